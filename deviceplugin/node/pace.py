@@ -3,7 +3,7 @@
 | event | command |
 |---|---|
 | Looked, and parts differ that may be written | Write the one that was written longest ago |
-| Looked, and no such part | Wait for a change, at most until a part may be written or may differ |
+| Looked, and no such part | AwaitChange for a change, at most until a part may be written or may differ |
 | Taken | Pause: none, or one that doubles with each write of the last minute beyond `UNHURRIED` |
 | Refused: the API server refused the patch of this part | no Pause, but the part waits, each time twice as long |
 | Unreachable | Pause, each time twice as long |
@@ -54,7 +54,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class AwaitChange:
     """A change ends it."""
 
     seconds: float | None = None
@@ -76,7 +76,7 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class NodePace:
     parts: Mapping[str, Part] = field(default_factory=dict)
     recent: tuple[float, ...] = ()
     """The times of the writes of the last minute."""
@@ -84,7 +84,9 @@ class Pace:
     """Seconds of the next pause while the API server is unreachable."""
 
 
-def step(pace: Pace, event: Looked | Taken | Refused | Unreachable, at: float) -> tuple[Pace, Write | Wait | Pause]:
+def step(
+    pace: NodePace, event: Looked | Taken | Refused | Unreachable, at: float
+) -> tuple[NodePace, Write | AwaitChange | Pause]:
     """Returns the state after the event, and what to do next. `at` is in seconds of a clock that is never set."""
     match event:
         case Looked():
@@ -92,7 +94,7 @@ def step(pace: Pace, event: Looked | Taken | Refused | Unreachable, at: float) -
         case Taken(part):
             recent = (*(each for each in pace.recent if at - each < COUNTED_SECONDS), at)
             written = Part(free_at=at + PAUSE_SECONDS, wrote_at=at)
-            return Pace({**pace.parts, part: written}, recent), Pause(_pause(len(recent)))
+            return NodePace({**pace.parts, part: written}, recent), Pause(_pause(len(recent)))
         case Refused(part):
             before = pace.parts.get(part, Part())
             waiting = replace(before, free_at=at + before.retry, retry=min(2 * before.retry, SLOWEST_RETRY_SECONDS))
@@ -101,13 +103,13 @@ def step(pace: Pace, event: Looked | Taken | Refused | Unreachable, at: float) -
             return replace(pace, retry=min(2 * pace.retry, SLOWEST_RETRY_SECONDS)), Pause(pace.retry)
 
 
-def _after_look(pace: Pace, look: Looked, at: float) -> Write | Wait:
+def _after_look(pace: NodePace, look: Looked, at: float) -> Write | AwaitChange:
     parts = {name: pace.parts.get(name, Part()) for name in look.due}
     free = [name for name, part in parts.items() if part.free_at <= at]
     if free:
         return Write(min(free, key=lambda name: parts[name].wrote_at))
     waits = [part.free_at - at for part in parts.values()] + ([] if look.again_in is None else [look.again_in])
-    return Wait(min(waits, default=None))
+    return AwaitChange(min(waits, default=None))
 
 
 def _pause(writes: int) -> float:

@@ -10,7 +10,7 @@ from datetime import datetime
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.node.desired import Desired, NodePatch, patch_of
-from deviceplugin.node.pace import Looked, Pace, Pause, Refused, Taken, Unreachable, Wait, Write, step
+from deviceplugin.node.pace import AwaitChange, Looked, NodePace, Pause, Refused, Taken, Unreachable, Write, step
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict
 from proto.kubernetes.objects import Node
 
@@ -48,7 +48,7 @@ class NodeWriter:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        pace = Pace()
+        pace = NodePace()
         while True:
             change = self._changes.next()
             patches, again_in = self._look()
@@ -57,7 +57,7 @@ class NodeWriter:
                 case Write(name):
                     answer = await self._write(self._contributors[name], patches[name])
                     pace, command = step(pace, answer, self._monotonic())
-                case Wait(seconds):
+                case AwaitChange(seconds):
                     await _wait(change, seconds)
             if isinstance(command, Pause) and command.seconds:
                 await self._sleep(command.seconds)

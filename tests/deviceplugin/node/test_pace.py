@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.node.pace import Looked, Pace, Pause, Refused, Taken, Unreachable, Wait, Write, step
+from deviceplugin.node.pace import AwaitChange, Looked, NodePace, Pause, Refused, Taken, Unreachable, Write, step
 
 Event = Looked | Taken | Refused | Unreachable
-Command = Write | Wait | Pause
+Command = Write | AwaitChange | Pause
 
 
 def commands(*dialogue: tuple[float, Event]) -> list[Command]:
-    pace, answers = Pace(), list[Command]()
+    pace, answers = NodePace(), list[Command]()
     for at, event in dialogue:
         pace, command = step(pace, event, at)
         answers.append(command)
@@ -19,7 +19,7 @@ def commands(*dialogue: tuple[float, Event]) -> list[Command]:
 
 def writes_of_a_minute(*parts: str) -> list[str]:
     """What is written to a Node on which another program undoes each write at once."""
-    pace, at, written = Pace(), 0.0, list[str]()
+    pace, at, written = NodePace(), 0.0, list[str]()
     while at < 60:
         pace, command = step(pace, Looked(parts), at)
         if isinstance(command, Write):
@@ -34,7 +34,7 @@ def test_what_is_due_is_written_at_once_and_then_a_change_is_awaited() -> None:
     assert commands((0, Looked(("gpus",))), (0, Taken("gpus")), (0, Looked(()))) == [
         Write("gpus"),
         Pause(0),
-        Wait(None),
+        AwaitChange(None),
     ]
 
 
@@ -42,13 +42,13 @@ def test_parts_are_written_in_turn_and_one_part_twice_only_after_half_a_second()
     both = Looked(("gpus", "totals"))
     assert commands((0, both), (0, Taken("gpus")), (0, both), (0, Taken("totals")), (0, both), (0.5, both)) == [
         *(Write("gpus"), Pause(0), Write("totals"), Pause(0)),
-        *(Wait(0.5), Write("gpus")),
+        *(AwaitChange(0.5), Write("gpus")),
     ]
 
 
 def test_time_alone_brings_the_next_look() -> None:
     assert commands((0, Looked((), 25)), (0, Taken("a")), (0, Looked(("a",), 25)), (0, Looked(("a",), 0.1))) == [
-        *(Wait(25), Pause(0), Wait(0.5), Wait(0.1)),
+        *(AwaitChange(25), Pause(0), AwaitChange(0.5), AwaitChange(0.1)),
     ]
 
 
@@ -60,8 +60,8 @@ def test_a_refused_part_waits_longer_and_longer_and_the_others_do_not() -> None:
         *((0, Taken("gpus")), (0, Refused("gpus")), (0, Looked(("gpus",)))),
     ) == [
         *(Write("gpus"), Pause(0), Write("totals"), Pause(0)),
-        *(Wait(0.2), Write("gpus"), Pause(0), Wait(0.4)),
-        *(Pause(0), Pause(0), Wait(0.2)),
+        *(AwaitChange(0.2), Write("gpus"), Pause(0), AwaitChange(0.4)),
+        *(Pause(0), Pause(0), AwaitChange(0.2)),
     ]
 
 
@@ -87,9 +87,9 @@ def test_programs_that_undo_every_write_bring_a_bounded_number_of_writes_and_sta
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=3, unique=True), st.floats(0, 1e6))
 def test_a_part_that_is_due_is_written_within_the_longest_waits(parts: list[str], at: float) -> None:
-    pace = Pace()
+    pace = NodePace()
     for _ in range(20):
         pace, _ = step(pace, Refused(parts[0]), at)
     _, command = step(pace, Looked(tuple(parts)), at)
-    assert command == (Write(parts[1]) if len(parts) > 1 else Wait(30.0))
+    assert command == (Write(parts[1]) if len(parts) > 1 else AwaitChange(30.0))
     assert step(pace, Looked(tuple(parts)), at + 31)[1] in [Write(part) for part in parts]
