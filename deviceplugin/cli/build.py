@@ -101,7 +101,7 @@ async def _watch_health(gpus: Gpus, health: HealthWatch, changes: Changes) -> No
 def _metrics_server(
     configuration: Configuration, nvml: Nvml, thread: NvmlThread, metrics: Metrics, view: Callable[[], DaemonView]
 ) -> "MetricsServer | None":
-    """Imported here, because a daemon without metrics does not need these modules' memory."""
+    """Imports what metrics need, because a daemon without them does not need these modules' memory."""
     if not configuration.metrics_bind_address:
         return None
     with modules_kept():

@@ -25,7 +25,7 @@ _POOL_THREADS = 8
 
 
 def serve_until_stopped(chosen: Chosen, check: Callable[[str], str]) -> None:
-    """Runs until SIGTERM, SIGINT or SIGHUP. `check` says what is wrong with a configuration. Raises
+    """Runs until SIGTERM, SIGINT or SIGHUP. `check` returns what is wrong with a configuration. Raises
     click.ClickException.
     """
     configuration = chosen.effective.configuration

@@ -72,7 +72,7 @@ def _row(gpu: GpuReading) -> tuple[str | Text, ...]:
 
 
 def _mig_rows(gpu: GpuReading) -> Iterator[tuple[str, ...]]:
-    """Rows of MIG devices; they have the NUMA node, address and health of their GPU."""
+    """Yields rows of MIG devices; they have the NUMA node, address and health of their GPU."""
     if gpu.mig_enabled and not gpu.mig_devices:
         yield ("", "MIG is on, without a MIG device", "", "", "", "", "")
     for mig in gpu.mig_devices:

@@ -173,7 +173,7 @@ def _cells(row: Row, sources: Sources, checked: Sequence[str], *, wide: bool) ->
 
 
 def _gpu(uuid: DeviceUUID, sources: Sources) -> str:
-    """Index and model; the UUID where the Node's registration is not known."""
+    """Returns index and model; the UUID where the Node's registration is not known."""
     device = sources.inventory.get(uuid)
     return str(uuid) if device is None else f"{device.index}  {model(device.type)}"
 

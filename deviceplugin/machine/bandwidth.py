@@ -1,4 +1,4 @@
-"""How fast two GPUs reach each other, in GB/s and one direction.
+"""The bandwidth between two GPUs, in GB/s and one direction.
 
 Effective figures, not nominal ones: NVLink, PCIe and socket links as NCCL reckons them (NVIDIA/nccl
 src/graph/topo.h), staging through host memory by NVIDIA/nccl issues 1127, 1264 and 1309.
@@ -57,7 +57,7 @@ _XEON_BY_GENERATION = {"4": "intel-upi-spr", "5": "intel-upi-emr", "6": "intel-u
 
 
 def socket_link(cpu: str) -> SocketLink:
-    """The link between sockets of a CPU model or of a key above; the slowest common one for a stranger.
+    """Returns the link between sockets of a CPU model or of a key above; the slowest common one for a stranger.
 
     The second digit of a Xeon Scalable's number is its generation: 8480 is the fourth, Sapphire Rapids.
     """
@@ -75,8 +75,8 @@ def socket_link(cpu: str) -> SocketLink:
 
 
 def nvlink_gbps(gpu: GpuReading) -> float | None:
-    """One link of this GPU, one direction. None when neither version nor speed is known. A speed that is far from what
-    the version comes to is believed, because it was read from the link.
+    """Returns one link of this GPU, one direction. None if neither version nor speed is known. A speed that is far from
+    what the version comes to is believed, because it was read from the link.
     """
     if gpu.nvlink_version in (4, 5) and gpu.nvlink_mbps is not None and gpu.nvlink_mbps < 20_000:
         return NVLINK3_WORKSTATION_GBPS
@@ -103,7 +103,7 @@ def pair_gbps(
     if pair.level is None or slots[0] is None or slots[1] is None:
         return None
     slot = min(slots[0], slots[1])
-    # MIG disables peer access, whatever the driver says of the pair.
+    # MIG disables peer access, whatever the driver reports of the pair.
     peer = pair.p2p_pcie is PeerStatus.OK and not (first.mig_enabled or second.mig_enabled)
     reach = _peer_gbps(slot, pair.level, socket) if peer else _staged_gbps(slot, pair.level)
     return min(reach, socket.gbps) if pair.level >= PcieLevel.SYSTEM else reach

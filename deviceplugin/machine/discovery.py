@@ -23,7 +23,7 @@ DISPLAY_CARDS = ("DGX Display", "NVIDIA DGX Display")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSharing:
-    """How a node shares its GPUs."""
+    """The sharing of a node's GPUs."""
 
     split_count: int = 10
     memory_scaling: float = 1.0
@@ -31,7 +31,7 @@ class NodeSharing:
     mode: Mode = "hami-core"
     mig_strategy: MigStrategy = "none"
     preconfigured_memory_mib: int = 0
-    """Memory of GPUs that NVML tells none for (unified memory); 0 leaves such GPUs out."""
+    """Memory of GPUs for which NVML reports none (unified memory); 0 leaves such GPUs out."""
     hidden_uuids: frozenset[DeviceUUID] = frozenset()
     """GPUs, or single MIG devices."""
     hidden_indices: frozenset[int] = frozenset()
@@ -60,7 +60,7 @@ class _Verdict:
 
 
 def resources(machine: MachineReading, sharing: NodeSharing, resource_name: str) -> Mapping[str, tuple[Device, ...]]:
-    """The devices of every kubelet resource, by index; the node's own resource is there even when it has none."""
+    """Returns the devices of every kubelet resource, by index; the node's own resource is there even without one."""
     found: dict[str, list[Device]] = {resource_name: []}
     for verdict in _verdicts(machine, sharing):
         if verdict.device is not None:
@@ -72,8 +72,8 @@ def resources(machine: MachineReading, sharing: NodeSharing, resource_name: str)
 def discover_devices(machine: MachineReading, sharing: NodeSharing) -> tuple[Device, ...]:
     """The devices of the node's own resource, by index: those that the node's annotation registers.
 
-    MIG devices that have a resource of their own do not belong there. The scheduler would give them to pods that ask
-    for the node's resource, while kubelet gives the same ones to pods that ask for the profile.
+    MIG devices that have a resource of their own do not belong there. The scheduler would give them to pods that
+    request the node's resource, while kubelet gives the same ones to pods that request the profile.
     """
     return tuple(v.device for v in _verdicts(machine, sharing) if v.device is not None and v.profile is None)
 
@@ -89,7 +89,7 @@ def mig_resource(profile: str) -> str:
 
 
 def device_type(name: str) -> str:
-    """The product name as registered: schedulers look for the vendor's word at its beginning."""
+    """Returns the product name as registered: schedulers look for the vendor's word at its beginning."""
     return name if name.startswith("NVIDIA") else f"NVIDIA-{name}"
 
 
@@ -120,7 +120,7 @@ def _each_verdict(machine: MachineReading, sharing: NodeSharing) -> Iterator[_Ve
 
 
 def shown_gpus(machine: MachineReading, sharing: NodeSharing) -> tuple[GpuReading, ...]:
-    """Those that are not to be left alone, by index."""
+    """Returns the GPUs that are not to be left alone, by index."""
     return tuple(sorted((gpu for gpu in machine.gpus if not _is_hidden(gpu, sharing)), key=lambda gpu: gpu.index))
 
 
@@ -129,12 +129,12 @@ def _is_hidden(gpu: GpuReading, sharing: NodeSharing) -> bool:
 
 
 def shown_mig_devices(gpu: GpuReading, sharing: NodeSharing) -> tuple[MigReading, ...]:
-    """Those that are not to be left alone."""
+    """Returns the MIG devices that are not to be left alone."""
     return tuple(mig for mig in gpu.mig_devices if mig.uuid not in sharing.hidden_uuids)
 
 
 def _single_kind(gpus: Sequence[GpuReading], sharing: NodeSharing) -> str | None:
-    """The profile that the node's resource consists of under `single`; None where it is whole GPUs.
+    """Returns the profile that the node's resource consists of under `single`; None where it is whole GPUs.
 
     NVIDIA's plugin gives up on a node of several kinds. Here one kind goes on serving: whole GPUs before MIG devices,
     then the profile there is most of, of equally many the first by name.
@@ -171,7 +171,7 @@ def _whole(gpu: GpuReading, sharing: NodeSharing) -> _Verdict:
 
 
 def _instance(gpu: GpuReading, mig: MigReading, sharing: NodeSharing, served: str | None) -> _Verdict:
-    """One container's, with all its memory and cores: the hardware divides it already."""
+    """Returns a device for one container, with all its memory and cores: the hardware divides it already."""
     name = f"MIG device {mig.uuid} ({mig.profile}) of {_named(gpu)}"
     if sharing.mig_strategy == "single" and mig.profile != served:
         others = "GPUs without MIG" if served is None else f"MIG devices of profile {served}"

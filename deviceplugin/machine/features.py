@@ -2,7 +2,7 @@
 
 Names, values and the rules for MIG are those of NVIDIA/k8s-device-plugin, internal/lm, at 0.20. Left out are
 the labels of vGPU guests (`nvidia.com/vgpu.*`), which need PCI configuration space, and `nvidia.com/gfd.timestamp`,
-which tells that the labels are that program's own.
+which shows that the labels are that program's own.
 """
 
 import re
@@ -55,7 +55,7 @@ def feature_labels(machine: MachineReading, sharing: NodeSharing) -> Labels:
 
 
 def label_value(text: str) -> str:
-    """A label's value: letters, digits and `-_.`, words joined by hyphens, a letter or digit at both ends."""
+    """Returns a label's value: letters, digits and `-_.`, words joined by hyphens, a letter or digit at both ends."""
     words = re.sub("[^A-Za-z0-9-_. ]", "", text).split()
     return re.sub("^[^A-Za-z0-9]+|[^A-Za-z0-9]+$", "", "-".join(words)[:_LONGEST_VALUE])
 
@@ -192,7 +192,7 @@ def _mig_kind(resource: str, gpu: GpuReading, mig: MigReading, count: int, shari
 
 
 def _invalid(gpu: GpuReading) -> Labels:
-    """Strategy single on a node whose devices are not alike."""
+    """Returns the labels of strategy single on a node whose devices are not alike."""
     return {
         f"{RESOURCE_COUNT}.product": label_value(f"{label_value(gpu.name)}-MIG-INVALID"),
         f"{RESOURCE_COUNT}.count": "0",

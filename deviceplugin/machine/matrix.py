@@ -47,11 +47,11 @@ AffinityColumn = tuple[str | None, ...] | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkView:
-    """What `topo` shows, whichever way it was read. `gpus` are rows of facts, each with at least index and name."""
+    """The input of `topo`, whichever way it was read. `gpus` are rows of facts, each with at least index and name."""
 
     gpus: tuple[dict[str, object], ...]
     models: tuple[str, ...] = ()
-    """What each GPU is, in words, where it is known."""
+    """The description of each GPU, in words, where it is known."""
     links: Matrix
     scores: ScoreMatrix
     bandwidth_gbps: BandwidthMatrix
@@ -79,7 +79,7 @@ def view_machine(topology: Topology, problems: Sequence[str] = ()) -> LinkView:
 
 
 def gpu_facts(gpu: GpuReading) -> dict[str, object]:
-    """One GPU for JSON; an unknown fact is None, and so are the MIG devices of a GPU without MIG."""
+    """Returns one GPU for JSON; an unknown fact is None, and so are the MIG devices of a GPU without MIG."""
     return {
         "index": gpu.index,
         "uuid": gpu.uuid,

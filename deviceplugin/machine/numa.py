@@ -16,7 +16,7 @@ def parse_cpu_list(text: str) -> frozenset[int]:
 
 
 def format_cpu_list(numbers: Iterable[int]) -> str:
-    """The kernel's spelling: runs as `first-last`, joined by commas."""
+    """Returns the kernel's spelling: runs as `first-last`, joined by commas."""
     runs: list[tuple[int, int]] = []
     for number in sorted(set(numbers)):
         if runs and runs[-1][1] == number - 1:
@@ -27,7 +27,7 @@ def format_cpu_list(numbers: Iterable[int]) -> str:
 
 
 def mask_bits(words: Sequence[int], word_bits: int = 64) -> frozenset[int]:
-    """The numbers of the bits that are set, the first word holding the lowest ones."""
+    """Returns the numbers of the bits that are set, the first word holding the lowest ones."""
     return frozenset(
         position * word_bits + bit for position, word in enumerate(words) for bit in range(word_bits) if word >> bit & 1
     )

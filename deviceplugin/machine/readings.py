@@ -27,7 +27,7 @@ class PeerStatus(Enum):
 
 
 class SwitchEvidence(StrEnum):
-    """How the links to NVSwitches were found. FIELD and TYPE are the driver's answers, ADDRESS is inferred."""
+    """The source of the links to NVSwitches. FIELD and TYPE are the driver's answers, ADDRESS is inferred."""
 
     NONE = "none"
     FIELD = "field"
@@ -50,13 +50,13 @@ class Fabric:
 
     @property
     def is_broken(self) -> bool:
-        """Anything but completed (3) with success (0); the status has no meaning in other states."""
+        """Returns whether it is anything but completed (3) with success (0); other states have no status."""
         return self.state != 0 and (self.state, self.status) != (3, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigSize:
-    """What a MIG device has of its GPU (nvmlDeviceAttributes_t)."""
+    """The part of its GPU that a MIG device has (nvmlDeviceAttributes_t)."""
 
     gpu_slices: int
     compute_slices: int
@@ -87,7 +87,7 @@ class MigReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuReading:
-    """One GPU. `problem` is empty for a healthy one, else the sentence that says why it cannot be used."""
+    """One GPU. `problem` is empty for a healthy one, else the reason why it cannot be used, as a sentence."""
 
     index: int
     uuid: DeviceUUID
@@ -165,7 +165,7 @@ class MachineReading:
     problems: tuple[str, ...] = ()
     missing: tuple[MissingGpu, ...] = ()
     is_simulated: bool = False
-    """The library says that no driver is behind it: these GPUs are not real."""
+    """The library reports that no driver is behind it: these GPUs are not real."""
     is_doubtful: bool = False
     """A call failed, perhaps by chance: its earlier answer is used instead. Read again soon."""
 

@@ -140,7 +140,7 @@ def _switches_usable(first: GpuReading, second: GpuReading, pair: PairReading) -
 
 
 def _same_fabric(first: GpuReading, second: GpuReading) -> bool:
-    """A GPU that tells nothing of a fabric (before Hopper) contradicts no other."""
+    """Returns whether two GPUs may be in one fabric: one without a fabric (before Hopper) contradicts no other."""
     fabrics = [gpu.fabric for gpu in (first, second) if gpu.fabric is not None]
     if any(fabric.is_broken for fabric in fabrics):
         return False

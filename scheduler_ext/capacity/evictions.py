@@ -1,4 +1,4 @@
-"""On which nodes a waiting pod would fit once other pods are gone, and which pods those are. Evicts none."""
+"""Nodes on which a waiting pod would fit once other pods are gone, and these pods. Evicts none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -16,26 +16,26 @@ from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
 COUNTS = (1, 2, 4, 8, 16)
-"""Numbers of GPUs that people ask for."""
+"""Numbers of GPUs that people request."""
 MOST_PLACED = 2_000
 """Attempts to place a request in one search. Beyond them the search returns what it has found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """For pods with `gpus` GPUs on one node."""
+    """The answer for pods with `gpus` GPUs on one node."""
 
     gpus: int
     whole_pods: int
-    """How many of them fit with whole GPUs."""
+    """The number of them that fit with whole GPUs."""
     whole_pods_if_empty: int
-    """How many would fit if no pod held a GPU and all GPUs served."""
+    """The number that would fit if no pod held a GPU and all GPUs served."""
     share_mib: int
     """The most memory of each GPU with which one of them fits; 0 if none does."""
 
 
 class Amount(StrEnum):
-    """What a request can ask less of, for each of its containers."""
+    """The amounts that a smaller request lowers, for each of its containers."""
 
     MEMORY = "memory"
     """MiB of each GPU."""
@@ -46,12 +46,12 @@ class Amount(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smaller:
-    """A request that fits now: the same, but no container asks for more than `at_most` of this amount."""
+    """A request that fits now: the same, but no container requests more than `at_most` of this amount."""
 
     amount: Amount
     at_most: int
     asked: int
-    """The most that a container asked for."""
+    """The most that a container requested."""
 
 
 def largest(snapshot: Snapshot, counts: Iterable[int] = COUNTS) -> tuple[Largest, ...]:
@@ -73,7 +73,7 @@ def largest(snapshot: Snapshot, counts: Iterable[int] = COUNTS) -> tuple[Largest
 
 
 def smaller(request: GpuRequest, snapshot: Snapshot) -> Smaller | None:
-    """Returns a smaller request that fits now: the one that keeps the largest part of what was asked for. None if none
+    """Returns a smaller request that fits now: the one that keeps the largest part of what was requested. None if none
     fits.
     """
     quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
@@ -108,7 +108,7 @@ Change = Callable[[GpuRequest, int], GpuRequest]
 
 
 def _most_memory(request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota | None) -> int:
-    """The most MiB of each GPU with which the request fits on a node, all else as asked; 0 if it fits with none."""
+    """The most MiB of each GPU with which the request fits on a node, all else as requested; 0 if it fits with none."""
     gpus = _gpus(request)
     left = [] if quota is None or quota.memory_mib is None else [(quota.memory_mib - quota.used.memory_mib) // gpus]
 
@@ -124,7 +124,7 @@ def _most_memory(request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota 
 
 
 def _most_cores(request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota | None) -> int:
-    """As `_most_memory`, in percent."""
+    """Returns the same as `_most_memory`, in percent."""
     left = [] if quota is None or quota.cores is None else [(quota.cores - quota.used.cores) // _gpus(request)]
 
     def amounts(usage: NodeUsage) -> Iterable[int]:
@@ -137,7 +137,7 @@ def _most_cores(request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota |
 
 
 def _most_gpus(request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota | None) -> int:
-    """As `_most_memory`, GPUs of each container."""
+    """Returns the same as `_most_memory`, for GPUs of each container."""
 
     def change(request: GpuRequest, gpus: int) -> GpuRequest:
         return _changed(request, lambda need: replace(need, count=min(need.count, gpus)))
@@ -175,7 +175,7 @@ def _most(
 
 
 def _kinds(usages: Iterable[NodeUsage]) -> Sequence[NodeUsage]:
-    """One of each kind of nodes."""
+    """Returns one of each kind of nodes."""
     return list({likeness(usage): usage for usage in usages}.values())
 
 
@@ -186,7 +186,7 @@ def _memories(gpu: GpuUsage) -> Iterable[int]:
 
 
 def _asking_for(count: int) -> GpuRequest:
-    """A pod with one container that asks for all memory of so many GPUs, without a limit on cores."""
+    """Returns a pod with one container that requests all memory of so many GPUs, without a limit on cores."""
     return GpuRequest(
         pod="",
         namespace="",

@@ -1,4 +1,4 @@
-"""Why nodes refuse a pod, grouped by reason, and which of them lacks least."""
+"""Nodes that refuse a pod, grouped by reason, and which of them lacks least."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _NEVER = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusing:
-    """Nodes that refuse the pod for the same reasons. `nearest` is the node that lacks least; `lacks` says what it
+    """Nodes that refuse the pod for the same reasons. `nearest` is the node that lacks least; `lacks` is what it
     lacks.
     """
 

@@ -7,7 +7,7 @@ WHY_NODE = {
     NodePolicy.SPREAD: "takes the emptiest node on which the pod fits",
     NodePolicy.FGD: "takes the node where the pod strands least of what popular pods could use, then the fullest",
 }
-"""What each node policy does."""
+"""The effect of each node policy."""
 
 WHY_GPUS = {
     "binpack": "takes the fullest GPUs that fit",
@@ -17,4 +17,4 @@ WHY_GPUS = {
     "numa": "takes GPUs of one NUMA node",
     "fgd": "takes the fullest GPU that fits; for several GPUs the best-connected ones",
 }
-"""What each GPU policy does, by its word."""
+"""The effect of each GPU policy, by its word."""

@@ -1,4 +1,4 @@
-"""How many more pods of one shape fit, and where."""
+"""The number of further pods of one shape that fit, and their nodes."""
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ class Room:
     gpus: tuple[int, ...] = ()
     part: Footprint = NOTHING
     reason: str
-    """Why one more pod does not fit, in words."""
+    """The reason why one more pod does not fit, in words."""
 
 
 def rooms(request: GpuRequest, snapshot: Snapshot) -> tuple[Room, ...]:

@@ -1,4 +1,4 @@
-"""What no pod holds of a node's GPUs: idle, unused, or stranded where no pod can get it."""
+"""The parts of a node's GPUs that no pod holds: idle, unused, or stranded where no pod can get it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unused:
-    """What no pod holds.
+    """The part that no pod holds.
 
     It is `idle` on GPUs without pods and `unused` on GPUs that more pods can share. It is `stranded` where no pod can
     get it: no slot or core is left beside it, or the GPU is out of service.
@@ -17,7 +17,7 @@ class Unused:
 
     gpus: int = 0
     memory_mib: int = 0
-    """Of all GPUs, held or not."""
+    """The sum of all GPUs, held or not."""
     cores: int = 0
     idle_gpus: int = 0
     idle_memory_mib: int = 0
@@ -30,17 +30,17 @@ class Unused:
 
 
 def serves(node: RegisteredNode, gpu: GpuUsage) -> bool:
-    """Tells whether the GPU is healthy and not cordoned."""
+    """Returns whether the GPU is healthy and not cordoned."""
     return gpu.device.healthy and gpu.device.uuid not in node.cordoned
 
 
 def is_idle(node: RegisteredNode, gpu: GpuUsage) -> bool:
-    """Tells whether a pod may get the whole GPU."""
+    """Returns whether a pod may get the whole GPU."""
     return not gpu.slots and serves(node, gpu)
 
 
 def is_open(node: RegisteredNode, gpu: GpuUsage) -> bool:
-    """Tells whether one more container may get a part of the GPU."""
+    """Returns whether one more container may get a part of the GPU."""
     return serves(node, gpu) and free_slots(gpu) > 0 and free_cores(gpu) > 0 and free_memory_mib(gpu) > 0
 
 

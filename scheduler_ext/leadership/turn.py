@@ -53,7 +53,7 @@ def after_seen(turn: Turn, lease: Lease | None, now: float) -> Turn:
 def is_anothers(turn: Turn, process: str) -> bool:
     """Returns whether another process has held it since this one did.
 
-    Then nothing that this one sent before can be carried out any more.
+    Then nothing that this one sent before can be carried out any more: a process releases it only when that is so.
     """
     return bool(turn.version) and turn.holder != process
 
