@@ -19,8 +19,8 @@ from tests.scheduler_ext.gpus import GIB, device
 NAMES = ResourceNames()
 
 
-def shape(**asked: Any) -> Pod:
-    return pod_of(NAMES, namespace="ml", **asked)
+def shape(*, gpu_policy: str = "", **asked: Any) -> Pod:
+    return pod_of(NAMES, namespace="ml", annotations={keys.GPU_POLICY: gpu_policy}, **asked)
 
 
 def request_of(pod: Pod) -> Any:
