@@ -1,7 +1,7 @@
 """Reads what one bound pod holds from its annotations, without trusting them."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from sys import intern
 
@@ -58,27 +58,36 @@ class Holding:
         return bool(self.unreadable or self.placements or self.undecided or self.everywhere)
 
 
-def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -> Holding | None:
-    """None unless the pod is bound, has devices and runs or may still run; a terminating pod still holds them.
+def read_holding(
+    pod: Pod, names: ResourceNames, known: Holding | None = None, gpus: Collection[DeviceUUID] = ()
+) -> Holding | None:
+    """Returns what a pod holds. None unless it is bound, has devices and runs or may run; a terminating pod holds them.
 
-    The pod holds what it was `known` to hold until it ends, even if its annotation is gone. A pod that never had a
-    decision holds what kubelet gave it.
+    The pod holds what it was `known` to hold until it ends, even if its annotation is gone, is unreadable now, or names
+    none of its node's `gpus` any more. A pod that never had a decision holds what kubelet gave it.
     """
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
     if not pod.spec.node_name or pod.has_ended:
         return None
-    if not value:
-        if known is None or known.node != pod.spec.node_name or known.undecided or known.everywhere:
-            return _undecided(pod, names)
-        problem = f"{DEVICES_ALLOCATED} was removed; until the pod ends it holds what it said"
-        return replace(known, quota_class=quota_class(pod), remembered=True, problem=problem)
+    if known is not None and known.node != pod.spec.node_name:
+        known = None
+    if value:
+        return _decided(pod, value, names, known, gpus)
+    if known is None or known.undecided or known.everywhere:
+        return _undecided(pod, names)
+    return _remembered(pod, known, f"{DEVICES_ALLOCATED} was removed")
+
+
+def _decided(
+    pod: Pod, value: str, names: ResourceNames, known: Holding | None, gpus: Collection[DeviceUUID]
+) -> Holding:
+    """Returns what the annotation's `value` says, or what the pod was known to hold."""
     node, namespace, counted_as = intern(pod.spec.node_name), _namespace(pod), quota_class(pod)
     try:
         kinds, shares = _aligned(pod, value, names)
     except AnnotationError as error:
-        if known is not None and known.node == node and known.footprints:
-            problem = f"{error}; until the pod ends it holds what {DEVICES_ALLOCATED} said before"
-            return replace(known, quota_class=counted_as, remembered=True, problem=problem)
+        if known is not None and known.footprints:
+            return _remembered(pod, known, str(error))
         wanted = max((gpu_count(container, names) for container in pod.all_containers), default=0)
         return Holding(
             node=node,
@@ -88,16 +97,25 @@ def read_holding(pod: Pod, names: ResourceNames, known: Holding | None = None) -
             wanted=wanted,
             problem=str(error),
         )
+    footprints = effective(kinds, shares)
+    if known is not None and known.footprints.keys() & gpus and not footprints.keys() & gpus:
+        return _remembered(pod, known, f"{DEVICES_ALLOCATED} names no GPU of node {node} any more")
     allocations, problem = _read_allocations(pod)
     return Holding(
         node=node,
         namespace=namespace,
         quota_class=counted_as,
-        footprints=effective(kinds, shares),
+        footprints=footprints,
         placements=_placements(allocations, shares),
         instances=tuple(each for each in allocations if each.real is not None),
         problem=problem,
     )
+
+
+def _remembered(pod: Pod, known: Holding, problem: str) -> Holding:
+    """Returns what the pod was known to hold: an annotation that says less gives nothing of it to others."""
+    problem = f"{problem}; until the pod ends it holds what {DEVICES_ALLOCATED} said before"
+    return replace(known, quota_class=quota_class(pod), remembered=True, problem=problem)
 
 
 def outlives(pod: Pod) -> bool:
@@ -107,7 +125,7 @@ def outlives(pod: Pod) -> bool:
     """
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     running = any(status.state.running is not None for status in statuses)
-    return bool(pod.spec.node_name) and not pod.has_ended and running
+    return bool(pod.spec.node_name) and running
 
 
 def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:

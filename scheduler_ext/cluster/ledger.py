@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
-from proto.devices import PodShares
+from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.alone import NodeAlone
@@ -95,7 +95,9 @@ class Ledger:
         self._booked.bind(uid, pod)
         if self._fgd:
             self._packing.apply_pod(uid, pod)
-        holding = read_holding(pod, self._settings.names, self._bound.get(uid))
+        known = self._bound.get(uid)
+        gpus = frozenset[DeviceUUID]() if known is None else self._nodes.gpus(known.node)
+        holding = read_holding(pod, self._settings.names, known, gpus)
         if holding is None:
             self._unbind(uid)
             if pod.has_ended:

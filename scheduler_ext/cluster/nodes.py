@@ -125,6 +125,11 @@ class Nodes:
     def registered(self) -> Collection[RegisteredNode]:
         return self._registered.values()
 
+    def gpus(self, name: str) -> frozenset[DeviceUUID]:
+        """Returns the GPUs of a node; none of one that is not registered."""
+        registered = self._registered.get(name)
+        return frozenset() if registered is None else frozenset(device.uuid for device in registered.devices)
+
     def names(self) -> Set[str]:
         """Returns the names of all nodes, with GPUs or without."""
         return self._registered.keys() | self._unregistered.keys()

@@ -16,11 +16,19 @@ def failed(rig: Rig) -> None:
 
 
 def emptied(rig: Rig) -> None:
-    body = {"metadata": {"annotations": {keys.DEVICES_ALLOCATED: ";"}}}
+    rewritten(rig, ";")
+
+
+def moved_to_another_node(rig: Rig) -> None:
+    rewritten(rig, "GPU-elsewhere,NVIDIA,1000,10:;")
+
+
+def rewritten(rig: Rig, value: str) -> None:
+    body = {"metadata": {"annotations": {keys.DEVICES_ALLOCATED: value}}}
     rig.server.patch("pods", "one", body, namespace="default")
 
 
-@pytest.mark.parametrize("happens", [failed, emptied])
+@pytest.mark.parametrize("happens", [failed, emptied, moved_to_another_node])
 async def test_a_running_containers_gpu_is_not_freed(happens: Callable[[Rig], None]) -> None:
     async with running(node_json("n", gpus=1, slots=1)) as rig:
         one = rig.add_pod("one")
