@@ -1,1 +1,3 @@
-"""What the cluster has and which pods hold it: registered GPUs, holdings, the ledger. Events enter, effects leave."""
+"""The nodes' registered GPUs and the pods that hold them: holdings, reservations, the ledger. Events enter, effects
+leave.
+"""

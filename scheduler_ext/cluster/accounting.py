@@ -22,7 +22,7 @@ class Footprint:
         return Footprint(self.slots - other.slots, self.memory_mib - other.memory_mib, self.cores - other.cores)
 
     def __or__(self, other: "Footprint") -> "Footprint":
-        """The larger value of each dimension."""
+        """Returns the larger value of each dimension."""
         return Footprint(
             max(self.slots, other.slots), max(self.memory_mib, other.memory_mib), max(self.cores, other.cores)
         )
@@ -33,10 +33,11 @@ Footprints = Mapping[DeviceUUID, Footprint]
 
 
 def effective(kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:
-    """The most that a pod ever holds of each GPU at once, for each dimension. It holds that until it ends.
+    """Returns the most that a pod ever holds of each GPU at once, for each dimension. It holds that until it ends.
 
     An ended init container's share is not given away. Kubelet may run the container again in a new sandbox, for example
-    after a reboot. Kubelet also admits other pods by what all pods of the node ask for, ended init containers included.
+    after a reboot. Kubelet also admits other pods by the requests of all pods of the node, ended init containers
+    included.
 
     Containers start in order. An init container runs beside the sidecars started before it, the app containers beside
     all sidecars (KEP-753 of kubernetes/enhancements). `kinds` and `shares` have one entry per container.
@@ -53,9 +54,10 @@ def effective(kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:
 
 
 def least(kinds: Sequence[ContainerKind], needs: Sequence[ContainerNeed | None]) -> Footprint:
-    """The least that a pod holds of all its GPUs together at its peak: a percentage of memory counts 0.
+    """Returns the least that a pod holds of all its GPUs together at its peak. A percentage of memory counts 0: its
+    amount is known only once there is a GPU.
 
-    A percentage is known once there is a GPU. `kinds` and `needs` have one entry per container.
+    `kinds` and `needs` have one entry per container.
     """
     running = peak = NOTHING
     for kind, need in zip(kinds, needs, strict=True):

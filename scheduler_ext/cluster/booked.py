@@ -1,4 +1,4 @@
-"""Sums as kubelet counts them at admission: what the node's pods ask for, against the Node's totals.
+"""Sums as kubelet counts them at admission: requests of the node's pods, against the Node's totals.
 
 Kubelet knows nothing of single GPUs. For a plain pod it counts no more than is charged to GPUs here, so beside plain
 pods every pod that fits is admitted. Other pods differ. 150 percent of cores are charged as 100. A percentage beside an
@@ -20,7 +20,9 @@ from scheduler_ext.requests import ResourceNames, gpu_count
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a pod asks for by resource, as kubelet counts it. `plain`: it is no more than what is charged to GPUs."""
+    """A pod's requests by resource, as kubelet counts them. `plain` is true if they are no more than what is charged to
+    GPUs.
+    """
 
     amounts: Mapping[str, int] = field(default_factory=dict)
     plain: bool = True
@@ -30,7 +32,7 @@ NOTHING = Asked()
 
 
 def asked_by(pod: Pod, names: ResourceNames) -> Asked:
-    """An ended pod asks for nothing."""
+    """Returns the requests of a pod for the memory and cores of GPUs; `NOTHING` for an ended pod."""
     ours = (names.memory, names.memory_percentage, names.cores)
     naming = [each for each in pod.all_containers if not _asked(each).keys().isdisjoint(ours)]
     if not naming or pod.has_ended:
@@ -62,7 +64,7 @@ _Key = tuple[str, bool]
 
 @dataclass(slots=True)
 class Bookings:
-    """What bound pods and reservations ask for, by node."""
+    """The requests of bound pods and reservations, by node."""
 
     names: ResourceNames
     _by_node: dict[str, dict[_Key, Asked]] = field(default_factory=dict)
@@ -77,7 +79,7 @@ class Bookings:
     """The pod of the last question, until it is reserved."""
 
     def tell(self, node: Node, devices: Sequence[Device]) -> None:
-        """What the node's kubelet may give out; a resource without a total is not limited."""
+        """Records the totals that the node's kubelet may give out. A resource without a total is not limited."""
         name, amounts, names = node.metadata.name, node.status.allocatable, self.names
         has = {
             names.memory: sum(device.memory_mib for device in devices),
@@ -99,14 +101,14 @@ class Bookings:
         self._short.discard(node)
 
     def bind(self, uid: str, pod: Pod) -> None:
-        """Nothing of a pod that is not bound."""
+        """Counts a bound pod on its node. A pod that is not bound counts nowhere."""
         self._put((uid, True), [pod.spec.node_name] if pod.spec.node_name else [], pod)
 
     def unbind(self, uid: str) -> None:
         self._drop((uid, True))
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """No other pod is bound."""
+        """Drops all bound pods except these."""
         for uid, is_bound in [*self._nodes]:
             if is_bound and uid not in uids:
                 self.unbind(uid)
@@ -120,7 +122,7 @@ class Bookings:
         self._drop((uid, False))
 
     def choose(self, uid: str, node: str) -> None:
-        """The pod keeps one of its nodes."""
+        """Keeps the reservation on this node only, if the pod has one there."""
         key = (uid, False)
         asked = self._by_node.get(node, {}).get(key)
         if asked is not None:
@@ -152,8 +154,8 @@ class Bookings:
                 del self._by_node[node]
 
     def refusing(self, uid: str, pod: Pod, names: Sequence[str], gone: Collection[str] = ()) -> Mapping[str, str]:
-        """Nodes whose kubelets would refuse the pod if the pods `gone` were not there, and the resource of which too
-        little is left.
+        """Returns the nodes whose kubelets would refuse the pod without the pods `gone`, and for each the resource of
+        which too little is left.
         """
         asked, gone = asked_by(pod, self.names), {uid, *gone}
         self._looked_at = pod, asked
@@ -164,7 +166,7 @@ class Bookings:
         return {node: resource for node, resource in found if resource}
 
     def _exceeded(self, asked: Asked, gone: Collection[str], node: str) -> str:
-        """Empty if the pod would be admitted."""
+        """Returns the first resource of which too little is left on the node; empty if kubelet would admit the pod."""
         totals = self._totals.get(node, {})
         others = [each for key, each in self._by_node.get(node, {}).items() if key[0] not in gone]
         for resource, amount in asked.amounts.items():
@@ -175,7 +177,7 @@ class Bookings:
 
 
 def _amount(value: str | float) -> int:
-    """0 for an unreadable one: kubelet then admits nothing."""
+    """Returns 0 for an unreadable amount, because kubelet then admits nothing."""
     try:
         return integer_quantity(value)
     except QuantityError:

@@ -43,16 +43,16 @@ class Budgets:
             self._by_namespace.pop(budget.metadata.namespace, None)
 
     def violating(self, pods: Iterable[Labelled]) -> frozenset[str]:
-        """UIDs of the pods that exhaust some budget if they were evicted in this order.
+        """Returns the UIDs of the pods that violate some budget if the pods are evicted in this order.
 
-        It counts as kube-scheduler does (filterPodsWithPDBViolation of kubernetes/kubernetes): a pod whose eviction was
-        granted before costs nothing more.
+        The count is that of kube-scheduler (filterPodsWithPDBViolation of kubernetes/kubernetes): a pod whose eviction
+        was granted before costs nothing more.
         """
         left: dict[tuple[str, str], int] = {}
         violating = set()
         for pod in pods:
             for name, budget in self._by_namespace.get(pod.namespace, {}).items():
-                # As in the API server: a pod without labels is in no budget, not even in one for all pods.
+                # The API server does the same: a pod without labels is in no budget, not even in one for all pods.
                 selected = bool(pod.labels) and selects(budget.spec.selector, pod.labels)
                 if not selected or pod.name in budget.status.disrupted_pods:
                     continue
@@ -64,7 +64,7 @@ class Budgets:
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
-    """Tells whether the selector matches, as policy/v1 defines it: no selector matches nothing, an empty one
+    """Returns whether the selector matches, as policy/v1 defines it: no selector matches nothing, an empty one
     everything.
     """
     if selector is None:

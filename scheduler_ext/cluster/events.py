@@ -21,7 +21,7 @@ class Event(Struct, frozen=True):
     """An event has no time of its own: `apply` gets the time with it."""
 
 
-# What the API server shows: nodes, pods, resource quotas and disruption budgets.
+# Events that the API server shows: of nodes, pods, resource quotas and disruption budgets.
 
 
 class Listed(Event, Generic[T], frozen=True):
@@ -67,7 +67,8 @@ class Asked(Event, frozen=True):
 
 
 class Decided(Event, frozen=True):
-    """The pod gets `shares` on `node`. They are reserved until the pod is seen bound or dropped, or `until` passes.
+    """A decision: the pod gets `shares` on `node`. They are reserved until the pod is seen bound or dropped, or `until`
+    passes.
 
     `others` is reserved on further nodes until the bind names one. With its `request` the pod gets them again if the
     lease ends while the pod waits in Permit.
@@ -136,7 +137,7 @@ class BindingSent(Event, frozen=True):
 
 
 class BindStep(Event, frozen=True):
-    """Only for the story."""
+    """A step of a bind, for the pod's story only."""
 
     uid: str
     words: str
@@ -207,7 +208,7 @@ class TimePassed(Event, frozen=True):
 
 
 class Effect(Struct, frozen=True):
-    """What the shell does at once."""
+    """An action of the shell, which performs it at once."""
 
 
 class Freed(Effect, frozen=True):

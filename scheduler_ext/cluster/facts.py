@@ -1,4 +1,4 @@
-"""The few facts that are kept of each node and of each pod that asks for GPUs."""
+"""The few facts that are kept of each node and of each pod that requests GPUs."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,9 +42,9 @@ class NodeFacts:
     lock_uid: str
     """UID of the pod that holds the lock; empty if the lock has none."""
     slots: bool
-    """Whether its daemon proves the pod of each Allocate itself and so needs no lock."""
+    """True if its daemon proves the pod of each Allocate itself and so needs no lock."""
     served_by_hami: bool
-    """Whether its daemon is HAMi's, which does not write how it allocates."""
+    """True if its daemon is HAMi's, which does not write how it allocates."""
     offer: int
     """A number that changes when other GPUs are offered."""
 
@@ -60,14 +60,14 @@ class PodFacts:
     nominated: str
     """The node where kube-scheduler has evicted pods for it; empty without one."""
     leaving: bool
-    """Whether it is being deleted."""
+    """True once the pod is being deleted."""
     ended: bool
     phase: str
     """The bind phase as written; empty before the first."""
 
 
 def node_facts(node: Node) -> NodeFacts:
-    """What is kept of a Node. `offer` changes with everything that it has for pods."""
+    """Returns the facts that are kept of a Node. `offer` changes with everything that the node has for pods."""
     annotations = node.metadata.annotations
     lock = annotations.get(NODE_LOCK, "")
     ready = tuple(condition.status for condition in node.status.conditions if condition.type == "Ready")
@@ -98,7 +98,7 @@ def pod_facts(pod: Pod) -> PodFacts:
 
 
 class Facts:
-    """Facts of nodes by name, and of pods that ask for GPUs by namespace and name."""
+    """Facts of nodes by name, and of pods that request GPUs by namespace and name."""
 
     def __init__(self, names: ResourceNames) -> None:
         self._resources = frozenset({names.count, names.memory, names.memory_percentage, names.cores})
@@ -117,24 +117,26 @@ class Facts:
         return self._pods.get(name)
 
     def names(self) -> Mapping[str, PodName]:
-        """Returns the names of all pods that ask for GPUs, by UID. The mapping changes with them: copy it for another
+        """Returns the names of all pods that request GPUs, by UID. The mapping changes with them: copy it for another
         thread.
         """
         return MappingProxyType(self._names)
 
     def running(self, node: str) -> Mapping[PodName, PodFacts]:
-        """The pods of the node that ask for GPUs and have not ended."""
+        """Returns the pods of the node that request GPUs and have not ended."""
         return self._running.get(node, {})
 
     def concerns_gpus(self, pod: Pod) -> bool:
-        """Whether the pod asks for GPUs, or a scheduler has treated it so."""
+        """Returns whether the pod requests GPUs, or has annotations of a GPU scheduler."""
         if POD_NODE in pod.metadata.annotations or BIND_PHASE in pod.metadata.annotations:
             return True
         asked = (each.resources for each in pod.all_containers)
         return any(not self._resources.isdisjoint((*each.limits, *each.requests)) for each in asked)
 
     def not_held(self, nodes: Sequence[str], now: float) -> Sequence[str]:
-        """Without those for whose lock a bind gave up waiting, as long as it is there and has not expired."""
+        """Returns the nodes in their order, without those for whose lock a bind gave up waiting: they are left out
+        until the lock changes or expires. `now` is in monotonic seconds.
+        """
         if not self._held:
             return nodes
         return [name for name in nodes if not self._is_held(name, now)]
@@ -153,7 +155,7 @@ class Facts:
         self._nodes = {node.metadata.name: node_facts(node) for node in nodes}
 
     def apply_node(self, node: Node) -> bool:
-        """Whether it offers other GPUs now."""
+        """Replaces the facts of the node. Returns whether it offers other GPUs than before."""
         before, after = self._nodes.get(node.metadata.name), node_facts(node)
         self._nodes[node.metadata.name] = after
         return before is None or before.offer != after.offer
@@ -175,7 +177,7 @@ class Facts:
         self._put(name, pod_facts(pod))
 
     def remove_pod(self, pod: Pod) -> None:
-        """A later pod of the same name stays."""
+        """Drops the pod. A later pod of the same name stays."""
         known = self._pods.get(pod_name(pod))
         if known and known.uid == pod.metadata.uid:
             self._drop(pod_name(pod))

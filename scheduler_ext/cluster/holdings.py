@@ -32,36 +32,37 @@ class Holding:
     quota_class: QuotaClass
     footprints: Footprints = field(default_factory=dict)
     placements: Placements = field(default_factory=lambda: _NO_PLACEMENTS)
-    """Of GPUs where every share is known to be a MIG instance. They include those of init containers until the pod is
-    gone.
+    """The instances on each GPU where every share is known to be a MIG instance. They include those of init containers
+    until the pod is gone.
     """
     instances: tuple[MigAllocation, ...] = ()
     """The MIG instances that its daemon has made and named."""
     unreadable: str = ""
     wanted: int = 0
-    """The most GPUs that one of its containers asks for."""
+    """The most GPUs that one of its containers requests."""
     uid: str = ""
     """The UID of a pod without a decision, as its node's daemon names it."""
     pod: str = ""
-    """Its namespace and name, for people."""
+    """The pod's namespace and name, for people."""
     undecided: int = 0
     """Device ids that kubelet gave it without a decision."""
     everywhere: bool = False
-    """Whether it may use any part of the GPUs of these ids: of any GPU of the node, unless its daemon names them."""
+    """True if it may use any part of the GPUs of these ids: of any GPU of the node, unless its daemon names them."""
     remembered: bool = False
-    """Whether its annotation is gone."""
+    """True if its annotation is gone."""
     problem: str = ""
 
     @property
     def is_special(self) -> bool:
-        """Whether its footprints do not tell everything."""
+        """Returns whether the usage of GPUs cannot be computed from the footprints alone."""
         return bool(self.unreadable or self.placements or self.undecided or self.everywhere)
 
 
 def read_holding(
     pod: Pod, names: ResourceNames, known: Holding | None = None, gpus: Collection[DeviceUUID] = ()
 ) -> Holding | None:
-    """Returns what a pod holds. None unless it is bound, has devices and runs or may run; a terminating pod holds them.
+    """Returns what a bound pod holds. None if the pod is not bound, has ended or requests no GPU; a terminating pod
+    still holds its GPUs.
 
     The pod holds what it was `known` to hold until it ends, even if its annotation is gone, is unreadable now, or names
     none of its node's `gpus` any more. A pod that never had a decision holds what kubelet gave it.
@@ -113,13 +114,14 @@ def _decided(
 
 
 def _remembered(pod: Pod, known: Holding, problem: str) -> Holding:
-    """Returns what the pod was known to hold: an annotation that says less gives nothing of it to others."""
+    """Returns what the pod was known to hold: an annotation that names less gives nothing of it to others."""
     problem = f"{problem}; until the pod ends it holds what {DEVICES_ALLOCATED} said before"
     return replace(known, quota_class=quota_class(pod), remembered=True, problem=problem)
 
 
 def outlives(pod: Pod) -> bool:
-    """Whether containers of a bound pod may go on after its deletion: it was forced while they ran by the last status.
+    """Returns whether containers of a bound pod may go on after its deletion: it was forced while they ran by the last
+    status.
 
     Otherwise kubelet removes a pod only after it has reported the end of each container.
     """
@@ -129,12 +131,12 @@ def outlives(pod: Pod) -> bool:
 
 
 def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
-    """None for a pod that asks for no GPU."""
+    """Returns what a bound pod without a decision holds; None if it requests no GPU."""
     ids = requested(pod, names.count)
     if not ids:
         return None
     node, namespace, counted_as = intern(pod.spec.node_name), _namespace(pod), quota_class(pod)
-    # It runs without a decision, so it may use any memory of what it was given.
+    # The pod runs without a decision, so it may use any memory of the GPUs that it was given.
     runs = pod.is_running
     problem = (
         f"runs on node {node} without {DEVICES_ALLOCATED}; until it ends all GPUs of the node count as full, or only "
@@ -156,15 +158,17 @@ def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
 
 
 def known_given(holding: Holding, node: RegisteredNode) -> Given:
-    """What kubelet gave the pod, as the node's daemon reports it; empty if it reports nothing or too little."""
+    """Returns the slots that kubelet gave the pod of each GPU, as the node's daemon reports it. Empty if it reports
+    nothing or too little.
+    """
     given = node.given.get(holding.uid, {}) if holding.undecided else {}
     known = given.keys() <= {device.uuid for device in node.devices}
     return given if known and sum(given.values()) >= holding.undecided else {}
 
 
 def with_undecided(gpus: Iterable[GpuUsage], ids: int, given: Given) -> tuple[GpuUsage, ...]:
-    """The GPUs with `ids` more slots in use. The slots of the GPUs `given` come first. Each further one is on the GPU
-    with the most slots left, then the first.
+    """Returns the GPUs with `ids` more slots in use. The slots of the GPUs `given` come first. Each further one is on
+    the GPU with the most slots left; of equals the first one counts.
 
     Kubelet counts ids of all the node's GPUs together. A container with a decision has the GPUs of that decision,
     whatever its ids are. So any GPUs with slots left can represent those that it took from.
@@ -188,7 +192,7 @@ def reserved_holding(pod: Pod, node: str, shares: PodShares) -> Holding:
 def decided_holding(
     namespace: str, counted_as: QuotaClass, kinds: Sequence[ContainerKind], node: str, shares: PodShares
 ) -> Holding:
-    """What a decision gives a pod with these containers."""
+    """Returns the holding of a decision for a pod with these containers."""
     return Holding(
         node=node,
         namespace=namespace,
@@ -199,10 +203,11 @@ def decided_holding(
 
 
 def counted_as_full(holding: Holding, node: RegisteredNode) -> frozenset[DeviceUUID]:
-    """The GPUs where it is unknown what the holding leaves.
+    """Returns the GPUs where it is unknown what the holding leaves.
 
-    All if nothing is known of it; those that an unreadable annotation names, or all if it names too few; those in MIG
-    mode where its instances are unknown; those not in MIG mode where it has instances.
+    These are all GPUs if nothing is known of the holding. Of an unreadable annotation they are those that it names, or
+    all if it names too few. Of other holdings they are those in MIG mode where its instances are unknown, and those not
+    in MIG mode where it has instances.
     """
     devices = node.devices
     if holding.everywhere:
@@ -244,9 +249,10 @@ def _placements(allocations: Iterable[MigAllocation], shares: PodShares) -> Plac
 
 
 def _aligned(pod: Pod, value: str, names: ResourceNames) -> tuple[tuple[ContainerKind, ...], PodShares]:
-    """Containers and their shares, one by one.
+    """Returns kinds and shares with one entry per container. Raises AnnotationError if the annotation cannot be read or
+    names too few GPUs.
 
-    HAMi 2.10 leaves out the entries of containers without GPUs. So entries are matched to the containers that ask for
+    HAMi 2.10 leaves out the entries of containers without GPUs. So entries are matched to the containers that request
     GPUs if their numbers agree, else by position. Entries that match nothing count as running all at once.
     """
     kinds = container_kinds(pod)
@@ -270,7 +276,9 @@ def _aligned(pod: Pod, value: str, names: ResourceNames) -> tuple[tuple[Containe
 
 
 def _refuse_templates(shares: PodShares) -> None:
-    """HAMi 2.5 to 2.9 name a MIG instance `GPU-a[template-slot]`. No annotation says what it leaves of the GPU."""
+    """Raises AnnotationError for a MIG instance of HAMi 2.5 to 2.9, `GPU-a[template-slot]`: no annotation has the part
+    of the GPU that it leaves.
+    """
     for position, container in enumerate(shares):
         for share in container:
             if "[" in share.uuid:

@@ -11,7 +11,7 @@ from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_amount, host_requested
 
 _Asked = tuple[tuple[str, ...], HostAmount]
-"""Where a pod asks for how much."""
+"""The nodes where a pod counts, and its request on each."""
 _NOWHERE: _Asked = (), NO_HOST
 
 
@@ -21,13 +21,13 @@ class Hosts:
 
     _totals: dict[str, HostAmount] = field(default_factory=dict)
     _booked: dict[str, HostAmount] = field(default_factory=dict)
-    """What pods request on each node; a node without requests has no entry."""
+    """The sum of the pods' requests on each node; a node without requests has no entry."""
     _bound: dict[str, _Asked] = field(default_factory=dict)
     _reserved: dict[str, _Asked] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set)
 
     def tell(self, node: Node) -> None:
-        """What the node has; nothing is known of a node that does not state it."""
+        """Records the allocatable CPU and memory of the node. Nothing is known of a node that does not state them."""
         name, total = node.metadata.name, host_amount(node.status.allocatable)
         if total == NO_HOST:
             self.forget(name)
@@ -40,7 +40,7 @@ class Hosts:
             self._changed.add(node)
 
     def bind(self, uid: str, pod: Pod) -> None:
-        """Nothing of a pod that is not bound."""
+        """Counts a bound pod on its node. A pod that is not bound counts nowhere."""
         node = pod.spec.node_name
         self._put(self._bound, uid, _on_one_node(node, host_requested(pod)) if node else _NOWHERE)
 
@@ -48,27 +48,28 @@ class Hosts:
         self._put(self._bound, uid, _NOWHERE)
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """No other pod is bound."""
+        """Drops all bound pods except these."""
         for uid in [uid for uid in self._bound if uid not in uids]:
             self.unbind(uid)
 
     def reserve(self, uid: str, pod: Pod, nodes: Iterable[str]) -> None:
-        """On each of the nodes, until `choose` names one."""
+        """Counts the pod on each of the nodes, until `choose` names one."""
         self._put(self._reserved, uid, (tuple(nodes), host_requested(pod)))
 
     def unreserve(self, uid: str) -> None:
         self._put(self._reserved, uid, _NOWHERE)
 
     def choose(self, uid: str, node: str) -> None:
-        """The pod keeps one of its nodes."""
+        """Keeps the reservation on this node only, if the pod has one there."""
         nodes, amount = self._reserved.get(uid, _NOWHERE)
         if node in nodes:
             self._put(self._reserved, uid, ((node,), amount))
 
     def left(self, node: str, without: str = "") -> HostAmount | None:
-        """None for a node without a known allocatable. What the pod `without` asks for does not count.
+        """Returns the CPU and memory left on the node; None if its allocatable is unknown. The request of the pod
+        `without` does not count.
 
-        It is below 0 where the pods ask for more than there is.
+        The amount is below 0 where the pods request more than there is.
         """
         total = self._totals.get(node)
         if total is None:
@@ -81,7 +82,7 @@ class Hosts:
         return left
 
     def take_changed(self) -> set[str]:
-        """Nodes where the rest has changed since the last call."""
+        """Returns the nodes where the rest has changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
 

@@ -9,8 +9,8 @@ from scheduler_ext.cluster.holdings import Holding
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptRoom:
-    """What a pod of this priority will get on a node, though others may still hold it. `until` is in
-    monotonic seconds.
+    """Room that a pod of this priority will get on a node, though others may still hold it. `until` is in monotonic
+    seconds.
     """
 
     holding: Holding
@@ -46,13 +46,13 @@ class KeptRooms:
         return self._rooms.pop(uid, None)
 
     def shorten(self, uid: str, until: float) -> None:
-        """It ends then at the latest."""
+        """Ends the room at `until` in monotonic seconds, unless it ends before."""
         room = self._rooms.get(uid)
         if room is not None and until < room.until:
             self.put(uid, replace(room, until=until))
 
     def on(self, node: str, *, without: Container[str] = ()) -> dict[str, KeptRoom]:
-        """What is kept there, by pod, except for those that `without` names."""
+        """Returns the rooms kept on the node by pod, except for pods in `without`."""
         return {uid: room for uid, room in self._rooms.items() if room.node == node and uid not in without}
 
     def below(self, priority: int) -> dict[str, list[str]]:
@@ -64,7 +64,7 @@ class KeptRooms:
         return found
 
     def ended(self, now: float) -> Sequence[str]:
-        """The pods whose time is over."""
+        """Returns the pods whose kept room has ended."""
         if now < self._first_end:
             return ()
         over = [uid for uid, room in self._rooms.items() if room.until <= now]

@@ -29,21 +29,21 @@ class Ledger:
     """
 
     def __init__(self, settings: RequestSettings | None = None, *, fgd: bool = True) -> None:
-        """`fgd` tells whether it counts what that policy reads: CPU and memory, and which pods usually come."""
+        """With `fgd` it also counts what that policy reads: CPU and memory, and which pods usually come."""
         self._settings = settings or RequestSettings()
         self._fgd = fgd
         self._bound: dict[str, Holding] = {}
         self._reserved: dict[str, tuple[Holding, ...]] = {}
-        """What reservations hold, on the chosen node first."""
+        """The holdings of reservations by pod UID, on the chosen node first."""
         self._reservations = Reservations()
         self._booked = Bookings(self._settings.names)
         self._packing = PackingFacts(self._settings)
         self._orphans = Orphans()
         """Deleted pods that still count."""
         self._kept = KeptRooms()
-        """Counts for nodes, not for quotas, and not while its pod is bound or holds a reservation."""
+        """Kept room counts for nodes, not for quotas, and not while its pod is bound or holds a reservation."""
         self._nodes = Nodes(self._kept, self._reserved)
-        """They have the sum of what bound pods and reservations hold."""
+        """The sums of what bound pods and reservations hold."""
         self._quotas = Quotas(self._settings)
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
@@ -65,7 +65,7 @@ class Ledger:
             self._booked.tell(node, registered.devices)
 
     def remove_node(self, name: str) -> None:
-        """Its pods keep what they hold, because the node may come back. Deleted pods hold nothing more."""
+        """Removes a node. Its pods keep what they hold, because the node may come back; deleted pods do not."""
         for uid in self._orphans.forget(name):
             self.remove_pod(uid)
         self._packing.remove_node(name)
@@ -116,8 +116,9 @@ class Ledger:
             self._add(uid, holding)
 
     def remove_pod(self, uid: str, until: float | None = None, *, deleted_at: int = 0) -> None:
-        """The pod holds nothing more. With a time it holds its part until its node's daemon reports that everything
-        deleted up to that resourceVersion has ended, or until then if the daemon reports nothing.
+        """Frees what the pod holds. With `until`, in monotonic seconds, it holds its part until its node's daemon
+        reports that everything deleted up to that resourceVersion has ended, or until then if the daemon reports
+        nothing.
         """
         self._booked.unbind(uid)
         self._packing.remove_pod(uid)
@@ -142,25 +143,27 @@ class Ledger:
         self._quotas.remove(quota)
 
     def ask(self, pod: Pod) -> None:
-        """kube-scheduler asks about the pod: whatever it has given up, as this shows, is free."""
+        """Drops the reservations that kube-scheduler has given up, as its question about this pod shows."""
         for void in self._reservations.asked_about(pod_key(pod), group_of(pod)):
             self.forget(void)
 
     def refuse(self, pod: Pod, now: float) -> None:
-        """The pod fits nowhere. Soon its group holds nothing either, unless other members are bound."""
+        """Records that the pod fits nowhere. Soon its group holds nothing either, unless other members are bound."""
         self._reservations.refused(group_of(pod), now)
 
     def preempt(self, pod: Pod) -> None:
-        """kube-scheduler may evict others for the pod, which fits nowhere: its group waits for it."""
+        """Records that kube-scheduler may evict others for the pod, which fits nowhere: its group waits for it."""
         self._reservations.preempts(group_of(pod))
 
     def lapsed(self, pod: Pod, now: float) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
-        """UID, node and request of members that wait for the pod with their group although their lease has ended."""
+        """Returns UID, node and request of members that wait for the pod with their group although their lease has
+        ended.
+        """
         lapsed = self._reservations.lapsed(group_of(pod), now)
         return [(uid, each.node, each.waits) for uid, each in lapsed.items() if each.waits is not None]
 
     def lease_seconds(self, pod: Pod, longest: float) -> float:
-        """How long the pod's next reservation may last."""
+        """Returns how many seconds the pod's next reservation may last."""
         return self._reservations.lease_seconds(pod_key(pod), group_of(pod), longest)
 
     def reserve(
@@ -205,7 +208,7 @@ class Ledger:
             self._add(uid, holding)
 
     def choose(self, uid: str, node: str) -> PodShares | None:
-        """What the pod has reserved on this node, and from now on nowhere else. None if it has nothing there."""
+        """Keeps the pod's reservation on this node only. Returns its shares there; None if it has nothing there."""
         reservation = self._reservations.get(uid)
         shares = None if reservation is None else reservation.on(node)
         if shares is not None and reservation is not None and reservation.others:
@@ -281,8 +284,8 @@ class Ledger:
             self.forget(uid)
 
     def refused_by_kubelet(self, pod: Pod, nodes: Sequence[str], gone: Collection[str] = ()) -> Mapping[str, str]:
-        """Nodes whose kubelets would refuse the pod without the pods `gone`, and the resource of which they have too
-        little.
+        """Returns the nodes whose kubelets would refuse the pod without the pods `gone`, and for each the resource of
+        which it has too little.
         """
         return self._booked.refusing(pod_key(pod), pod, nodes, gone)
 
@@ -290,7 +293,7 @@ class Ledger:
         return self._reservations.get(uid)
 
     def snapshot(self, excluding_uid: str = "") -> Snapshot:
-        """The cluster as it is now. What the pod `excluding_uid` itself holds does not count."""
+        """Returns the cluster as it is now. What the pod `excluding_uid` itself holds does not count."""
         nodes = dict(self._nodes.usages())
         bound = self._bound.get(excluding_uid)
         own = self._reserved.get(excluding_uid, ()) if bound is None else (bound,)
@@ -308,7 +311,7 @@ class Ledger:
         )
 
     def snapshot_for(self, pod: Pod) -> Snapshot:
-        """The cluster for a decision about this pod: nodes whose kubelets would refuse it offer nothing."""
+        """Returns the cluster for a decision about this pod: nodes whose kubelets would refuse it offer nothing."""
         snapshot = self.snapshot(pod_key(pod))
         crowded = self.refused_by_kubelet(pod, list(snapshot.nodes))
         nodes = {name: usage for name, usage in snapshot.nodes.items() if name not in crowded}
@@ -319,8 +322,8 @@ class Ledger:
         return replace(snapshot, nodes=nodes, unregistered={**snapshot.unregistered, **reasons})
 
     def without(self, node: str, uids: Collection[str], namespace: str, *, priority: int) -> Snapshot:
-        """This node, and this namespace's quotas, as a pod of this priority would find them if these pods of the node
-        were gone. Room kept for pods of lower priority is free for it.
+        """Returns this node, and this namespace's quotas, as a pod of this priority would find them if these pods of
+        the node were gone. Room kept for pods of lower priority is free for it.
         """
         alone = self.alone(node, namespace)
         if alone is None:
@@ -329,7 +332,7 @@ class Ledger:
         return Snapshot(nodes={node: alone.usage(uids, at_least=priority)}, quotas={namespace: quotas})
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
-        """The node and the namespace's quotas as they are now. None for a node that is not registered."""
+        """Returns the node and the namespace's quotas as they are now; None for a node that is not registered."""
         return self._nodes.alone(node, self._quotas.alone(namespace))
 
     def holdings(self) -> Mapping[str, Holding]:
@@ -337,23 +340,23 @@ class Ledger:
         return {**self._bound, **{uid: holdings[0] for uid, holdings in self._reserved.items()}}
 
     def reservations(self) -> int:
-        """The number of reservations."""
+        """Returns the number of reservations."""
         return len(self._reservations)
 
     def take_changed(self) -> set[str]:
-        """Nodes that were added, removed or changed in any way since the last call."""
+        """Returns the nodes that were added, removed or changed in any way since the last call."""
         return self._nodes.take_changed()
 
     def host_left(self, node: str) -> HostAmount | None:
-        """CPU and memory as in a snapshot. None if the node does not state what it has."""
+        """Returns the CPU and memory left, as in a snapshot; None if the node does not state what it has."""
         return self._packing.left(node)
 
     def take_changed_hosts(self) -> set[str]:
-        """Nodes whose free CPU or memory has changed since the last call."""
+        """Returns the nodes whose free CPU or memory has changed since the last call."""
         return self._packing.take_changed()
 
     def workload(self) -> Workload:
-        """The same object until enough pods have come to count again."""
+        """Returns the pods that usually come: the same object until enough pods have come to count again."""
         return self._packing.workload(self._nodes.registered())
 
     def usage(self, node: str) -> NodeUsage | None:
@@ -370,40 +373,44 @@ class Ledger:
         return {name: reason.partition(": ")[2] for name, reason in reasons.items() if ": " in reason}
 
     def quota(self, namespace: str, pods: QuotaClass) -> Quota | None:
-        """What the namespace's quotas leave to these pods, combined. None if no quota applies to them. Safe in any
-        thread.
+        """Returns what the namespace's quotas leave to these pods, combined; None if no quota applies to them. Safe in
+        any thread.
         """
         return quota_for(pods, self._quotas.of(namespace))
 
     def unregistered(self, node: str) -> str:
-        """Why a node is not registered."""
+        """Returns why a node is not registered."""
         return self._nodes.why_unregistered(node)
 
     def is_bound(self, uid: str) -> bool:
         return uid in self._bound
 
     def is_decided(self, uid: str) -> bool:
-        """Whether this bound pod has an annotation that says, readable or not, what it holds."""
+        """Returns whether this bound pod has an annotation, readable or not, with its decision."""
         holding = self._bound.get(uid)
         return holding is not None and not (holding.undecided or holding.everywhere or holding.remembered)
 
     def pod_problem(self, uid: str) -> str:
-        """Why it is unknown from its annotation what this bound pod holds; empty if it is known."""
+        """Returns why it is unknown from its annotation what this bound pod holds; empty if it is known."""
         holding = self._bound.get(uid)
         return holding.problem if holding is not None else ""
 
     def node_problem(self, name: str) -> str:
-        """Why this node's annotations cannot be read; empty if they can."""
+        """Returns why this node's annotations cannot be read; empty if they can."""
         return self._nodes.problem(name)
 
     def problems(self) -> Mapping[str, str]:
-        """Unreadable nodes, pods and quotas, as `node a`, `pod UID`, `resourcequota ns/q`, and why."""
+        """Returns unreadable nodes, pods and quotas, as `node a`, `pod UID`, `resourcequota ns/q`, and why each is
+        unreadable.
+        """
         nodes = {f"node {name}": reason for name, reason in self._nodes.unregistered().items() if ": " in reason}
         pods = {f"pod {uid}": holding.problem for uid, holding in self._bound.items() if holding.problem}
         return {**nodes, **pods, **self._quotas.problems()}
 
     def _settle(self, node: str) -> None:
-        """A deleted pod that still runs there holds its part; an ended one does not."""
+        """Frees what ended pods of the node hold, and counts deleted pods that still run there, as its daemon reports
+        them.
+        """
         for uid in self._orphans.ended(node):
             self.remove_pod(uid)
         for uid, holding in self._orphans.held(node):

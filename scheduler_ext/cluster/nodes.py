@@ -17,7 +17,7 @@ from scheduler_ext.cluster.usage import usage_of
 
 @dataclass(slots=True)
 class Nodes:
-    """Each change marks a node. Only marked nodes are summed up again, at the next read.
+    """Nodes and their usage. Each change marks a node. Only marked nodes are summed up again, at the next read.
 
     Room in `kept` counts beside what pods hold, except for pods in `reserved`.
     """
@@ -28,7 +28,7 @@ class Nodes:
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
     _held: dict[str, dict[str, Holding]] = field(default_factory=dict)
-    """What each pod holds, by node and pod."""
+    """The holdings by node and pod."""
     _used: dict[str, dict[DeviceUUID, Footprint]] = field(default_factory=dict)
     _usages: dict[str, NodeUsage] = field(default_factory=dict)
     _outdated: set[str] = field(default_factory=set)
@@ -37,7 +37,7 @@ class Nodes:
     """Nodes that `take_changed` has not returned yet."""
 
     def apply(self, node: Node, count_name: str) -> RegisteredNode | None:
-        """Add or update a node. None for one that gives out no GPU."""
+        """Adds or updates a node. Returns None for one that gives out no GPU."""
         name = node.metadata.name
         try:
             registered = read_node(node, count_name)
@@ -55,7 +55,7 @@ class Nodes:
         return registered
 
     def remove(self, name: str) -> None:
-        """What pods hold there is kept in mind, because the node may come back."""
+        """Removes a node. Its holdings stay, because the node may come back."""
         if self._registered.pop(name, None) is not None:
             self._changed.add(name)
         self._unregistered.pop(name, None)
@@ -64,7 +64,7 @@ class Nodes:
         self._outdated.discard(name)
 
     def add(self, uid: str, holding: Holding) -> None:
-        """The pod holds this on its node."""
+        """Adds the pod's holding to its node."""
         used = self._used.setdefault(holding.node, {})
         for device, footprint in holding.footprints.items():
             used[device] = used[device] + footprint if device in used else footprint
@@ -72,7 +72,7 @@ class Nodes:
         self._touch_with_kept(uid, holding.node)
 
     def subtract(self, uid: str, holding: Holding) -> None:
-        """The opposite of `add`. Nothing stays of a node without holdings: most names never come back."""
+        """Takes the holding from its node. Nothing stays of a node without holdings: most names never come back."""
         used, held = self._used[holding.node], self._held[holding.node]
         for device, footprint in holding.footprints.items():
             left = used[device] - footprint
@@ -93,13 +93,13 @@ class Nodes:
             self.touch(room.node)
 
     def touch(self, name: str) -> None:
-        """Room kept on the node has changed."""
+        """Marks a registered node, so that its usage is computed again."""
         if name in self._registered:
             self._outdated.add(name)
             self._changed.add(name)
 
     def take_changed(self) -> set[str]:
-        """Nodes that were added, removed or changed in any way since the last call."""
+        """Returns the nodes that were added, removed or changed in any way since the last call."""
         self._rebuild()
         changed, self._changed = self._changed, set()
         return changed
@@ -110,7 +110,7 @@ class Nodes:
         return self._usages
 
     def alone(self, name: str, quotas: Quotas) -> NodeAlone | None:
-        """The node as it is now. None for one that is not registered."""
+        """Returns the node as it is now; None for one that is not registered."""
         registered = self._registered.get(name)
         if registered is None:
             return None
@@ -142,7 +142,7 @@ class Nodes:
         return self._unregistered.get(name, UNREGISTERED)
 
     def problem(self, name: str) -> str:
-        """Why this node's annotations cannot be read; empty if they can."""
+        """Returns why this node's annotations cannot be read; empty if they can."""
         return self._unregistered[name] if name in self._malformed else ""
 
     def _rebuild(self) -> None:

@@ -12,7 +12,7 @@ MOST_PROPOSED = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nomination:
-    """Where a pod will go. `ours` says that we evict for it, not kube-scheduler."""
+    """The node where a pod will go. `ours` is true if we evict for it, not kube-scheduler."""
 
     request: GpuRequest
     priority: int
@@ -25,7 +25,7 @@ class Nominations:
 
     def __init__(self) -> None:
         self._known: dict[str, Nomination] = {}
-        """Also of pods whose time has passed: room is kept once for a nomination."""
+        """The nominations by pod UID, also those whose time has passed: room is kept once for a nomination."""
         self._proposed: dict[str, Mapping[str, Collection[str]]] = {}
         """The victims proposed to kube-scheduler, by pod and node."""
 
@@ -33,20 +33,20 @@ class Nominations:
         return uid in self._known or uid in self._proposed
 
     def of(self, uid: str) -> Nomination | None:
-        """Also when its kept room is gone."""
+        """Returns the pod's nomination, also when its kept room is gone."""
         return self._known.get(uid)
 
     def ours(self) -> list[str]:
-        """UIDs of the pods for which we have evicted others."""
+        """Returns the UIDs of the pods for which we have evicted others."""
         return [uid for uid, known in self._known.items() if known.ours]
 
     def proposed(self, uid: str, node: str) -> frozenset[str]:
-        """The victims proposed to kube-scheduler for the pod on this node."""
+        """Returns the victims proposed to kube-scheduler for the pod on this node."""
         return frozenset(self._proposed.get(uid, {}).get(node, ()))
 
     def propose(self, uid: str, victims_of: Mapping[str, Collection[str]]) -> None:
-        """kube-scheduler takes one of the nodes, and nominates the pod for it. Beyond the limit the oldest proposal
-        goes.
+        """Records the victims proposed for each node: kube-scheduler takes one of the nodes, and nominates the pod for
+        it. Beyond the limit the oldest proposal goes.
         """
         self._proposed.pop(uid, None)
         if len(self._proposed) >= MOST_PROPOSED:
@@ -58,24 +58,24 @@ class Nominations:
         self._known[nomination.request.uid] = nomination
 
     def end(self, uid: str) -> bool:
-        """Whether the pod was nominated."""
+        """Ends the nomination. Returns whether the pod was nominated."""
         self._proposed.pop(uid, None)
         return self._known.pop(uid, None) is not None
 
     def is_new(self, pod: Pod) -> bool:
-        """Whether kube-scheduler nominates the pod for a node, and did not before."""
+        """Returns whether kube-scheduler nominates the pod for a node, and did not before."""
         known, node = self._known.get(pod_key(pod)), pod.status.nominated_node_name
         return bool(node) and _may_be_nominated(pod) and (known is None or known.node != node)
 
     def is_over(self, pod: Pod) -> bool:
-        """Whether the pod no longer needs its room, or kube-scheduler no longer nominates it."""
+        """Returns whether the pod no longer needs its room, or kube-scheduler no longer nominates it."""
         known = self._known.get(pod_key(pod))
         return not _may_be_nominated(pod) or (
             not pod.status.nominated_node_name and known is not None and not known.ours
         )
 
     def without(self, uids: Collection[str]) -> Iterator[str]:
-        """The nominated pods that are not among these."""
+        """Yields the nominated pods that are not among these."""
         yield from self._known.keys() - uids
 
 

@@ -19,7 +19,7 @@ from scheduler_ext.quota_class import QuotaClass
 ORPHAN_SECONDS = 120.0
 """How long a pod deleted by force keeps its GPUs if the node's daemon does not report the end of its containers.
 
-kubelet then kills them with their grace period, 30 s unless the pod says otherwise.
+kubelet then kills them with their grace period, 30 s unless the pod names another.
 """
 
 
@@ -28,8 +28,8 @@ class _Orphan:
     deleted_at: int
     """The resourceVersion of its end."""
     until: float
-    """When it stops counting if the daemon reports nothing, in monotonic seconds; infinite if only the daemon knows it.
-
+    """The time when it stops counting if the daemon reports nothing, in monotonic seconds; infinite if only the daemon
+    knows it.
     """
 
 
@@ -40,7 +40,7 @@ class Orphans:
     _nodes: dict[str, str] = field(default_factory=dict)
     """The node of each orphan, by UID."""
     _said: dict[str, Outliving] = field(default_factory=dict)
-    """What each node's daemon reports."""
+    """The last report of each node's daemon."""
 
     def uids(self) -> AbstractSet[str]:
         return self._nodes.keys()
@@ -58,12 +58,12 @@ class Orphans:
                 del self._on[node]
 
     def is_claimed(self, uid: str) -> bool:
-        """Whether the pod is known only from a node's daemon."""
+        """Returns whether the pod is known only from a node's daemon."""
         node = self._nodes.get(uid)
         return node is not None and self._on[node][uid].until == inf
 
     def heard(self, node: Node) -> None:
-        """An unreadable report counts as none."""
+        """Records the report of the node's daemon. An unreadable report counts as none."""
         value = node.metadata.annotations.get(NODE_OUTLIVING, "")
         try:
             said = decode_outliving(value) if value else None
@@ -75,21 +75,23 @@ class Orphans:
             self._said[node.metadata.name] = said
 
     def forget(self, node: str) -> list[str]:
-        """The Node is gone, and so are the pods that were on it."""
+        """Forgets the report of a Node that is gone. Returns the pods that were on it, which are gone too."""
         self._said.pop(node, None)
         return list(self._on.get(node, ()))
 
     def listed(self, version: int) -> None:
-        """Caps the versions at which pods ended: a restored API server gives versions again that it gave before."""
+        """Lowers the versions at which pods ended to that of the list: a restored API server gives versions again that
+        it gave before.
+        """
         for mine in self._on.values() if version else ():
             mine.update({uid: replace(each, deleted_at=min(each.deleted_at, version)) for uid, each in mine.items()})
 
     def nodes(self) -> Collection[str]:
-        """Nodes whose daemons report something."""
+        """Returns the nodes whose daemons report something."""
         return tuple(self._said)
 
     def ended(self, node: str) -> list[str]:
-        """Pods of the node that its daemon reports as ended."""
+        """Returns the pods of the node that its daemon reports as ended."""
         said = self._said.get(node)
         if said is None:
             return []
@@ -97,7 +99,9 @@ class Orphans:
         return [uid for uid, orphan in mine.items() if said.has_ended(uid, orphan.deleted_at)]
 
     def expired(self, now: float) -> list[str]:
-        """Those of silent nodes whose time is over. For one known only from the daemon it begins with the silence."""
+        """Returns the pods of silent nodes whose time is over. For one known only from the daemon the time begins with
+        the silence.
+        """
         due: list[str] = []
         for node in self._on.keys() - self._said.keys():
             mine = self._on[node]
@@ -109,7 +113,9 @@ class Orphans:
         return due
 
     def held(self, node: str) -> Iterator[tuple[str, Holding]]:
-        """What such pods hold, as the node's daemon reports it, by UID."""
+        """Yields the UIDs of pods that still run after their deletion, and what each holds, as the node's daemon
+        reports it.
+        """
         said = self._said.get(node)
         for uid, held in said.pods.items() if said is not None else ():
             if held:

@@ -1,4 +1,4 @@
-"""What policy `fgd` reads beside GPUs: CPU and memory left on each node, and the pods that usually come."""
+"""The facts that policy `fgd` reads beside GPUs: CPU and memory left on each node, and the pods that usually come."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
@@ -36,12 +36,12 @@ class PackingFacts:
         self._classes.forget(uid)
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """No other pod exists."""
+        """Drops all pods except these."""
         self._hosts.keep_only(uids)
         self._classes.keep_only(uids)
 
     def reserve(self, uid: str, pod: Pod, nodes: Iterable[str]) -> None:
-        """The pod holds room on each of the nodes, until `choose` names one."""
+        """Counts the pod on each of the nodes, until `choose` names one."""
         self._hosts.reserve(uid, pod, nodes)
 
     def choose(self, uid: str, node: str) -> None:
@@ -51,19 +51,23 @@ class PackingFacts:
         self._hosts.unreserve(uid)
 
     def left(self, node: str, without: str = "") -> HostAmount | None:
-        """CPU and memory left, without what the pod `without` asks for. None if the node does not state what it has."""
+        """Returns the CPU and memory left on the node, without the request of the pod `without`; None if the node does
+        not state what it has.
+        """
         return self._hosts.left(node, without)
 
     def take_changed(self) -> set[str]:
-        """Nodes whose free CPU or memory has changed since the last call."""
+        """Returns the nodes whose free CPU or memory has changed since the last call."""
         return self._hosts.take_changed()
 
     def workload(self, nodes: Collection[RegisteredNode]) -> Workload:
-        """The same object until enough pods have come to count again."""
+        """Returns the pods that usually come: the same object until enough pods have come to count again."""
         return self._classes.workload(nodes)
 
     def _learn(self, uid: str, pod: Pod) -> None:
-        """Pods that run: one that waits, or is made again and again and never starts, costs its author nothing."""
+        """Counts a pod that runs. One that waits, or is made again and again and never starts, costs its author
+        nothing.
+        """
         if not pod.is_running or self._classes.has_seen(uid):
             return
         try:
@@ -75,7 +79,9 @@ class PackingFacts:
 
 
 def seeds(settings: RequestSettings) -> Iterator[tuple[PodClass, float]]:
-    """The classes of the pods that the settings name, and how many of each. Raises RequestError."""
+    """Yields the classes of the pods that the settings name, and the number of each. Raises RequestError if one cannot
+    be read.
+    """
     names = settings.names
     known = {names.count, names.memory, names.memory_percentage, names.cores, *HOST_RESOURCES, *ANNOTATIONS}
     for usual in settings.usual_pods:

@@ -23,7 +23,7 @@ class Limits:
     problems: tuple[str, ...] = ()
 
     def quota(self, held: Mapping[QuotaClass, Footprint]) -> Quota:
-        """`held` is what the namespace's pods hold, by their class."""
+        """Returns the quota with its use. `held` is what the namespace's pods hold, by their class."""
         used = total(amount for pods, amount in held.items() if are_in(pods, self.scopes))
         return Quota(memory_mib=self.memory_mib, cores=self.cores, gpus=self.gpus, used=used, scopes=self.scopes)
 
@@ -64,7 +64,9 @@ class Quotas:
         self._change(holding, NOTHING - total(holding.footprints.values()))
 
     def _change(self, holding: Holding, more: Footprint) -> None:
-        """Nothing stays of namespaces and classes without holdings: most names never come back."""
+        """Changes the sum of the holding's class. Nothing stays of namespaces and classes without holdings: most names
+        never come back.
+        """
         held = self._held.setdefault(holding.namespace, {})
         now = held.get(holding.quota_class, NOTHING) + more
         if now != NOTHING:
@@ -87,7 +89,7 @@ class Quotas:
         return tuple(each.quota(held) for each in limits.copy().values())
 
     def alone(self, namespace: str) -> "Quotas":
-        """Those of this namespace, as they are now."""
+        """Returns a copy with the quotas and holdings of this namespace only."""
         limits, held = self._limits.get(namespace, {}), self._held.get(namespace, {})
         return Quotas(self._settings, {namespace: limits.copy()}, {namespace: held.copy()})
 
@@ -107,7 +109,8 @@ class Quotas:
 
 
 def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
-    """An unreadable limit counts as 0, and an unreadable scope as one of all pods, so that no pod gets past it.
+    """Returns the limits. An unreadable one counts as 0, and an unreadable scope as one of all pods, so that no pod
+    gets past it.
 
     `problems` names them.
     """

@@ -47,6 +47,6 @@ class Recent:
         self._kept.append(Happened(self._number, now, pod, what, node, gpus))
 
     def since(self, number: int) -> Sequence[Happened]:
-        """What is remembered of everything after that number."""
+        """Returns what is remembered of everything after that number, oldest first."""
         later = takewhile(lambda each: each.number > number, reversed(self._kept))
         return tuple(reversed(tuple(later)))

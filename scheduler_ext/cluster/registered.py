@@ -32,7 +32,7 @@ class Unregistered(Exception):
     def __init__(self, problem: str = "", *, malformed: bool = False) -> None:
         self.reason = f"{UNREGISTERED}: {problem}" if problem else UNREGISTERED
         self.malformed = malformed
-        """Whether the cause is an unreadable annotation."""
+        """True if the cause is an unreadable annotation."""
         super().__init__(self.reason)
 
 
@@ -45,12 +45,12 @@ class RegisteredNode:
     pair_scores: PairScores = field(default_factory=dict)
     cordoned: frozenset[DeviceUUID] = frozenset()
     slots: bool = False
-    """Whether its daemon knows containers by the device ids that kubelet gave them."""
+    """True if its daemon knows containers by the device ids that kubelet gave them."""
     limits: NodeLimits = NodeLimits.PARTLY_ENFORCED
     simulated: bool = False
-    """Whether its GPUs are not real."""
+    """True if its GPUs are not real."""
     given: Mapping[str, Given] = field(default_factory=dict)
-    """What kubelet gave to pods without a decision, by UID, as far as the daemon knows."""
+    """The slots that kubelet gave of each GPU to pods without a decision, by UID, as far as the daemon knows."""
 
 
 def read_node(node: Node, count_name: str) -> RegisteredNode:
@@ -94,8 +94,9 @@ def _given(value: str) -> Mapping[str, Given]:
 
 
 def _kubelet_offers_none(node: Node, count_name: str) -> bool:
-    """0 is kubelet's report that the plugin is gone. Without a count none has registered yet, and kubelet would start
-    the containers of a pod without any GPU: it ignores resources that it does not know.
+    """Returns whether kubelet offers no GPU. A count of 0 is its report that the plugin is gone. Without a count no
+    plugin has registered yet, and kubelet would start the containers of a pod without any GPU: it ignores resources
+    that it does not know.
     """
     try:
         return integer_quantity(node.status.allocatable.get(count_name, 0)) == 0

@@ -1,13 +1,13 @@
 """Decisions that are not bound yet: how long each is kept, its group, and the signs that kube-scheduler gave it up.
 
-No verb of an extender says that kube-scheduler took a decision back. There are four signs:
+No verb of an extender reports that kube-scheduler took a decision back. There are four signs:
 
-1. kube-scheduler asks about the pod again.
+1. kube-scheduler sends another question about the pod.
 
-2. It asks about another pod after a member of the group was refused, or after the group failed before: kube-scheduler
-handles one pod or one group at a time.
+2. It sends a question about another pod after a member of the group was refused, or after the group failed before:
+kube-scheduler handles one pod or one group at a time.
 
-3. The pod's status says that it is not scheduled.
+3. The pod's status has the condition that it is not scheduled.
 
 4. Time passes. Each lease of the same pod is shorter than the one before.
 
@@ -31,14 +31,16 @@ SHORTEST_LEASE_SECONDS = 2.0
 LONGEST_PERMIT_SECONDS = 900.0
 """kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
 FEWEST_THAT_WAIT_ON = 9
-"""Of a group's members when one more is refused: coscheduling rejects them all unless a tenth or less is missing."""
+"""The fewest waiting members of a group of which some wait on when one more is refused: coscheduling rejects them all
+unless a tenth or less is missing.
+"""
 REFUSED_SECONDS = 1.0
 """How long the rest of a group is kept after a member was refused: a group may do without some members.
 
-It is kept only until kube-scheduler asks about another pod.
+It is kept only until kube-scheduler sends a question about another pod.
 """
 MOST_MEMBERS = 10_000
-"""Remembered of one attempt at a group. More than that are pods that come and go under one name."""
+"""The most members remembered of one attempt at a group. More than that are pods that come and go under one name."""
 _GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 """The labels of kubernetes-sigs/scheduler-plugins' coscheduling: now, and before its release 0.23."""
 
@@ -67,7 +69,7 @@ class Reservation:
     shares: PodShares
     until: float
     others: Mapping[str, PodShares] = field(default_factory=lambda: NO_OTHERS)
-    """What is held on further nodes until kube-scheduler has chosen among them."""
+    """The shares held on further nodes until kube-scheduler has chosen among them."""
     group: str = ""
     """Namespace and name of the pod's group; empty for a pod without one."""
     waits: tuple[Pod, GpuRequest] | None = None
@@ -75,9 +77,9 @@ class Reservation:
     about it.
     """
     seen: Verdict = field(default_factory=Verdict)
-    """The status when kube-scheduler asked about the pod, or later."""
+    """The status when kube-scheduler sent its question about the pod, or later."""
     binding: bool = False
-    """Whether a bind has begun: from then on only the bind gives it back."""
+    """True once a bind has begun: from then on only the bind gives the reservation back."""
     sent_by: int = 0
     """The bind whose Binding may be carried out though the watch has not shown it; 0 without one."""
 
@@ -86,7 +88,7 @@ class Reservation:
 
 
 def group_of(pod: Pod) -> str:
-    """Namespace and name of the group that kube-scheduler schedules as a whole; empty for a pod without one."""
+    """Returns namespace and name of the group that kube-scheduler schedules as a whole; empty for a pod without one."""
     named = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group else ""
     labels = (pod.metadata.labels.get(label, "") for label in _GROUP_LABELS)
     name = named or next(filter(None, labels), "")
@@ -108,7 +110,9 @@ def verdict_of(pod: Pod) -> Verdict:
 
 
 def lets_go(before: Verdict, after: Verdict) -> bool:
-    """Whether kube-scheduler took its decision back in between: it says why not, or no longer nominates a node."""
+    """Returns whether kube-scheduler took its decision back in between: the status has a new refusal, or no longer
+    names a node.
+    """
     refused = bool(after.refusal) and after.refusal != before.refusal
     return after.version > before.version and (refused or (bool(before.nominated) and not after.nominated))
 
@@ -120,13 +124,13 @@ class _Round:
     asked: set[str] = field(default_factory=set)
     promised: set[str] = field(default_factory=set)
     refused: bool = False
-    """Whether a member was refused, and none bound since."""
+    """True if a member was refused, and none bound since."""
     preempts: bool = False
-    """Whether kube-scheduler evicts others for the member that was refused: then coscheduling rejects no member."""
+    """True if kube-scheduler evicts others for the member that was refused: then coscheduling rejects no member."""
     rejected: dict[str, Reservation] = field(default_factory=dict)
-    """What had lapsed when the member was refused."""
+    """The members whose reservations had lapsed when the member was refused."""
     again: bool = False
-    """Whether members wait in Permit whose earlier reservation was dropped, and none was bound since."""
+    """True if members wait in Permit whose earlier reservation was dropped, and none was bound since."""
 
 
 @dataclass(slots=True)
@@ -135,11 +139,11 @@ class Reservations:
 
     _promised: dict[str, Reservation] = field(default_factory=dict)
     _rounds: dict[str, _Round] = field(default_factory=dict)
-    """The rounds of groups that have reservations, and of the group that was asked about last."""
+    """The rounds of groups that have reservations, and of the group of the last question."""
     _unused: dict[str, int] = field(default_factory=dict)
     """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
     _lapsed: dict[str, Reservation] = field(default_factory=dict)
-    """Those of pods that may still wait in Permit, though their lease has ended."""
+    """The reservations of pods that may still wait in Permit, though their lease has ended."""
     _watched_since: float = -inf
     """When the watch of pods has begun to work; infinite while it does not."""
     _first_expiry: float = inf
@@ -152,11 +156,11 @@ class Reservations:
         return self._promised.get(uid)
 
     def asked_about(self, uid: str, group: str) -> set[str]:
-        """The pods that lose their reservations because kube-scheduler asks about this pod now.
+        """Returns the pods that lose their reservations because kube-scheduler sends a question about this pod now.
 
-        They are: the pod itself; its group if it was asked about before, because the group is tried again; groups that
-        were refused, or are tried again, because kube-scheduler has moved on. Coscheduling may have rejected such a
-        group because another plugin refuses a member. Nothing shows that: the pods' status had the same words before.
+        They are: the pod itself; its group if a question about it came before, because the group is tried again; groups
+        that were refused, or are tried again, because kube-scheduler has moved on. Coscheduling may have rejected such
+        a group because another plugin refuses a member. Nothing shows that: the pods' status had the same words before.
         """
         void = {uid} & self._promised.keys()
         if uid in self._lapsed:
@@ -179,7 +183,9 @@ class Reservations:
         return void
 
     def refused(self, group: str, now: float) -> None:
-        """A member fits nowhere. The others are bound without it at once or not at all; they are not the cause."""
+        """Records that a member fits nowhere. The others are bound without it at once or not at all; they are not the
+        cause.
+        """
         if not group:
             return
         this = self._rounds.setdefault(group, _Round())
@@ -192,21 +198,23 @@ class Reservations:
             self.change(uid, until=min(self._promised[uid].until, now + REFUSED_SECONDS))
 
     def preempts(self, group: str) -> None:
-        """Others are evicted for the member that was refused. It comes again, and the others wait for it."""
+        """Records that others are evicted for the refused member. It comes again, and the others wait for it."""
         this = self._rounds.get(group)
         if this is not None and this.refused:
             this.preempts = True
             self._lapsed.update(this.rejected)
 
     def lapsed(self, group: str, now: float) -> dict[str, Reservation]:
-        """Members without a reservation that are bound with the group if it becomes complete now."""
+        """Returns the members without a reservation that are bound with the group if it becomes complete now."""
         if not group:
             return {}
         of_group = ((uid, lapsed) for uid, lapsed in self._lapsed.items() if lapsed.group == group)
         return {uid: lapsed for uid, lapsed in of_group if now < lapsed.until + LONGEST_PERMIT_SECONDS}
 
     def lease_seconds(self, uid: str, group: str, longest: float) -> float:
-        """Half of the previous time for each unused reservation of the pod."""
+        """Returns the seconds that the pod's next reservation may last, at most `longest`: half of the previous time
+        for each reservation that it did not use.
+        """
         this = self._rounds.get(group)
         if this is not None and this.refused:
             return min(longest, REFUSED_SECONDS)
@@ -237,7 +245,9 @@ class Reservations:
             self._first_expiry = min(self._first_expiry, changed.until)
 
     def bind_begins(self, uid: str, until: float) -> None:
-        """kube-scheduler has decided for the pod, and so for its group."""
+        """Records that kube-scheduler has decided for the pod, and so for its group. The reservation stays until
+        `until`.
+        """
         reservation = self._promised.get(uid)
         if reservation is not None:
             self._unused.pop(uid, None)
@@ -246,11 +256,11 @@ class Reservations:
             self.change(uid, until=until, binding=True)
 
     def unsent(self) -> list[str]:
-        """Those for which no Binding was sent."""
+        """Returns the pods for which no Binding was sent."""
         return [uid for uid, reservation in self._promised.items() if not reservation.sent_by]
 
     def told(self, uid: str, pod: Pod) -> set[str]:
-        """The pods that lose their reservations because of the status of this unbound pod."""
+        """Returns the pods that lose their reservations because of the status of this unbound pod."""
         after = verdict_of(pod)
         if uid in self._lapsed and lets_go(self._lapsed[uid].seen, after):
             del self._lapsed[uid]
@@ -279,7 +289,7 @@ class Reservations:
         self._watched_since, self._first_expiry = since, -inf
 
     def expired(self, now: float) -> set[str]:
-        """Reservations whose time is over."""
+        """Returns the pods whose reservations have ended."""
         if now < self._first_expiry:
             return set()
         ended = {uid for uid, reservation in self._promised.items() if self._ends_at(reservation) <= now}
@@ -302,7 +312,7 @@ class Reservations:
         return ended
 
     def _is_rejected(self, group: str) -> bool:
-        """Whether coscheduling rejected all members that wait, as it does when one more is refused."""
+        """Returns whether coscheduling rejected all members that wait, as it does when one more is refused."""
         this = self._rounds.get(group)
         if this is None or not this.refused or this.preempts:
             return False
@@ -313,5 +323,5 @@ class Reservations:
         self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if lapsed.group != group}
 
     def _held_back(self, this: _Round) -> set[str]:
-        """Members with a reservation for which no bind has begun."""
+        """Returns the members with a reservation for which no bind has begun."""
         return {uid for uid in this.promised if not self._promised[uid].binding}

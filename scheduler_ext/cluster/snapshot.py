@@ -11,7 +11,7 @@ from scheduler_ext.cluster.workload import NO_WORKLOAD, Workload
 from scheduler_ext.quota_class import QuotaClass, Scope, are_in
 
 TOTAL_EXCEEDED = "NodeTotalExceeded"
-"""Reason for a node whose kubelet would refuse the pod, with the resource of which its pods would ask for too much."""
+"""Reason for a node whose kubelet would refuse the pod, with the resource of which its pods would request too much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class GpuUsage:
     memory_mib: int = 0
     cores: int = 0
     placements: tuple[MigPlacement, ...] = ()
-    """Where MIG instances are placed."""
+    """The places of MIG instances on the GPU."""
 
     def plus(self, share: DeviceShare) -> "GpuUsage":
-        """The GPU with one more container's share taken."""
+        """Returns the GPU with one more container's share taken."""
         placements = self.occupied(share.instance).placements
         memory_mib, cores = self.memory_mib + share.memory_mib, self.cores + share.cores
         return GpuUsage(self.device, self.slots + 1, memory_mib, cores, placements)
 
     def occupied(self, instance: MigInstance | None) -> "GpuUsage":
-        """The GPU with only an instance's placement taken; unchanged without one."""
+        """Returns the GPU with only an instance's placement taken; unchanged without one."""
         return self if instance is None else replace(self, placements=(*self.placements, instance.placement))
 
 
@@ -48,23 +48,23 @@ class NodeUsage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What pods of a namespace may hold of all GPUs together. None does not limit."""
+    """The most that pods of a namespace may hold of all GPUs together. None does not limit."""
 
     memory_mib: int | None = None
     cores: int | None = None
     gpus: int | None = None
-    """Shares of GPUs, as many as containers ask for; in `used` they are slots."""
+    """The most shares of GPUs, as many as containers request; in `used` they are slots."""
     used: Footprint = NOTHING
     scopes: tuple[Scope, ...] = ()
-    """It counts and limits the pods that are in every one of these scopes."""
+    """The scopes of the quota: it counts and limits the pods that are in every one of them."""
 
     def charged(self, shares: ContainerShares) -> "Quota":
-        """The quota with one more container counted."""
+        """Returns the quota with one more container counted."""
         more = Footprint(len(shares), sum(s.memory_mib for s in shares), sum(s.cores for s in shares))
         return replace(self, used=self.used + more)
 
     def admits(self, memory_mib: int, cores: int, gpus: int = 0) -> bool:
-        """Whether this much more stays within the limits."""
+        """Returns whether this much more stays within the limits."""
         used = self.used
         return (
             (self.memory_mib is None or used.memory_mib + memory_mib <= self.memory_mib)
@@ -74,7 +74,7 @@ class Quota:
 
 
 def quota_for(pods: QuotaClass, quotas: Iterable[Quota]) -> Quota | None:
-    """All quotas that apply to these pods, combined; None without any.
+    """Returns all quotas that apply to these pods, combined; None without any.
 
     A pod counts in each of them, so for every amount the quota that leaves least decides.
     """
@@ -93,14 +93,14 @@ def least_left(quotas: Iterable[Quota]) -> Quota | None:
 
 
 def _least(amounts: Iterable[tuple[int | None, int]]) -> tuple[int | None, int]:
-    """Limit and use."""
+    """Returns the limit and the use of the quota that leaves least; None and 0 if none limits."""
     limited = [(limit, used) for limit, used in amounts if limit is not None]
     return min(limited, key=lambda each: (each[0] - each[1], each)) if limited else (None, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Immutable. `unregistered` says why a known node offers no GPU."""
+    """The cluster at one moment; it never changes. `unregistered` has the reason why a known node offers no GPU."""
 
     nodes: Mapping[str, NodeUsage] = field(default_factory=dict)
     unregistered: Mapping[str, str] = field(default_factory=dict)

@@ -267,11 +267,13 @@ class Cluster:
         self.nominations.propose(uid, event.victims_of)
         if event.victims_of:
             self.ledger.preempt(pod)
-        # There already: no change of the pod may follow.
+        # The nomination was there already, so no change of the pod may follow.
         return self._nominated(pod) if is_nominated else _NOTHING
 
     def _nominated(self, pod: Pod) -> Sequence[Effect]:
-        """A pod that has a reservation is nominated because kube-scheduler is about to bind it."""
+        """Returns the effect of a new nomination. A pod that has a reservation is nominated because kube-scheduler is
+        about to bind it, and needs no room.
+        """
         if not pod.status.nominated_node_name and pod_key(pod) not in self.nominations:
             return _NOTHING
         if self.nominations.is_over(pod):

@@ -1,11 +1,11 @@
-"""Records what happened to each pod: people can ask later why it is where it is, and a failure shows what led to it."""
+"""Records what happened to each pod: people can see later why it is where it is, and a failure shows what led to it."""
 
 from collections import OrderedDict
 from typing import NamedTuple
 
 MOST_PODS = 5_000
 MOST_STEPS = 16
-"""The last ones of each pod."""
+"""The most steps kept of each pod: its last ones."""
 
 
 class Step(NamedTuple):
@@ -30,7 +30,7 @@ class Stories:
         self._decided: dict[str, Step] = {}
 
     def tell(self, uid: str, now: float, what: str) -> None:
-        """Adds a step to the story of a pod that asks for GPUs; the story begins here if it has none."""
+        """Adds a step to the story of a pod that requests GPUs; the story begins here if it has none."""
         self._steps[uid] = (*self._steps.get(uid, ())[1 - MOST_STEPS :], Step(now, what))
         self._steps.move_to_end(uid)
         if len(self._steps) > MOST_PODS:
@@ -38,12 +38,12 @@ class Stories:
             self._decided.pop(oldest, None)
 
     def go_on(self, uid: str, now: float, what: str) -> None:
-        """Nothing for a pod without a story: it asks for no GPU, or is long forgotten."""
+        """Adds a step unless the pod has no story: it requests no GPU, or is long forgotten."""
         if uid in self._steps:
             self.tell(uid, now, what)
 
     def decide(self, uid: str, now: float, words: str) -> None:
-        """Ignored for a pod without any step."""
+        """Records the last decision about the pod, if it has a story."""
         if uid in self._steps:
             self._decided[uid] = Step(now, words)
 

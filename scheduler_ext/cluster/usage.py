@@ -14,7 +14,9 @@ from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 def left_of(
     used: Mapping[DeviceUUID, Footprint], gone: Sequence[Holding], others: Sequence[Holding]
 ) -> Mapping[DeviceUUID, Footprint]:
-    """What the `others` use; `used` is the sum of all. A search for victims asks this often."""
+    """Returns what the `others` use. `used` is the sum of `gone` and `others`; the smaller group is summed, because a
+    search for victims calls this often.
+    """
     if len(gone) > len(others):
         return _summed(others)
     return {**used, **{device: used[device] - freed for device, freed in _summed(gone).items()}}
@@ -32,7 +34,7 @@ def _summed(held: Iterable[Holding]) -> dict[DeviceUUID, Footprint]:
 def usage_of(
     node: RegisteredNode, used: Mapping[DeviceUUID, Footprint], held: Iterable[Holding], kept: Sequence[Holding]
 ) -> NodeUsage:
-    """`used` is the sum of what is `held`, by GPU. The node also has room that is `kept`."""
+    """Returns the usage of the node with its kept room. `used` is the sum of what is `held`, by GPU."""
     in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
     special = [each for each in (*held, *kept) if in_mig_mode or each.is_special]
     full = frozenset[DeviceUUID]().union(*(counted_as_full(each, node) for each in special))
@@ -54,7 +56,9 @@ def usage_of(
 def _with_undecided(
     node: RegisteredNode, gpus: Sequence[GpuUsage], undecided: Sequence[tuple[Holding, Given]]
 ) -> NodeUsage:
-    """Each with what is known to be given to it. Nothing limits a pod that runs: it takes all of its GPUs."""
+    """Returns the usage with the slots of pods without a decision, on the GPUs that are known to be given to them.
+    Nothing limits a pod that runs: it takes all of its GPUs.
+    """
     ids = sum(sum(given.values()) or each.undecided for each, given in undecided)
     slots, whole = Counter[DeviceUUID](), set[DeviceUUID]()
     for each, given in undecided:
@@ -75,7 +79,9 @@ def _filled(gpu: GpuUsage) -> GpuUsage:
 
 
 def _beside(used: Footprint, kept: Iterable[Footprint], device: Device) -> Footprint:
-    """What counts as taken of a GPU. Other pods may still hold kept room: together they take the whole GPU at most."""
+    """Returns what counts as taken of a GPU. Other pods may still hold kept room: together they take the whole GPU at
+    most.
+    """
     together = sum(kept, used)
     full = used | Footprint(device.slots, device.memory_mib, device.cores)
     return Footprint(
@@ -84,7 +90,7 @@ def _beside(used: Footprint, kept: Iterable[Footprint], device: Device) -> Footp
 
 
 def _gpu_usage(device: Device, used: Footprint, placements: tuple[MigPlacement, ...], *, full: bool) -> GpuUsage:
-    """A GPU of which an unknown part is held counts as wholly taken."""
+    """Returns the usage of one GPU. One of which an unknown part is held counts as wholly taken."""
     if full:
         used = used | Footprint(device.slots, device.memory_mib, device.cores)
     return GpuUsage(device, used.slots, used.memory_mib, used.cores, placements)

@@ -12,7 +12,7 @@ FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 FORGOTTEN_SECONDS = 900.0
 """kube-scheduler tries a pod again after five minutes at the latest (flushUnschedulablePodsLeftover of its queue). A
-pod that it has not asked about for longer is gone without notice, or waits for something else.
+pod about which no question came for longer is gone without notice, or waits for something else.
 """
 
 
@@ -42,15 +42,15 @@ class WaitingPods:
         return len(self._pods)
 
     def longest(self, most: int) -> Sequence[WaitingPod]:
-        """Those that have waited longest."""
+        """Returns the pods that have waited longest, at most `most`."""
         return tuple(islice(self._pods.values(), most))
 
     def waits(self, uid: str) -> bool:
         return uid in self._pods
 
     def refused(self, request: GpuRequest, priority: int, now: float) -> None:
-        """The pod fits nowhere now. Beyond `MOST_REMEMBERED` no pod is added: kube-scheduler retries by its
-        own timers.
+        """Records that the pod fits nowhere now. Beyond `MOST_REMEMBERED` no pod is added: kube-scheduler retries by
+        its own timers.
         """
         known = self._pods.get(request.uid)
         if known is not None:
@@ -60,18 +60,19 @@ class WaitingPods:
             self._first_forgotten = min(self._first_forgotten, now + FORGOTTEN_SECONDS)
 
     def settled(self, uid: str) -> None:
-        """The pod got its GPUs, or is gone."""
+        """Drops a pod that got its GPUs, or is gone."""
         self._pods.pop(uid, None)
 
     def drop_forgotten(self, now: float) -> None:
-        """Those that were not refused for long."""
+        """Drops the pods whose last refusal is long ago."""
         if now >= self._first_forgotten:
             self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS}
             self._first_forgotten = min((pod.asked for pod in self._pods.values()), default=inf) + FORGOTTEN_SECONDS
 
     def due(self, now: float) -> Sequence[WaitingPod]:
-        """Pods to try, in this order: higher priority first, as in kube-scheduler; then fewer nudges without result;
-        then the longest wait. So pods that cannot fit for another reason, however many, leave the others their turn.
+        """Returns the pods to try, in this order: higher priority first, as in kube-scheduler; then fewer nudges
+        without result; then the longest wait. So pods that cannot fit for another reason, however many, leave the
+        others their turn.
         """
         ready = [pod for pod in self._pods.values() if pod.not_before <= now]
         return sorted(ready, key=lambda pod: (-pod.priority, pod.nudges, pod.since))

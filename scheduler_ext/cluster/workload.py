@@ -1,4 +1,4 @@
-"""Learns which kinds of pods ask for GPUs here, and how often.
+"""Learns which kinds of pods request GPUs here, and how often.
 
 Policy `fgd` rates every node by what it leaves for the pods that usually come.
 """
@@ -31,8 +31,8 @@ _LARGEST_WEIGHT = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClass:
-    """What pods of one kind ask of a node. Several containers count as one that asks for all their GPUs, and for each
-    GPU the most that any of them asks.
+    """The request of pods of one kind on a node. Several containers count as one that requests all their GPUs, and of
+    each GPU the most that any of them requests.
     """
 
     host: HostAmount = NO_HOST
@@ -43,10 +43,10 @@ class PodClass:
     modes: str | None = None
     idle_only: bool = False
     linked: bool = False
-    """Whether its GPUs should be connected well."""
+    """True if its GPUs should be connected well."""
 
     def allows(self, model: str) -> bool:
-        """Whether it allows a GPU of this type."""
+        """Returns whether it allows a GPU of this type."""
         lower = model.lower()
         named = self.types is None or any(word in lower for word in self.types)
         return named and not any(word in lower for word in self.refused_types)
@@ -59,7 +59,7 @@ class PodClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Popular:
-    """A class and its fraction of all pods that ask for GPUs."""
+    """A class and its fraction of all pods that request GPUs."""
 
     pods: PodClass
     share: float
@@ -69,7 +69,7 @@ class Popular:
 class Workload:
     """The pods that usually come. Without classes nothing is known of them, and all nodes rate the same.
 
-    `per_gpu` is the CPU and memory that they ask for with each whole GPU, 0 where that does not count. `pressure` is
+    `per_gpu` is the CPU and memory that they request with each whole GPU, 0 where that does not count. `pressure` is
     the demand for a type of GPU per GPU that exists; the average is 1.
     """
 
@@ -82,7 +82,7 @@ NO_WORKLOAD = Workload()
 
 
 def class_of(request: GpuRequest) -> PodClass:
-    """GPUs that a pod names by UUID are not part of its class: no other pod is like it."""
+    """Returns the class of a request. GPUs named by UUID are not part of it: no other pod is like that pod."""
     needs = [need for need in request.needs if need is not None]
     several = max(need.count for need in needs) > 1
     need = needs[0] if len(needs) == 1 else _merged(needs)
@@ -100,7 +100,9 @@ def class_of(request: GpuRequest) -> PodClass:
 
 
 def _merged(needs: Sequence[ContainerNeed]) -> ContainerNeed:
-    """If one need has an amount of memory and another a percentage, the amount counts, as within one container."""
+    """Returns one need for all containers. If one has an amount of memory and another a percentage, the amount counts,
+    as within one container.
+    """
     return ContainerNeed(
         count=sum(need.count for need in needs),
         memory_mib=max(need.memory_mib for need in needs),
@@ -113,7 +115,7 @@ class Classes:
     """Counts each pod once. Recent pods count more."""
 
     def __init__(self, seeds: Iterable[tuple[PodClass, float]] = ()) -> None:
-        """`seeds` count as that many pods of each class before all others."""
+        """Counts the `seeds` before all other pods, as that many pods of each class."""
         self._weights: dict[PodClass, float] = {}
         for pods, number in seeds:
             self._weights[pods] = self._weights.get(pods, 0.0) + number
@@ -121,12 +123,14 @@ class Classes:
         self._seen: set[str] = set()
         self._arrived = 0
         self._due = 0
-        """The number of arrivals at which the popularity is computed again, or earlier if the nodes are not so many."""
+        """The number of arrivals at which the popularity is computed again; a large change of the number of nodes comes
+        first.
+        """
         self._sizes = range(0)
         self._workload = NO_WORKLOAD
 
     def see(self, uid: str, request: GpuRequest) -> None:
-        """Count a pod that asks for GPUs, unless it was counted."""
+        """Counts a pod that requests GPUs, unless it was counted."""
         if uid in self._seen:
             return
         self._seen.add(uid)
@@ -144,23 +148,23 @@ class Classes:
             self._next = 1.0
 
     def __len__(self) -> int:
-        """The number of classes kept."""
+        """Returns the number of classes kept."""
         return len(self._weights)
 
     def has_seen(self, uid: str) -> bool:
         return uid in self._seen
 
     def forget(self, uid: str) -> None:
-        """The pod is gone; its arrival still counts."""
+        """Forgets a pod that is gone; its arrival still counts."""
         self._seen.discard(uid)
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """No other pod exists."""
+        """Forgets all pods except these."""
         self._seen.intersection_update(uids)
 
     def workload(self, nodes: Collection[RegisteredNode]) -> Workload:
-        """The same object until enough pods have come to look again, or there are twice or half as many nodes; `nodes`
-        are all there are.
+        """Returns the same object until enough pods have come to look again, or there are twice or half as many nodes.
+        `nodes` are all there are.
         """
         if self._arrived >= self._due or len(nodes) not in self._sizes:
             number = len(nodes)
@@ -171,7 +175,7 @@ class Classes:
 
 
 def workload_of(weights: Mapping[PodClass, float], nodes: Iterable[RegisteredNode]) -> Workload:
-    """`weights` are how often pods of each class come, in any unit."""
+    """Returns the workload of these classes. `weights` are how often pods of each class come, in any unit."""
     popular = _popular(weights)
     if not popular:
         return NO_WORKLOAD
@@ -191,7 +195,7 @@ def workload_of(weights: Mapping[PodClass, float], nodes: Iterable[RegisteredNod
 
 
 def _popular(weights: Mapping[PodClass, float]) -> tuple[Popular, ...]:
-    """The fewest classes that cover enough of the pods, most popular first. The fractions add up to 1."""
+    """Returns the fewest classes that cover enough of the pods, most popular first. The fractions add up to 1."""
     ranked = sorted(weights.items(), key=lambda item: (-item[1], repr(item[0])))
     total, covered, chosen = sum(weights.values()), 0.0, []
     for pods, weight in ranked[:MOST_COUNTED]:
@@ -203,7 +207,7 @@ def _popular(weights: Mapping[PodClass, float]) -> tuple[Popular, ...]:
 
 
 def _gpus_by_type(nodes: Iterable[RegisteredNode]) -> Mapping[str, tuple[int, int]]:
-    """The number of GPUs of each type, and the MiB of one of them."""
+    """Returns the number of GPUs of each type, and the MiB of one of them."""
     found: dict[str, tuple[int, int]] = {}
     devices: Iterable[Device] = (device for node in nodes for device in node.devices)
     for device in devices:
@@ -212,7 +216,7 @@ def _gpus_by_type(nodes: Iterable[RegisteredNode]) -> Mapping[str, tuple[int, in
 
 
 def _asked_gpus(pods: PodClass, gpus: Mapping[str, tuple[int, int]]) -> Mapping[str, float]:
-    """How many GPUs of each type one pod of the class asks for, if it used each allowed GPU equally often."""
+    """Returns how many GPUs of each type one pod of the class requests, if it used each allowed GPU equally often."""
     allowed = {model: each for model, each in gpus.items() if pods.allows(model)}
     total = sum(count for count, _ in allowed.values())
     return {
