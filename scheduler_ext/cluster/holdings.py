@@ -82,7 +82,7 @@ def read_holding(
 def _decided(
     pod: Pod, value: str, names: ResourceNames, known: Holding | None, gpus: Collection[DeviceUUID]
 ) -> Holding:
-    """Returns what the annotation's `value` says, or what the pod was known to hold."""
+    """Returns what the pod holds by the annotation's `value`, or what it was known to hold."""
     node, namespace, counted_as = intern(pod.spec.node_name), _namespace(pod), quota_class(pod)
     try:
         kinds, shares = _aligned(pod, value, names)
