@@ -1,1 +1,1 @@
-"""Finds the pod for which kubelet asks, and answers kubelet's calls."""
+"""Finds the pod that a call of kubelet is for, and answers the call."""

@@ -1,7 +1,7 @@
 """Finds which container holds which replicas, and whether all sources agree: for people, not for serving.
 
-Kubelet's checkpoint and pod-resources say which container holds the ids. The pod's annotation says what was decided for
-it, and the slot's CDI spec what the runtime gives it.
+Kubelet's checkpoint and pod-resources name the container that holds the ids. The pod's annotation has what was
+decided for it, and the slot's CDI spec has what the runtime gives it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,7 +34,7 @@ class Word(StrEnum):
 class Verdict:
     word: Word
     difference: str = ""
-    """What differs, without the subject."""
+    """A clause without its subject ("has no entry"); empty if nothing differs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,9 @@ def _pod_resources(held: _Held, sources: Sources) -> Verdict:
 
 
 def _decided(held: _Held, everybody: list[_Held], sources: Sources) -> tuple[ContainerShares, Verdict]:
-    """Joins containers that share a slot: the larger limits of both."""
+    """Returns the container's shares, and the verdict on its annotation. Containers with the same slot have the larger
+    limits of both.
+    """
     if held.pod is None:
         missing = Verdict(Word.DIFFERS, "the API server has no such pod here")
         return (), _UNKNOWN if sources.pods is None else missing
@@ -204,7 +206,7 @@ def _problem(
 
 
 def _spec(held: _Held, shares: ContainerShares, sources: Sources) -> Verdict:
-    """A slot has one only while its container is about to be created."""
+    """A slot has a spec only while its container is about to be created."""
     if not held.slot or not sources.spec:
         return _UNKNOWN if held.slot and sources.spec is None else _SILENT
     try:
@@ -243,7 +245,7 @@ def _difference(given: Mapping[str, str], shares: ContainerShares, inventory: Ma
 
 
 def _whole(uuid: DeviceUUID, inventory: Mapping[DeviceUUID, Device]) -> int:
-    """Returns a number of containers, 0 if unknown."""
+    """Returns the GPU's memory in MiB, 0 if unknown."""
     return inventory[uuid].memory_mib if uuid in inventory else 0
 
 

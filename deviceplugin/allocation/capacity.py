@@ -26,7 +26,7 @@ class Held:
         return Held(self.containers + other.containers, self.memory_mib + other.memory_mib, self.cores + other.cores)
 
     def __or__(self, other: "Held") -> "Held":
-        """The larger of each."""
+        """Returns the larger of each amount."""
         return Held(
             max(self.containers, other.containers),
             max(self.memory_mib, other.memory_mib),
@@ -38,7 +38,7 @@ class Held:
 
 
 Holds = Mapping[DeviceUUID, Held]
-"""What one pod holds of each GPU."""
+"""The part of each GPU that one pod holds."""
 
 
 def exceeded(
@@ -50,9 +50,9 @@ def exceeded(
 ) -> str:
     """Returns why a GPU would be over capacity with this pod beside the others, as a clause; empty if none would.
 
-    `holders`: the pods of the node with what `held_by` says of each. Others count from when they were `served` (UIDs),
-    or a container of them was created, until they have ended. A decision that cannot be read counts nothing: where it
-    is the pod's own, that is refused elsewhere.
+    `holders` are the node's pods, each with the result of `held_by`. Pods other than `pod` count from when they were
+    `served` (UIDs), or a container of them was created, until they have ended. A decision that cannot be read counts
+    nothing: where it is the pod's own, that is refused elsewhere.
     """
     for uuid, own in held_by(pod, inventory, resource).items():
         device = inventory[uuid]
@@ -74,12 +74,12 @@ def _counts(other: Pod, pod: Pod, served: Container[str]) -> bool:
 
 
 def lives(pod: Pod) -> bool:
-    """Its containers may run, also while it is being deleted."""
+    """Returns whether the pod's containers may run, also while it is being deleted."""
     return not pod.has_ended
 
 
 def has_begun(pod: Pod) -> bool:
-    """A container of it was created."""
+    """Returns whether a container of the pod was created."""
     return any(each.container_id for each in (*pod.status.init_container_statuses, *pod.status.container_statuses))
 
 

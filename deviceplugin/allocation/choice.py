@@ -27,7 +27,7 @@ class ModeOutdated(SlotsUnsupported):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """`sentence` says why; `memory` is what was chosen by while the API server is away, None where the Node told."""
+    """The mode, and the reason for it as a sentence. `memory` is the basis of the choice; None if the Node is."""
 
     mode: AllocationMode
     sentence: str

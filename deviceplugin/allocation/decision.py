@@ -15,7 +15,7 @@ def pod_name(pod: Pod) -> str:
 
 
 def decided_devices(pod: Pod, key: str, resource: str) -> PodShares:
-    """Returns what annotation `key` gives each container; containers ask for GPUs by `resource`. Raises
+    """Returns the shares that annotation `key` gives each container. Containers request GPUs by `resource`. Raises
     AnnotationError.
     """
     value = pod.metadata.annotations.get(key)
@@ -35,7 +35,9 @@ def _decoded(key: str, value: str, containers: int) -> PodShares:
 def unfit(
     held: ContainerShares, inventory: Mapping[DeviceUUID, Device], problems: Mapping[DeviceUUID, str] | None = None
 ) -> str:
-    """Returns why these GPUs cannot be given out; empty if they can. `problems` says why GPUs are unhealthy."""
+    """Returns why these GPUs cannot be given out, as a clause; empty if they can. `problems` has the reasons of
+    unhealthy GPUs.
+    """
     if len({share.uuid for share in held}) < len(held):
         return "one GPU was decided twice for the same container"
     for share in held:
@@ -52,7 +54,7 @@ def unfit(
 
 
 def gpus_asked(container: Container, resource: str) -> int:
-    """Returns how many GPUs the container asks for, 0 if that cannot be read."""
+    """Returns how many GPUs the container requests, 0 if that cannot be read."""
     asked = container.resources.limits.get(resource, container.resources.requests.get(resource, "0"))
     try:
         return integer_quantity(asked)

@@ -17,7 +17,7 @@ from proto.devices import Device
 
 
 class DriverGuard:
-    """Another allocator, whose containers kubelet asks about before each start."""
+    """Wraps another allocator, and checks the driver's files before each start of a container."""
 
     pre_start_required = True
 
@@ -30,19 +30,17 @@ class DriverGuard:
         self._read_checkpoint = read_checkpoint
 
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
-        """Delegates to the guarded allocator."""
         return self._allocator.devices()
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Delegates to the guarded allocator."""
         return await self._allocator.prefer(available, must_include, size)
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """Delegates to the guarded allocator. Raises CannotAllocate."""
+        """Raises CannotAllocate."""
         return await self._allocator.allocate(ids)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Raises CannotAllocate."""
+        """Raises CannotAllocate, also if a file of the driver that the container was given has moved or is missing."""
         held = frozenset(ids)
         try:
             # The last reading of the GPUs may be half a minute old.
@@ -66,7 +64,7 @@ class DriverGuard:
 
 
 def is_outdated(answered: Mapping[str, str], now: Sequence[Mount]) -> bool:
-    """Tells whether any of the driver's files has changed. `answered` maps the path in the container to the host's
-    path.
+    """Returns whether a file of the driver has another path on the host now. `answered` maps paths in the container to
+    paths on the host.
     """
     return any(answered.get(mount.container_path, mount.host_path) != mount.host_path for mount in now)

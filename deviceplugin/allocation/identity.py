@@ -1,12 +1,12 @@
 """Strategy `slots`: finds the containers that hold the given device ids, and their pod.
 
 Kubelet has two sources. Its pod-resources socket names app containers and sidecars by namespace, pod and container; its
-checkpoint names every container by pod UID. A container is proven when it holds exactly the ids asked for, both sources
-agree where both have an entry, and the API server's pod with that UID is alive on this node. Anything less is refused,
-never guessed.
+checkpoint names every container by pod UID. A container is proven when it holds exactly the ids of the call, both
+sources agree where both have an entry, and the API server's pod with that UID is alive on this node. Anything less is
+refused, never guessed.
 
 Ordinary init containers are only in the checkpoint, and kubelet gives their ids to later containers of the pod; two of
-them never run at the same time. Kubelet does not say which of them it is about to start, but its checkpoint has the
+them never run at the same time. Kubelet does not name the one that it is about to start, but its checkpoint has the
 slot of each. Source: pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresources of Kubernetes.
 """
 
@@ -39,50 +39,50 @@ class Listed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """What is known when kubelet is about to create a container. `pods` are those bound to the node."""
+    """The facts known when kubelet is about to create a container. `pods` are those bound to the node."""
 
     node: str
     resource: str
     pods: Collection[Pod]
     inventory: Mapping[DeviceUUID, Device]
     problems: Mapping[DeviceUUID, str] = field(default_factory=dict)
-    """Why GPUs are unhealthy."""
+    """The reason why each unhealthy GPU is unhealthy."""
     listed: tuple[Listed, ...] | None
     """pod-resources' answer; None while there is none."""
     recorded: tuple[Holding, ...] | None
     """kubelet's checkpoint; None while it cannot be read."""
     problem: str = ""
-    """Why `listed` is None."""
+    """The reason why `listed` is None."""
     answered: str = ""
     """The slot that this process named last for the ids; empty where it has not. Counts without a checkpoint."""
     read: Pod | None = None
-    """A pod that pod-resources named, as the API server answered when it was asked after that."""
+    """A pod that pod-resources named, as the API server returned it after that."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProvenSlot:
-    """It was named for the containers at these positions, init containers counted first, which have `shares`."""
+    """The slot of the containers at these positions, init containers counted first. `shares` are theirs."""
 
     name: str
     containers: tuple[int, ...]
     shares: ContainerShares
     problem: str = ""
-    """Why its container must not be created, should it be the one that kubelet is about to start."""
+    """The reason why its container must not be created, if that is the one that kubelet is about to start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """The containers of `pod` that hold the ids; none of `slots` for those that were served without."""
+    """The pod whose containers hold the ids. Containers that were served without a slot have none of `slots`."""
 
     pod: Pod
     slots: tuple[ProvenSlot, ...]
     is_kept: bool = False
-    """It is served because it has begun, with GPUs or amounts that its node does not offer any more."""
+    """The pod is served because it has begun, with GPUs or amounts that its node does not offer any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unproven:
-    """What was asked and what was seen instead of a proof."""
+    """No proof; `sentence` names the request of kubelet and what was seen."""
 
     sentence: str
     may_change: bool
@@ -236,7 +236,7 @@ def _slots(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> dict[str
 
 
 def _has_ended(pod: Pod, position: int) -> bool:
-    """Tells whether it is an ordinary init container of a pod whose app containers have started."""
+    """Returns whether the container is an ordinary init container of a pod whose app containers have started."""
     inits = pod.spec.init_containers
     return pod.is_running and position < len(inits) and not inits[position].is_sidecar
 

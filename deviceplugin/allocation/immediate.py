@@ -1,9 +1,9 @@
 """Strategy `immediate`: finds the container and pod that an Allocate call is for.
 
-Kubelet does not say. It asks for one container at a time, init containers first, and only for containers with GPUs. So
-the container is the first unserved one of its pod that has this many GPUs. The pod is the one that the node lock names,
-or the only one with such a container. Anything less certain is refused, also where a pod without a decision may be the
-one that asks.
+Kubelet does not name them. It calls for one container at a time, init containers first, and only for containers with
+GPUs. So the container is the first unserved one of its pod that has this many GPUs. The pod is the one that the node
+lock names, or the only one with such a container. Anything less certain is refused, also where the call may be for a
+pod without a decision.
 
 Served are the containers that this process has answered since kubelet started, and those in kubelet's checkpoint. So an
 answer that kubelet lost by a restart is given again. If the checkpoint cannot be read, the entries that are erased from
@@ -44,7 +44,7 @@ class Proven:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Why no container can be served."""
+    """No container can be served; `sentence` is the reason."""
 
     sentence: str
     may_change: bool
@@ -55,25 +55,25 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What is known when kubelet asks. `pods` are those bound to the node."""
+    """The facts known at a call of kubelet. `pods` are those bound to the node."""
 
     name: str
     resource: str
-    """What containers ask GPUs by."""
+    """The resource by which containers request GPUs."""
     pods: Collection[Pod]
     lock: NodeLock | None
     lock_uid: str = ""
     """The UID of the pod that took the lock; empty if it was not written, as by HAMi's schedulers."""
     inventory: Mapping[DeviceUUID, Device]
     problems: Mapping[DeviceUUID, str] = field(default_factory=dict)
-    """Why GPUs are unhealthy."""
+    """The reason why each unhealthy GPU is unhealthy."""
     remembered: Served = field(default_factory=dict)
     recorded: Witness | None = None
     """kubelet's own record; None while it cannot be read."""
 
 
 def prove(view: NodeView, ids: int) -> Proven | Refused:
-    """The one container that asks for `ids` GPUs."""
+    """Returns the one container that waits for `ids` GPUs, or why none is proven."""
     starting = [pod for pod in view.pods if pod.is_pending and pod.spec.node_name == view.name]
     waiting = [pod for pod in starting if _awaits_devices(pod, view)]
     answer = _decided(waiting, view, ids)
@@ -111,7 +111,7 @@ def consumed(pod: Pod, served: frozenset[int], resource: str) -> str:
 
 
 def is_finished(pod: Pod, served: frozenset[int], resource: str) -> bool:
-    """Every container that holds GPUs was served. Raises AnnotationError."""
+    """Returns whether every container that holds GPUs was served. Raises AnnotationError."""
     decided = decided_devices(pod, DEVICES_ALLOCATED, resource)
     return not any(held and position not in served for position, held in enumerate(decided))
 
@@ -138,7 +138,9 @@ def overtaken_phase(pod: Pod) -> BindPhase | None:
 
 
 def _awaits_devices(pod: Pod, view: NodeView) -> bool:
-    """Judges a pod that starts. One with phase `success` counts as long as kubelet's record may still lack it."""
+    """Returns whether a pod that starts waits for GPUs. One with phase `success` counts as long as kubelet's record may
+    lack it.
+    """
     annotations = pod.metadata.annotations
     phases = (BindPhase.ALLOCATING,) if view.recorded is None else (BindPhase.ALLOCATING, BindPhase.SUCCESS)
     return (
@@ -149,8 +151,8 @@ def _awaits_devices(pod: Pod, view: NodeView) -> bool:
 
 
 def _is_stranger(pod: Pod, ids: int, view: NodeView) -> bool:
-    """Whether kubelet may be asking for this pod although nothing was decided for it: it bypassed the scheduler, or its
-    annotations were removed.
+    """Returns whether kubelet's call may be for this pod although nothing was decided for it: it bypassed the
+    scheduler, or its annotations were removed.
     """
     if _awaits_devices(pod, view):
         return False
@@ -167,7 +169,7 @@ def _named(pods: Iterable[Pod], lock: NodeLock, uid: str) -> Pod | None:
 
 
 def _is_done(lock: NodeLock, view: NodeView) -> bool:
-    """The lock is a left-over: its pod was served, the release is on its way."""
+    """Returns whether the lock is a left-over: its pod was served, and the release is on its way."""
     pod = _named(view.pods, lock, view.lock_uid)
     return pod is not None and (not pod.is_pending or _unserved(pod, view) == ())
 
@@ -185,27 +187,27 @@ def _only_candidate(waiting: list[Pod], ids: int, view: NodeView) -> Proven | Re
 
 
 def _wants(pod: Pod, ids: int, view: NodeView) -> bool:
-    """A pod with an unreadable annotation may ask for anything: it is a candidate, so that no other pod is taken for
-    it.
+    """Returns whether kubelet's call may be for the pod. A pod with an unreadable annotation is a candidate for any
+    number of GPUs, so that no other pod is taken for it.
     """
     unserved = _unserved(pod, view)
     return unserved is None or any(len(held) == ids for _, held in unserved)
 
 
 def _asks(pod: Pod, ids: int, view: NodeView) -> bool:
-    """Tells whether kubelet may ask for it: an unserved container has this many GPUs of this resource."""
+    """Returns whether an unserved container of the pod has this many GPUs of this resource."""
     containers = pod.all_containers
     unserved = _unserved(pod, view) or ()
     return any(len(held) == ids and view.resource in containers[n].resources.limits for n, held in unserved)
 
 
 def _locks_a_node(pod: Pod, resource: str) -> bool:
-    """Whether HAMi's scheduler locks the node for it: an app container asks for GPUs."""
+    """Returns whether HAMi's scheduler locks the node for the pod: an app container requests GPUs."""
     return any(gpus_asked(container, resource) for container in pod.spec.containers)
 
 
 def _unserved(pod: Pod, view: NodeView) -> tuple[tuple[int, ContainerShares], ...] | None:
-    """The containers that still wait for GPUs, with those decided for them; None when that cannot be read."""
+    """Returns positions and shares of the containers that still wait for GPUs; None if that cannot be read."""
     try:
         decided = decided_devices(pod, DEVICES_ALLOCATED, view.resource)
         done = _served(pod, decided, view)

@@ -70,11 +70,11 @@ class ImmediateAllocator:
         self._threads = OwnThreads("folders", _FOLDERS_AT_ONCE)
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
-        """The GPUs now and after every change."""
+        """Yields the GPUs, now and after every change."""
         return self._changes.of(lambda: self._gpus.inventory.devices)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Returns ids on the GPUs decided for the container that asks; empty if none can be proven in time."""
+        """Returns ids on the GPUs decided for the container of the call; empty if none can be proven in time."""
         answer = await self._find(size, _deadline(self._settings.prefer_seconds))
         if isinstance(answer, Refused):
             return ()
@@ -95,7 +95,7 @@ class ImmediateAllocator:
         return edits
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Readies the start of a container: Allocate answered everything, but maybe long ago. Raises CannotAllocate."""
+        """Prepares the start of a container again, because its Allocate may be long ago. Raises CannotAllocate."""
         sentence = await self._threads.call(
             partial(self._ready, ids, self._read_checkpoint() or (), self._own.pods, self._gpus.by_uuid())
         )
@@ -127,7 +127,7 @@ class ImmediateAllocator:
         return ""
 
     async def _find(self, ids: int, deadline: float) -> Proven | Refused:
-        """Finds the container that asks; until the deadline the watch may bring the pod. It does not wait after the
+        """Finds the container of the call; until the deadline the watch may bring its pod. It does not wait after the
         last look.
         """
         while True:

@@ -21,11 +21,11 @@ class InstanceAllocator:
         self._allocation = allocation
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
-        """The instances now and after every change."""
+        """Yields the instances, now and after every change."""
         return self._changes.of(lambda: self._gpus.inventory.instances.get(self._resource, ()))
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:  # noqa: ARG002
-        """One instance of a profile is as good as another."""
+        """Returns nothing, because one instance of a profile is as good as another."""
         return ()
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
@@ -45,4 +45,4 @@ class InstanceAllocator:
         return container_edits(shares, known, container, self._allocation, None, hardware=self._gpus.inventory.hardware)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Allocate said everything."""
+        """Does nothing, because Allocate answers everything."""

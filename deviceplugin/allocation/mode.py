@@ -21,19 +21,19 @@ class NodeAbilities:
     runtime_version: str
     """`containerd://2.4.2`, `cri-o://1.31.0`."""
     enable_cdi: bool | None = None
-    """The runtime's answer; None if it has no such switch, or was not asked."""
+    """The runtime's answer; None if it has no such switch, or was not queried."""
     cdi_problem: str = ""
-    """Why no spec can be written."""
+    """The reason why no spec can be written, as a clause; empty if one can."""
     pod_resources_problem: str = ""
-    """Why kubelet cannot be asked who holds what."""
+    """The reason why kubelet does not report which container holds what, as a clause; empty if it does."""
     by_slots: bool = False
-    """The Node says that containers were given slots before."""
+    """The Node's annotation records that containers were given slots before."""
 
 
 def choose(
     requested: RequestedAllocation, node: NodeAbilities, scheduler: HamiScheduler = HamiScheduler.NONE
 ) -> tuple[AllocationMode, str]:
-    """Returns the mode, and one sentence that says why. Raises SlotsUnsupported.
+    """Returns the mode, and the reason for it as one sentence. Raises SlotsUnsupported.
 
     A temporary problem does not end slots that are in use: otherwise their containers could not start again, whereas
     kubelet retries until the problem has passed. Nor does doubt about a switch that is on by default: a container

@@ -1,4 +1,4 @@
-"""Asks kubelet's pod-resources socket which container of which pod holds which ids (edge)."""
+"""Reads from kubelet's pod-resources socket which container of which pod holds which ids (edge)."""
 
 import asyncio
 
@@ -12,11 +12,11 @@ from proto.podresources import podresources_v1_pb2_grpc as rpc
 _PAUSE_SECONDS = 0.05
 """Seconds between two requests: kubelet answers 100 requests a second for all callers together."""
 _LONGEST_ANSWER_BYTES = 16 * 1024 * 1024
-"""The timeout of kubelet's own clients."""
+"""The limit of kubelet's own clients."""
 
 
 class PodResourcesUnavailable(Exception):
-    """The socket does not answer; the text says why."""
+    """The socket does not answer; the text is the reason."""
 
 
 class PodResources:
@@ -41,7 +41,7 @@ class PodResources:
         return await self._answer.result()
 
     async def problem(self) -> str:
-        """Returns why kubelet cannot be asked; empty if it can."""
+        """Returns why kubelet does not answer; empty if it does."""
         try:
             await self.listed()
         except PodResourcesUnavailable as error:

@@ -1,4 +1,4 @@
-"""What pods were promised: a setting that changes affects pods only until a container of theirs was served.
+"""The promises to pods: a setting that changes affects pods only until a container of theirs was served.
 
 A pod that has begun keeps the GPUs and amounts that its annotation then had, up to what the driver's GPUs have, also
 where its node offers others less by now. An annotation that changes later is no promise.
@@ -18,7 +18,7 @@ class Promises:
         """Decisions by pod UID, as they were when the pod was first seen to have begun."""
 
     def __contains__(self, uid: object) -> bool:
-        """Tells whether a container of the pod was served or created."""
+        """Returns whether a container of the pod was served or created."""
         return uid in self._promised
 
     def note(self, pods: Mapping[str, Pod]) -> None:
@@ -30,11 +30,11 @@ class Promises:
         self._seen, self._promised = pods, {**begun, **known}
 
     def begin(self, pod: Pod) -> None:
-        """Takes a pod of which a container is being served: its status may say so later."""
+        """Takes a pod of which a container is being served, before the pod's status shows it."""
         self._promised.setdefault(pod.metadata.uid, _decision(pod))
 
     def is_kept(self, pod: Pod) -> bool:
-        """Tells whether the pod has begun, and with the decision that it has now."""
+        """Returns whether the pod has begun, with the decision that it has now."""
         return self._promised.get(pod.metadata.uid) == _decision(pod)
 
 

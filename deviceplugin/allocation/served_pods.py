@@ -34,12 +34,13 @@ class _Due:
 class ServedPods:
     """`served` counts from the moment an answer is decided, so that two calls never get the same container.
 
-    It is forgotten when kubelet restarts: its checkpoint has what it still knows, and it asks again for the rest.
+    It is forgotten when kubelet restarts: kubelet's checkpoint has what it still knows, and it calls
+    again for the rest.
     """
 
     own: OwnNode
     resource: str
-    """What containers ask GPUs by."""
+    """The resource by which containers request GPUs."""
     served: dict[str, frozenset[int]] = field(default_factory=dict)
     _overtaken: ByPod[None, tuple[Pod, BindPhase | None]] = field(
         default_factory=lambda: ByPod(lambda pod, _: (pod, overtaken_phase(pod)))

@@ -49,7 +49,7 @@ from proto.kubernetes.objects import Pod
 log = logging.getLogger(__name__)
 
 _LAST_LOOK_SECONDS = 3.0
-"""After the deadline: as long as one question to pod-resources may still take."""
+"""Seconds that one request to pod-resources may still take after the deadline."""
 _FOLDERS_AT_ONCE = 3
 """Threads of the pool that all share, of which there are five at least: a disk that hangs keeps them."""
 _FIRST_LOOK_SECONDS = 0.05
@@ -104,7 +104,7 @@ class SlotAllocator:
         self._starting = Tasks()
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
-        """The GPUs now and after every change."""
+        """Yields the GPUs, now and after every change."""
         return self._changes.of(lambda: self._gpus.inventory.devices)
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
@@ -170,7 +170,7 @@ class SlotAllocator:
             answer = await self._find(ids, deadline)
             if isinstance(answer, Unproven):
                 return answer.sentence + (f" ({self._own.problem})" if self._own.problem else "")
-            # At once: the next container that asks counts it.
+            # The promise begins before anything is awaited, because the next call counts it.
             self._promises.begin(answer.pod)
             try:
                 async with self._folders:

@@ -38,7 +38,7 @@ class SlotSpecs:
         self._own: frozenset[str] = frozenset()
         """Slots of the last write."""
         self._foreign: dict[str, float] = {}
-        """When slots that another process wrote were seen first."""
+        """The times when slots that another process wrote were seen first, in seconds of the monotonic clock."""
         self._written_at = -pause_seconds
         self._written = Shared(self._rewrite, lambda: self._written_at + pause_seconds - monotonic())
 
@@ -50,7 +50,7 @@ class SlotSpecs:
         try:
             await self._written.result()
         except Exception:
-            # On any error: what cannot be written must not be in the next write, which is for other containers.
+            # Any error drops them: what cannot be written must not be in the next write, which is for other containers.
             self._drop(frozenset(starts))
             raise
 
@@ -63,7 +63,9 @@ class SlotSpecs:
             await self.collect()
 
     async def collect(self) -> None:
-        """Once; a folder that cannot be written is tried again at the next write."""
+        """Removes entries that are no longer needed, once. A folder that cannot be written is tried again at the next
+        write.
+        """
         now = self._monotonic()
         is_old = any(now - since >= KEPT_SECONDS for since in self._foreign.values())
         if is_old or over(self._starts, self._pods(), now):

@@ -24,7 +24,9 @@ refuses the container, in legacy mode and in CDI mode; other runtimes show no GP
 """
 _PREFIX = f"{SLOT_KIND}="
 KEPT_SECONDS = 150.0
-"""Kubelet gives the container runtime two minutes to create a container; then it asks again."""
+"""Seconds that a slot is kept. Kubelet gives the container runtime two minutes to create a container; then it calls
+again.
+"""
 
 _SETTLED_SECONDS = 2.0
 """Seconds in which another container id may still be the one before, because the watch was late."""
@@ -70,7 +72,7 @@ def refused(problem: str, driver_mounts: tuple[Mount, ...]) -> ContainerEdits:
 
 
 def over(starts: Mapping[str, Start], pods: Mapping[str, Pod], now: float) -> frozenset[str]:
-    """Returns the slots whose containers have been created, or never will be: kubelet would ask again."""
+    """Returns the slots whose containers have been created, or will not be without another call of kubelet."""
     return frozenset(
         slot
         for slot, start in starts.items()

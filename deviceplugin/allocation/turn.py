@@ -1,8 +1,8 @@
-"""Finds the container whose turn it is when kubelet asks which ids to take.
+"""Finds the container whose turn it is when kubelet calls GetPreferredAllocation.
 
-Kubelet does not say. It admits pods one after the other, in the order in which they were bound, and writes its
+Kubelet does not name it. It admits pods one after the other, in the order in which they were bound, and writes its
 checkpoint after each container. So it is the turn of the first pod, beginning with the last one in the checkpoint,
-whose next container asks for this many ids; a pod before it was refused. A kubelet that has just started admits pods in
+whose next container needs this many ids; a pod before it was refused. A kubelet that has just started admits pods in
 another order, and the answer may be for another pod. That affects only kubelet's records: this gives out no GPU.
 Source: pkg/kubelet/kubelet.go (HandlePodAdditions) and pkg/kubelet/cm/devicemanager of Kubernetes.
 """
@@ -18,7 +18,7 @@ from proto.kubernetes.objects import Pod
 
 
 def shares_in_turn(pods: Sequence[Pod], served: Witness, ids: int, resource: str) -> ContainerShares | None:
-    """Returns what was decided for the container that asks for `ids` GPUs; empty if nothing readable was. None if no
+    """Returns the shares decided for the container that waits for `ids` GPUs; empty if nothing readable was. None if no
     pod waits for so many. `pods` are those of the node, in the order in which they were bound.
     """
     reached = max((at for at, pod in enumerate(pods) if pod.metadata.uid in served), default=0)
@@ -36,7 +36,7 @@ def shares_in_turn(pods: Sequence[Pod], served: Witness, ids: int, resource: str
 
 
 def _asked(pod: Pod, resource: str) -> list[tuple[str, int, ContainerShares]]:
-    """Lists for each container its name, how many GPUs kubelet asks for, and which were decided."""
+    """Returns for each container its name, the number of GPUs that kubelet calls for, and the decided shares."""
     containers = pod.all_containers
     try:
         decided: PodShares = decided_devices(pod, DEVICES_ALLOCATED, resource)

@@ -1,4 +1,4 @@
-"""How many pods the daemons of all nodes have evicted within the hour, as they count it on their Lease. Pure.
+"""The pods that the daemons of all nodes have evicted within the hour, as counted on their Lease. Pure.
 
 `topogpu.io/evictions` on the Lease: `[["2030-01-01T00:00:00Z","gpu-1"],…]`. A daemon adds its eviction before it
 evicts, on condition that no other daemon has written the Lease meanwhile.
@@ -28,7 +28,7 @@ class Spent:
 
 
 def decode_evictions(value: str) -> tuple[tuple[datetime, str], ...]:
-    """When, and from which node. Raises AnnotationError."""
+    """Returns the time and the node of each eviction. Raises AnnotationError."""
     rows = decode_json(LEASE_EVICTIONS, value, list[tuple[str, str]])
     return tuple((read_time(LEASE_EVICTIONS, f"$[{at}]", text), node) for at, (text, node) in enumerate(rows))
 
@@ -38,7 +38,8 @@ def encode_evictions(evictions: Sequence[tuple[datetime, str]]) -> str:
 
 
 def reserve(lease: Lease, node: str, now: datetime, settings: RemediationSettings) -> Mapping[str, object] | Spent:
-    """The merge patch that counts one more eviction, from `node`. Raises AnnotationError.
+    """Returns the merge patch that counts one more eviction, from `node`, or why there is none left. Raises
+    AnnotationError.
 
     Clocks of nodes differ. What is later than now counts until it is an hour ago; what is later by more than an hour
     counts as nothing, because a clock that was wrong must not stop evictions for longer.

@@ -1,4 +1,4 @@
-"""Which pods have which GPUs now, by what was decided for them, and what speaks against which GPU. Pure."""
+"""The pods that have GPUs now, by what was decided for them, and the signs against GPUs. Pure."""
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
@@ -23,7 +23,7 @@ _NOT_SHOWN = "the driver does not show it"
 
 
 class Inventory(Protocol):
-    """`deviceplugin.gpus.Inventory`, as far as it is asked."""
+    """The part of `deviceplugin.gpus.Inventory` that is read here."""
 
     @property
     def devices(self) -> tuple[Device, ...]: ...
@@ -40,7 +40,7 @@ class Inventory(Protocol):
 
 
 def unshown(inventory: Inventory, holders: Sequence[Holder]) -> frozenset[DeviceUUID]:
-    """GPUs that pods have, as their annotations say, and that the driver does not show."""
+    """Returns the GPUs that pods have by their annotations and that the driver does not show."""
     shown = {device.uuid for device in _devices(inventory)}
     shown |= {*inventory.physical, *inventory.parents, *inventory.parents.values()}
     held = {DeviceUUID(gpu) for holder in holders for gpu in holder.gpus}
@@ -54,8 +54,8 @@ def seen(
     *,
     is_blind: bool = False,
 ) -> Seen:
-    """Of the whole node. `lost`: those of the `unshown` that the node has had. They are ill; the others are only what
-    someone wrote on a pod.
+    """Returns the state of the whole node. `lost` are the `unshown` GPUs that the node has had: they are ill. The other
+    `unshown` ones are only what someone wrote on a pod.
 
     A MIG instance may go while its GPU is well: then it is ill for those that have it.
     """
@@ -82,8 +82,8 @@ def _devices(inventory: Inventory) -> tuple[Device, ...]:
 
 
 def _missing(inventory: Inventory, lost: Collection[str]) -> dict[str, Sign]:
-    """Returns missing GPUs by UUID if a pod tells it, else by place. If pods have one such GPU and one is missing, they
-    are the same.
+    """Returns the signs of missing GPUs, by UUID if a pod names it, else by place. If pods have one such GPU and one is
+    missing, they are the same.
     """
     if len(lost) == len(inventory.missing) == 1:
         [gpu], [uuid] = inventory.missing, lost
@@ -93,7 +93,7 @@ def _missing(inventory: Inventory, lost: Collection[str]) -> dict[str, Sign]:
 
 
 def holder_of(pod: Pod, parents: Mapping[DeviceUUID, DeviceUUID], resource: str) -> Holder | None:
-    """None for a pod that has no GPU any more, or whose decision cannot be read."""
+    """Returns the pod with its GPUs; None if it has no GPU any more, or its decision cannot be read."""
     try:
         decided = decided_devices(pod, DEVICES_ALLOCATED, resource) if lives(pod) else ()
     except AnnotationError:
@@ -126,7 +126,9 @@ def _with_parent(uuid: DeviceUUID, parents: Mapping[DeviceUUID, DeviceUUID]) -> 
 
 
 def why_spared(pod: Pod, controller: str) -> str:
-    """Why it is never evicted, a clause; empty where it may be. `controller` is the kind of its controller."""
+    """Returns why the pod is never evicted, as a clause; empty if it may be. `controller` is the kind of its
+    controller.
+    """
     if MIRROR in pod.metadata.annotations or controller == "Node":
         return "it is a static pod, which only its node can end"
     if pod.metadata.namespace == _SYSTEM_NAMESPACE or (pod.spec.priority or 0) >= _SYSTEM_PRIORITY:
@@ -137,7 +139,7 @@ def why_spared(pod: Pod, controller: str) -> str:
 
 
 def _has_ended(pod: Pod, position: int, container: Container, status: ContainerStatus | None) -> bool:
-    """Whether it has ended for good: it is not started again unless its pod gets a new sandbox."""
+    """Returns whether the container has ended for good: it is not started again unless its pod gets a new sandbox."""
     inits = len(pod.spec.init_containers)
     if position < inits and not container.is_sidecar:
         return pod.is_running

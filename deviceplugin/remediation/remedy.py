@@ -55,7 +55,7 @@ _RESERVE_ATTEMPTS = 6
 _SET = timedelta(seconds=30)
 """A clock that moves by more was set; by less it may drift."""
 _UNCOUNTED = timedelta(minutes=10)
-"""Between two looks for a Lease on which evictions cannot be counted."""
+"""The time between two looks for a Lease on which evictions cannot be counted."""
 
 
 class Remediation:
@@ -108,18 +108,18 @@ class Remediation:
         self._evictions = Tasks()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         try:
             await self._watch()
         finally:
             await self._evictions.end()
 
     def lasting(self) -> int:
-        """GPUs that have been unhealthy for long."""
+        """Returns the number of GPUs that have been unhealthy for long."""
         return len(lasting(self._state, self._now(), self._settings))
 
     def stranded(self) -> tuple[Holder, ...]:
-        """The pods on them."""
+        """Returns the pods on GPUs that have been unhealthy for long."""
         return stranded(self._state, self._now(), self._settings)
 
     async def _watch(self) -> None:
@@ -145,7 +145,7 @@ class Remediation:
             self._remember(node.metadata.annotations.get(NODE_UNHEALTHY, ""))
         off = self._off()
         holders = [
-            # The API server's clock says when a pod leaves.
+            # A pod leaves at a time of the API server's clock.
             each if each.leaves_at is None else replace(each, leaves_at=each.leaves_at - off)
             for each in self._holders.of(self._own.pods, inventory.parents)
             if each is not None
@@ -155,7 +155,9 @@ class Remediation:
             self._take(found)
 
     def _lost(self, unshown: frozenset[DeviceUUID]) -> frozenset[DeviceUUID]:
-        """Those that the Node has named or kubelet has given out. The others do not exist: pods were changed."""
+        """Returns the GPUs that the Node has named or kubelet has given out. The others do not exist: pods were
+        changed.
+        """
         lost = unshown and unshown & {*(self._had or ()), *self._state.ill, *self._booked()}
         strange = unshown - lost
         if strange and not self._told_of_strangers:
@@ -164,7 +166,7 @@ class Remediation:
         return lost
 
     def _remember(self, value: str) -> None:
-        # What is said to be older than the boot may have been written by a clock that was wrong until it was set.
+        # A time before the boot may come from a clock that was wrong until it was set.
         booted_at = self._now() - timedelta(seconds=self._uptime())
         try:
             since = decode_unhealthy(value) if value else {}
@@ -223,7 +225,9 @@ class Remediation:
         self._take(event)
 
     async def _tried(self, holder: Holder) -> Evicted | Spared | Needless | Paused:
-        """Asks whether the pod may be evicted, counts it, and evicts it. Raises ApiError or ApiUnreachable."""
+        """Checks whether the pod may be evicted, counts the eviction, and evicts the pod. Raises ApiError or
+        ApiUnreachable.
+        """
         pod = await self._api.get(OWNED_PODS, holder.pod, namespace=holder.namespace)
         again = holder_of(pod, self._gpus.inventory.parents, self._resource)
         if pod.metadata.uid != holder.uid or pod.spec.node_name != self._own.name or again is None:
@@ -242,7 +246,7 @@ class Remediation:
         return Evicted(holder.uid)
 
     async def _reserved(self) -> datetime | None:
-        """None once an eviction is counted; else when one may be left. Raises ApiError or ApiUnreachable."""
+        """Returns None once an eviction is counted; else when one may be left. Raises ApiError or ApiUnreachable."""
         namespace, name = self._settings.lease
         for attempt in range(_RESERVE_ATTEMPTS):
             try:
@@ -270,7 +274,9 @@ class Remediation:
 
 
 def _named(node: Node) -> frozenset[str]:
-    """The GPUs that an earlier life of the daemon registered, or told of as unhealthy; those that can be read."""
+    """Returns the GPUs that an earlier life of the daemon registered or reported as unhealthy, as far as they can be
+    read.
+    """
     named: set[str] = set()
     with suppress(AnnotationError):
         named |= {device.uuid for device in decode_register(node.metadata.annotations.get(NODE_REGISTER, ""))}

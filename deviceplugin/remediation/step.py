@@ -9,17 +9,17 @@
 
 | pod on a GPU whose evictions are due is | until | then it is | effect |
 |---|---|---|---|
-| there | there is room among those that leave | asked | Evict |
-| asked | Evicted | leaving | an event on the pod |
-| asked | Refused | there, for a time that doubles | an event on the pod |
-| asked | Spared | spared, while it lives | an event on the pod |
-| asked | Needless | there, if it is still shown after a time that doubles | |
-| asked | Paused | there, and so are all others until then | |
-| asked, leaving | long after it should have been gone | there | |
+| there | there is room among those that leave | tried | Evict |
+| tried | Evicted | leaving | an event on the pod |
+| tried | Refused | there, for a time that doubles | an event on the pod |
+| tried | Spared | spared, while it lives | an event on the pod |
+| tried | Needless | there, if it is still shown after a time that doubles | |
+| tried | Paused | there, and so are all others until then | |
+| tried, leaving | long after it should have been gone | there | |
 
 A lasting GPU's evictions are due at once, but for three cases. While most GPUs of the node are ill, they are due when
 the last of them has been for `most_after`; once that is over, the others' time begins again. While the driver cannot be
-asked, no pod that runs is to go: nothing is known of its GPU; once it can, the time begins again. After a start the
+read, no pod that runs is to go: nothing is known of its GPU; once it can, the time begins again. After a start the
 process must have seen the GPU ill for a while itself, and one that was ill before is not well before such a while is
 over.
 """
@@ -32,7 +32,7 @@ from deviceplugin.settings import RemediationSettings, Remedy
 from proto.kubernetes.notices import Notice
 
 _SETTLED = timedelta(seconds=60)
-"""After a start; less where a GPU is lasting sooner."""
+"""The time for which a GPU must be seen ill after a start; `after` where that is shorter."""
 _ANSWERED = timedelta(minutes=2)
 """An eviction is answered by then."""
 _LEFT = timedelta(minutes=5)
@@ -44,7 +44,9 @@ _LOOK = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """Against one GPU. `name` is for people; `missing`: nothing is known of it but that it should be there."""
+    """A sign against one GPU. `name` is for people; `missing`: the GPU should be there, and nothing else is known of
+    it.
+    """
 
     name: str
     problem: str
@@ -72,16 +74,16 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What the Node said when this process started: since when GPUs were unhealthy."""
+    """The times since when GPUs were unhealthy, as the Node had them when this process started."""
 
     since: Mapping[str, datetime]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The node now: signs by GPU, how many GPUs have none, and who has which.
+    """The node now: signs by GPU, how many GPUs have none, and which pods have which.
 
-    `is_blind`: the driver cannot be asked. Then all GPUs count as ill.
+    `is_blind`: the driver cannot be read. Then all GPUs count as ill.
     """
 
     ill: Mapping[str, Sign]
@@ -113,7 +115,7 @@ class Spared:
 
 @dataclass(frozen=True, slots=True)
 class Needless:
-    """The pod is gone, or its GPU is not one to evict from any more; the next look tells."""
+    """The pod is gone, or its GPU is not one to evict from any more; the next look shows that."""
 
     uid: str
 
@@ -154,28 +156,28 @@ class Illness:
     counts_from: datetime
     """The time from which evictions count: `since`, or when most GPUs of the node became healthy again."""
     seen_at: datetime | None = None
-    """First by this process; None while it is only remembered."""
+    """The time when this process saw it first; None while it is only remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """To evict a pod. Nothing more is done about it before `until`, which is None for good."""
+    """An attempt to evict a pod. Nothing more is done about the pod before `until`, which is None for good."""
 
     until: datetime | None
     tries: int = 0
     takes_room: bool = False
-    """It may be on its way out."""
+    """The pod may be on its way out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     began_at: datetime | None = None
-    """When the node was seen first."""
+    """The time when the node was seen first."""
     gpus: int = 0
     """The number of GPUs of the node, healthy or not."""
     ill: Mapping[str, Illness] = field(default_factory=dict)
     told: frozenset[str] = frozenset()
-    """GPUs whose event was told."""
+    """GPUs whose event was emitted."""
     holders: Mapping[str, Holder] = field(default_factory=dict)
     """Pods on ill GPUs, by UID."""
     attempts: Mapping[str, Attempt] = field(default_factory=dict)
@@ -184,12 +186,12 @@ class State:
 
     @property
     def most(self) -> bool:
-        """Whether more GPUs are ill than well."""
+        """Returns whether more GPUs are ill than well."""
         return 2 * len(self.ill) > self.gpus
 
 
 def step(state: State, event: Event, now: datetime, settings: RemediationSettings) -> tuple[State, tuple[Effect, ...]]:
-    """The state after `event`, and what is to be done. The time does not run backwards."""
+    """Returns the state after `event`, and the effects to carry out. The time does not run backwards."""
     match event:
         case Remembered(since=since):
             ill = {key: Illness(name=key, since=min(at, now), counts_from=min(at, now)) for key, at in since.items()}
@@ -207,12 +209,12 @@ def step(state: State, event: Event, now: datetime, settings: RemediationSetting
 
 
 def lasting(state: State, now: datetime, settings: RemediationSettings) -> tuple[str, ...]:
-    """The GPUs that have been unhealthy for `after`."""
+    """Returns the GPUs that have been unhealthy for `after`."""
     return tuple(key for key, each in state.ill.items() if now >= each.since + settings.after)
 
 
 def is_due(state: State, holder: Holder, now: datetime, settings: RemediationSettings) -> bool:
-    """Whether a GPU of the pod has been unhealthy for long enough for its eviction."""
+    """Returns whether the pod may be evicted: a GPU of it has been unhealthy for long enough."""
     if not _may_go(state, holder, settings):
         return False
     times = [_due_at(state, state.ill[gpu], settings) for gpu in holder.gpus if gpu in state.ill]
@@ -227,13 +229,13 @@ def told_by(state: State, off: timedelta) -> State:
 
 
 def stranded(state: State, now: datetime, settings: RemediationSettings) -> tuple[Holder, ...]:
-    """The pods on lasting GPUs."""
+    """Returns the pods on lasting GPUs."""
     gpus = frozenset(lasting(state, now, settings))
     return tuple(holder for holder in state.holders.values() if holder.gpus & gpus)
 
 
 def next_look(state: State, now: datetime, settings: RemediationSettings) -> datetime | None:
-    """When time alone may change something; None when it cannot."""
+    """Returns when time alone may change something; None when it cannot."""
     if not state.ill:
         return None
     dues = (_due_at(state, each, settings) for each in state.ill.values())
@@ -289,7 +291,7 @@ def _settled(settings: RemediationSettings) -> timedelta:
 
 
 def _due_at(state: State, illness: Illness, settings: RemediationSettings) -> datetime | None:
-    """When pods may be evicted from the GPU; None while this process has not seen it ill."""
+    """Returns when pods may be evicted from the GPU; None while this process has not seen it ill."""
     if illness.seen_at is None:
         return None
     latest = max(each.counts_from for each in state.ill.values())
@@ -298,7 +300,7 @@ def _due_at(state: State, illness: Illness, settings: RemediationSettings) -> da
 
 
 def _chosen(state: State, now: datetime, settings: RemediationSettings) -> Iterator[Holder]:
-    """Those that wait first, then the least important."""
+    """Yields the pods to evict now: those that wait first, then the least important."""
     if state.paused_until is not None and now < state.paused_until:
         return
     holders, attempts = state.holders.values(), state.attempts
@@ -321,7 +323,7 @@ def _is_over(attempt: Attempt, now: datetime) -> bool:
 
 
 def _answered(state: State, answer: Answer, holder: Holder, now: datetime) -> tuple[Attempt, Notice | None]:
-    """Returns the effects on a pod, and its events."""
+    """Returns the attempt after the answer, and the pod's event."""
     tries = _tries(state, holder.uid)
     match answer:
         case Evicted():
@@ -347,7 +349,7 @@ def _tries(state: State, uid: str) -> int:
 
 
 def spoken(span: timedelta) -> str:
-    """`90 s`, `10 min`, `1 h`: whole ones."""
+    """Returns a time span in the largest unit that divides it: `90 s`, `10 min`, `1 h`."""
     seconds = span.total_seconds()
     for unit, length in (("h", 3600), ("min", 60)):
         if seconds >= length and seconds % length == 0:
@@ -356,7 +358,7 @@ def spoken(span: timedelta) -> str:
 
 
 def _lasting(state: State, key: str, settings: RemediationSettings) -> Iterator[Tell]:
-    """The Node's events, and those of pods that are to go."""
+    """Yields the Node's event, and those of pods that are to go."""
     illness = state.ill[key]
     holders = sorted((each for each in state.holders.values() if key in each.gpus), key=lambda each: each.name)
     pods = f". Pods on it: {', '.join(each.name for each in holders)}" if holders else ""

@@ -1,4 +1,4 @@
-"""What the Node should say about GPUs that stay unhealthy: an annotation, a condition, a taint. Pure."""
+"""The Node's marks for GPUs that stay unhealthy: an annotation, a condition, a taint. Pure."""
 
 from datetime import datetime
 
