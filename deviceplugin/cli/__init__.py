@@ -9,7 +9,7 @@ _COMMANDS = {
     "run": ("deviceplugin.cli.run", "Serve this node's GPUs to kubelet and describe them on the Node."),
     "topo": ("deviceplugin.cli.topo", "Show how the GPUs of a machine are connected."),
     "install-hook": ("deviceplugin.cli.install_hook", "Install HAMi-core on this node, or bring it up to date."),
-    "doctor": ("deviceplugin.cli.doctor", "Find what keeps this node from serving its GPUs, and say what to do."),
+    "doctor": ("deviceplugin.cli.doctor", "Find what keeps this node from serving its GPUs, and suggest what to do."),
     "allocations": (
         "deviceplugin.cli.allocations",
         "List which pods hold which GPU replicas, and whether all sources agree.",
@@ -26,7 +26,7 @@ _COMMANDS = {
 )
 @click.version_option(__version__, prog_name="topogpu-device-plugin")
 def main() -> None:
-    """The TopoGPU node daemon, and commands that inspect a node and its GPUs.
+    """Run the TopoGPU node daemon, or inspect a node and its GPUs.
 
     \b
     topogpu-device-plugin run          on every GPU node, as its DaemonSet does

@@ -19,7 +19,7 @@ from program.settings.options import GroupedCommand
     help="For people or programs.",
 )
 def doctor(*, output: str, **given: str | None) -> None:
-    """Find what keeps this node from serving its GPUs, and say what to do.
+    """Find what keeps this node from serving its GPUs, and suggest what to do.
 
     It checks the driver, kubelet's sockets, HAMi-core, CDI, the API server and the Node, each separately, and changes
     nothing. Run it where the daemon runs, with the daemon's options: it compares its own results with what the daemon

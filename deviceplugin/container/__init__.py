@@ -1,1 +1,1 @@
-"""What one container gets, and the files that the node needs for it."""
+"""The edits that one container gets, and the files that the node needs for it."""

@@ -38,7 +38,7 @@ def defined_devices(source: str, text: bytes) -> frozenset[str]:
 
 
 def read_spec(source: str, text: bytes, form: type[Form]) -> Form:
-    """A spec, JSON or YAML, as far as `form` has its fields. Raises UnreadableSpec, which names the source."""
+    """Reads a spec, JSON or YAML, as far as `form` has its fields. Raises UnreadableSpec, which names the source."""
     try:
         # JSON is much quicker to read as itself than as the YAML it also is.
         document = msgspec.json.decode(text) if text.startswith(b"{") else yaml.load(text, _Loader)  # noqa: S506 - safe
@@ -49,7 +49,7 @@ def read_spec(source: str, text: bytes, form: type[Form]) -> Form:
 
 
 def cdi_spec(kind: str, name: str, edits: ContainerEdits) -> Mapping[str, object]:
-    """A spec whose device `<kind>=<name>` makes these edits, and each device of it has the driver's files.
+    """Returns a spec whose device `<kind>=<name>` makes these edits, and of which each device has the driver's files.
 
     A spec cannot hold annotations and other CDI devices: the request for this device must name them too.
     """
@@ -60,7 +60,7 @@ def cdi_spec(kind: str, name: str, edits: ContainerEdits) -> Mapping[str, object
 
 
 def gpu_spec(kind: str, hardware: Hardware) -> Mapping[str, object]:
-    """A spec that defines every GPU and MIG instance by UUID, and names the driver's files."""
+    """Returns a spec that defines every GPU and MIG instance by UUID, and names the driver's files."""
     common = ContainerEdits(env=NO_RUNTIME_ENV, mounts=hardware.driver_mounts, devices=hardware.control_nodes)
     devices = [
         {"name": uuid, "containerEdits": _content(ContainerEdits(env={}, devices=nodes))}
@@ -75,7 +75,7 @@ def spec_file_name(kind: str, name: str = "") -> str:
 
 
 def missing_sentence(missing: Sequence[str], directories: Sequence[str], reason: str) -> str:
-    """Returns one sentence for the log and `doctor`; `reason` says why the specs were not generated."""
+    """Returns one sentence for the log and `doctor`; `reason` is why the specs were not generated."""
     shown = missing[0] + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
     return (
         f"No CDI specification in {' or '.join(directories)} defines {shown}, so containers that get these devices "

@@ -45,7 +45,7 @@ class SpecGenerator:
     deadline_seconds: float = 30.0
 
     def generate(self, kind: str, hardware: Hardware) -> bytes:
-        """A spec of this kind that names every GPU and MIG instance by UUID. Blocks. Raises CannotGenerate."""
+        """Returns a spec of this kind that names every GPU and MIG instance by UUID. Blocks. Raises CannotGenerate."""
         if hardware.driver_mounts and shutil.which(self.program) is None:
             return msgspec.json.encode(gpu_spec(kind, hardware))
         try:
@@ -118,7 +118,9 @@ def missing_devices(
 
 
 def write_spec(directory: str, kind: str, name: str, edits: ContainerEdits) -> Path:
-    """The spec of the one device `<kind>=<name>`, there for the runtime at once and whole. Raises CannotWriteSpec."""
+    """Writes the spec of the one device `<kind>=<name>`, which the runtime sees at once and whole; returns its path.
+    Raises CannotWriteSpec.
+    """
     path = Path(directory, spec_file_name(kind, name))
     _write(path, msgspec.json.encode(cdi_spec(kind, name, edits)))
     return path

@@ -35,7 +35,9 @@ class DefinedDevice:
 
 
 def defined_edits(source: str, text: bytes) -> Mapping[str, DefinedDevice]:
-    """What a spec does for each fully qualified name that it defines. Raises UnreadableSpec, naming the source."""
+    """Returns the edits for each fully qualified name that a spec defines. Raises UnreadableSpec, which names the
+    source.
+    """
     spec = read_spec(source, text, _Spec)
     return {
         f"{spec.kind}={device.name}": DefinedDevice(spec.cdi_version, (spec.container_edits, device.container_edits))
@@ -44,7 +46,7 @@ def defined_edits(source: str, text: bytes) -> Mapping[str, DefinedDevice]:
 
 
 def with_devices(spec: Mapping[str, Any], devices: Sequence[DefinedDevice]) -> Mapping[str, Any]:
-    """A spec of one device, whose edits are its own and then all of the others', each once."""
+    """Returns a spec of one device, whose edits are its own and then all of the others', each once."""
     (own,) = spec["devices"]
     content = dict(own["containerEdits"])
     for edits in (each for device in devices for each in device.edits):
@@ -59,7 +61,9 @@ def with_devices(spec: Mapping[str, Any], devices: Sequence[DefinedDevice]) -> M
 
 
 def joined(specs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """One spec with the devices of all these, which are of one kind. What all devices have in common is the last's."""
+    """Returns one spec with the devices of all these, which are of one kind. The edits for all devices are the last
+    spec's.
+    """
     version = max((spec["cdiVersion"] for spec in specs), key=_numbers)
     return {**specs[-1], "cdiVersion": version, "devices": [device for spec in specs for device in spec["devices"]]}
 

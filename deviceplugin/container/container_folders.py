@@ -85,7 +85,7 @@ def split_folder(name: str) -> tuple[str, str]:
 
 @contextmanager
 def opened(path: str, flags: int = _OPEN_FOLDER, *, inside: int | None = None) -> Iterator[int]:
-    """The descriptor of a folder, or of a file with other flags; never through a symbolic link. Raises OSError."""
+    """Yields the descriptor of a folder, or of a file with other flags; it follows no symbolic link. Raises OSError."""
     descriptor = os.open(path, flags, dir_fd=inside)
     try:
         yield descriptor
@@ -95,7 +95,9 @@ def opened(path: str, flags: int = _OPEN_FOLDER, *, inside: int | None = None) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderQuota:
-    """What one container may leave in one of its folders on the host. HAMi-core leaves one file of about 2 MiB."""
+    """The most that one container may leave in one of its folders on the host. HAMi-core leaves one file of about 2
+    MiB.
+    """
 
     files: int = 64
     mib: int = 16
@@ -188,7 +190,7 @@ def _excess(folder: int, region: str, quota: FolderQuota) -> Iterator[bool]:
 
 
 def _one_walk(folder: int, region: str, quota: FolderQuota) -> Generator[bool, None, bool]:
-    """Makes one walk, and tells whether another may find more. It truncates the region, because programs use it.
+    """Makes one walk, and returns whether another may find more. It truncates the region, because programs use it.
 
     The tenant may rename and remove entries meanwhile. Entries that cannot be removed are skipped; if nothing else was
     there, the error is raised at the end.
@@ -226,5 +228,7 @@ def _one_walk(folder: int, region: str, quota: FolderQuota) -> Generator[bool, N
 
 
 def _is_place_of_library(name: str, found: os.stat_result) -> bool:
-    """Where the library is mounted in the container; the mount would go with this file. Its tenant cannot write it."""
+    """Returns whether the library is mounted over this file in the container; the mount would go with the file. Its
+    tenant cannot write it.
+    """
     return name == LIBRARY and stat.S_ISREG(found.st_mode) and not found.st_size and not found.st_blocks

@@ -36,7 +36,8 @@ class DeviceFiles:
         return (self._node(f"nvidia{minor}"),)
 
     def mig_nodes(self, minor: int, gpu_instance: int, compute_instance: int) -> tuple[DeviceNode, ...]:
-        """The GPU's file and the access rights of one MIG instance; no rights when the driver has no such instance.
+        """Returns the GPU's file, and those of the rights to one MIG instance; none of these if the driver has no such
+        instance.
 
         The rights' minor numbers stand in /proc/driver/nvidia/capabilities/gpu<minor>/mig (NVIDIA MIG user guide,
         "/proc based capabilities").

@@ -15,9 +15,9 @@ from pathlib import PurePosixPath
 from deviceplugin.container.edits import Mount
 
 LIBRARY_FOLDERS = ("/usr/lib64", "/usr/lib/{triple}", "/usr/lib/{triple}/nvidia/current", "/lib64", "/lib/{triple}")
-"""Where a driver may have them; `{triple}` is Debian's name of the processor and its ABI."""
+"""The folders in which a driver may have them; `{triple}` is Debian's name of the processor and its ABI."""
 _SEARCHED = ("/usr/lib64", "/usr/lib/{triple}")
-"""Where glibc's loader looks by default, in images like Red Hat's or SUSE's and like Debian's."""
+"""The folders in which glibc's loader looks by default, in images like Red Hat's or SUSE's and like Debian's."""
 CUDA, NVML = "libcuda.so.1", "libnvidia-ml.so.1"
 VDPAU = "vdpau"
 """A folder of libraries among libraries."""
@@ -121,7 +121,7 @@ def driver_files(listing: DriverListing, root: str, triple: str) -> DriverFiles:
 
 
 def _libraries(listing: DriverListing, version: str) -> Iterator[tuple[str, str]]:
-    """Every name below a library folder, and the file behind it; those that go before come last."""
+    """Yields each name below a library folder, and the file behind it; the folders that take precedence come last."""
     for folder, names in reversed(tuple(listing.libraries.items())):
         below = f"{VDPAU}/" if PurePosixPath(folder).name == VDPAU else ""
         files = {name: file for name in names if _is_drivers(file := _file(names, name), version)}

@@ -28,7 +28,7 @@ class DriverRoot:
     host: str
     """/, /run/nvidia/driver of the GPU Operator's driver container, /home/kubernetes/bin/nvidia of GKE."""
     seen: str
-    """Where this process has it."""
+    """The path at which this process has it."""
     triple: str = f"{os.uname().machine}-linux-gnu"
     """Debian's name of this processor and its ABI."""
 
@@ -63,7 +63,7 @@ class DriverRoot:
         try:
             with os.scandir(self._seen(folder)) as entries:
                 for entry in entries:
-                    # As in _inside.
+                    # A name that is no text has no place in a spec, as in `_inside`.
                     if ".so" in entry.name and entry.name.isprintable() and (entry.is_symlink() or entry.is_file()):
                         yield entry.name, os.readlink(entry.path) if entry.is_symlink() else ""
         except OSError:

@@ -35,13 +35,14 @@ from proto.quantity import QuantityError, integer_quantity
 
 DEFAULT_CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
 NO_RUNTIME_ENV = {VISIBLE_DEVICES: VOID, "TRITON_LIBCUDA_PATH": "/usr/lib64"}
-"""For containers that get the driver's files from us. Otherwise Triton's compiler looks for CUDA's library in
-ldconfig's cache, which is not written (`libcuda_dirs` in triton-lang/triton, third_party/nvidia/backend/driver.py).
+"""The variables of containers that get the driver's files from us. Without the second, Triton's compiler looks for
+CUDA's library in ldconfig's cache, which is not written (`libcuda_dirs` in triton-lang/triton,
+third_party/nvidia/backend/driver.py).
 """
 PRELOAD_LIST = "/etc/ld.so.preload"
 """Lists the libraries that the container's loader loads first."""
 _OVERRIDING = (MEMORY_LIMIT, CORE_LIMIT, CORE_POLICY, SHARED_CACHE, REDIRECT, TASK_PRIORITY, DEVICE_ORDER)
-"""What the names begin with of the variables on which limits depend."""
+"""The beginnings of the names of variables on which limits depend."""
 _VOLUME_ROOT = "/var/run/nvidia-container-devices"
 _CDI_ANNOTATION = "cdi.k8s.io/nvidia-device-plugin_"
 _CDI_NAME_LIMIT = 63
@@ -49,21 +50,21 @@ _CDI_NAME_LIMIT = 63
 
 
 class DeviceListStrategy(StrEnum):
-    """How the container runtime learns which GPUs to open; several may be active."""
+    """The ways in which the container runtime learns which GPUs to open; several may be active."""
 
     ENVVAR = "envvar"
     VOLUME_MOUNTS = "volume-mounts"
     CDI_ANNOTATIONS = "cdi-annotations"
     CDI_CRI = "cdi-cri"
     DRIVER_FILES = "driver-files"
-    """Not at all: the runtime is given the driver's files and the device files one by one."""
+    """The runtime is given no list, but the driver's files and the device files one by one."""
 
 
 _CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
 
 
 class DriverFeature(StrEnum):
-    """What the NVIDIA container toolkit adds to a container that asks for it."""
+    """Additions of the NVIDIA container toolkit to a container that requests them."""
 
     GDRCOPY = "gdrcopy"
     GDS = "gds"
@@ -115,7 +116,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class NoHook:
-    """Nothing enforces shares of GPUs. `problem` says why, as a clause."""
+    """Nothing enforces shares of GPUs. `problem` is the reason, as a clause."""
 
     problem: str
     is_damaged: bool = False
@@ -158,11 +159,11 @@ class ContainerFacts:
     priority: int | None = None
     """The priority of its GPU tasks: 0 is high, 1 yields to it."""
     has_run: bool = False
-    """Whether this is a restart."""
+    """The container is being restarted."""
 
 
 def container_facts(pod_uid: str, container: Container, priority_resource: str) -> ContainerFacts:
-    """What matters here of a container in a pod's spec."""
+    """Returns the facts about a container on which its edits depend, from its pod's spec."""
     return ContainerFacts(
         pod_uid=pod_uid,
         name=container.name,
@@ -180,7 +181,7 @@ def container_edits(
     *,
     hardware: Hardware | None = None,
 ) -> ContainerEdits:
-    """The edits for one container. Every share's GPU must be in `inventory`.
+    """Returns the edits for one container. Every share's GPU must be in `inventory`.
 
     GPUs are listed by PCI address, and CUDA_DEVICE_ORDER makes CUDA do the same: HAMi-core applies limit i to CUDA's
     i-th GPU, whatever order the annotation has. Without `hook`, as for whole GPUs, the limits are still written, for
@@ -222,12 +223,12 @@ def cdi_names(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tupl
 
 
 def cache_directory(hook_root: str, container: ContainerFacts) -> str:
-    """The host folder of the container's HAMi-core region; vGPUmonitor takes uid and name from it."""
+    """Returns the host folder of the container's HAMi-core region; vGPUmonitor takes UID and name from it."""
     return f"{hook_root}/vgpu/{CONTAINERS}/{container.pod_uid}_{container.name}"
 
 
 def lock_directory(hook_root: str, container: ContainerFacts) -> str:
-    """The host folder of the lock file that HAMi-core's processes take turns by.
+    """Returns the host folder of the lock file by which HAMi-core's processes take turns.
 
     Each container has its own. HAMi's plugin has one for the node, which any container can block for all others.
     HAMi-core since March 2026 takes turns by a semaphore in the container's region, so no longer across containers
@@ -237,13 +238,13 @@ def lock_directory(hook_root: str, container: ContainerFacts) -> str:
 
 
 def override_file(hook_root: str, container: ContainerFacts) -> str:
-    """The host's file with the container's `override_text`, in a folder that its tenant cannot write."""
+    """Returns the host's file with the container's `override_text`, in a folder that its tenant cannot write."""
     return f"{hook_root}/vgpu/{OVERRIDES}/{container.pod_uid}_{container.name}/overrideEnv"
 
 
 def override_text(env: Mapping[str, str]) -> str:
-    """The limits of a container for its processes that lack its environment, as those of sudo, ssh and cron: a line
-    `NAME=value` each.
+    """Returns the limits of a container, a line `NAME=value` each, for its processes that lack its environment, as
+    those of sudo, ssh and cron.
 
     HAMi-core since October 2026 reads it before its limits, and sets each variable whatever the process has
     (`initialized` and `load_env_from_file` in multiprocess_memory_limit.c of Project-HAMi/HAMi-core). Before that it
@@ -340,7 +341,9 @@ def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
 
 
 def _device_env(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> Mapping[str, str]:
-    """With CDI alone NVIDIA's runtime is to do nothing: the specs name everything, and an image may ask it for all."""
+    """Returns the variables that name the GPUs. With CDI alone NVIDIA's runtime is to do nothing: the specs name
+    everything, and an image may request all GPUs of it.
+    """
     chosen = settings.strategies
     if DeviceListStrategy.DRIVER_FILES in chosen:
         return NO_RUNTIME_ENV
@@ -369,7 +372,7 @@ def _names_device_files(settings: AllocationSettings) -> bool:
 
 
 def _device_nodes(uuids: Sequence[DeviceUUID], hardware: Hardware) -> tuple[DeviceNode, ...]:
-    """Each once: MIG instances of one GPU share its file."""
+    """Returns each device file once: MIG instances of one GPU share its file."""
     own = (node for uuid in uuids for node in hardware.gpu_nodes.get(uuid, ()))
     return tuple(dict.fromkeys((*hardware.control_nodes, *own)))
 

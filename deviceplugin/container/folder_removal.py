@@ -66,7 +66,7 @@ def take_apart(root: int, name: str) -> Iterator[None]:
 
 
 def _is_removed(folder: int, name: str) -> bool:
-    """Anything but a folder that has something in it."""
+    """Removes a file or an empty folder, and returns whether it is gone."""
     try:
         os.unlink(name, dir_fd=folder)
         return True

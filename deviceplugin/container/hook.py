@@ -85,8 +85,8 @@ def prepared_edits(
     root: str,
     allowed: UnenforcedShares,
 ) -> ContainerEdits:
-    """The edits for one container, with its folders made on the host. Blocks. Raises HookUnusable, also where nothing
-    would hold it to a part of a GPU and that is not `allowed`.
+    """Returns the edits for one container, and makes its folders on the host. Blocks. Raises HookUnusable, also where
+    nothing would hold the container to a part of a GPU and that is not `allowed`.
     """
     hook = hook_for(shares, inventory, container, root, allowed)
     edits = container_edits(shares, inventory, container, settings, hook, hardware=hardware)
@@ -101,7 +101,8 @@ def hook_for(
     root: str,
     allowed: UnenforcedShares,
 ) -> Hook | None:
-    """What holds the container to its shares; None where nothing has to, or none is wanted.
+    """Returns the library that holds the container to its shares; None where none is needed, or none is there and that
+    is allowed.
 
     Blocks. Raises HookUnusable where nothing would hold it to a part of a GPU and that is not `allowed`.
     """

@@ -32,7 +32,7 @@ class CannotInstall(Exception):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Installation:
     library: Path
-    """What `libvgpu.so` now leads to."""
+    """The library that `libvgpu.so` now leads to."""
     changed: tuple[str, ...]
     """Names that were written, in order; empty if everything was up to date."""
     removed: tuple[str, ...]
@@ -67,7 +67,7 @@ def install_hook(source: Path, root: Path, *, machine: str, keep: int = KEPT_LIB
 
 
 def library_problem(header: bytes, size: int, machine: str) -> str:
-    """Why a file of `size` bytes is no shared object for `machine` (as `uname -m` says it); empty when it is one.
+    """Returns why a file of `size` bytes is no shared object for `machine` (as `uname -m` has it); empty if it is one.
 
     Offsets are those of a 64-bit little-endian header in the ELF specification.
     """
@@ -85,7 +85,9 @@ def library_problem(header: bytes, size: int, machine: str) -> str:
 
 
 def _read_library(source: Path, machine: str) -> tuple[Path, bytes]:
-    """`libvgpu.so`, or the only file with a version after that name, as HAMi's image has it."""
+    """Returns path and content of `libvgpu.so`, or of the only file with a version after that name, as in HAMi's image.
+    Raises CannotInstall.
+    """
     plain = source / LIBRARY
     found = [plain] if plain.exists() else sorted(source.glob(f"{LIBRARY}.*"))
     if len(found) != 1:
@@ -107,7 +109,7 @@ def _number(header: bytes, offset: int, size: int) -> int:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Two installers at once would write the same new files."""
+    """Locks the folder, because two installers at once would write the same new files. Raises CannotInstall."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         try:

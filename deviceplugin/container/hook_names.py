@@ -26,7 +26,7 @@ def library_name(digest: str) -> str:
 
 
 def is_installed_library(name: str) -> bool:
-    """One of ours, never one of HAMi's, which end in its version."""
+    """Returns whether the library is one of ours, never one of HAMi's, which end in its version."""
     return _OURS.fullmatch(name) is not None
 
 

@@ -18,7 +18,7 @@ def limits_of(found: Hook | NoHook, unenforced: UnenforcedShares) -> NodeLimits:
 
 
 def is_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> bool:
-    """Tells whether these shares need HAMi-core: whether one of them is a part of a GPU.
+    """Returns whether these shares need HAMi-core: whether one of them is a part of a GPU.
 
     MIG instances do not need it: the hardware limits a container to its instance. Nor do whole GPUs, and it would harm
     them: it counts the first GPU that a process sees as the container's first. Of several workers with a GPU each, only
@@ -28,7 +28,7 @@ def is_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) 
 
 
 def must_be_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], allowed: UnenforcedShares) -> bool:
-    """Tells whether a container that lifts its limits must not start."""
+    """Returns whether a container that lifts its limits must not start."""
     return allowed is UnenforcedShares.REFUSE and is_limited(shares, inventory)
 
 
@@ -37,7 +37,7 @@ def unenforced(
 ) -> str:
     """Returns why nothing would enforce the container's shares, as a sentence; empty if something does, or need not.
 
-    `no_hook` says why HAMi-core is missing on this node, empty if it is installed. HAMi-core does not hold a process to
+    `no_hook` is why HAMi-core is missing on this node, empty if it is installed. HAMi-core does not hold a process to
     parts of several GPUs once CUDA_VISIBLE_DEVICES chooses among them, as launchers of one process for each GPU do. A
     container that has run with them is not refused at its restart.
     """

@@ -1,1 +1,1 @@
-"""The doctor: facts about this node and its cluster, and what they say about why the node does not serve its GPUs."""
+"""The doctor: facts about this node and its cluster, and findings on why the node does not serve its GPUs."""

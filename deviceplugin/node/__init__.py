@@ -1,1 +1,1 @@
-"""The Node of this daemon: what the Node should say, by contributor, and the one loop that writes it."""
+"""The Node of this daemon: the parts of it, by contributor, and the one loop that writes them."""

@@ -25,7 +25,7 @@ class Desired:
     conditions: Mapping[str, Condition | None] = field(default_factory=dict)
     """Conditions by type, without times."""
     of_this_version: bool = False
-    """Whether a Node that another program has written meanwhile must not be patched."""
+    """A Node that another program has written meanwhile must not be patched."""
     again_in: timedelta | None = None
     """The time after which the contributor may want something else although nothing changed."""
 
@@ -48,7 +48,7 @@ def patch_of(node: Node, desired: Desired, now: datetime) -> NodePatch | None:
 
 
 def is_met(node: Node, desired: Desired) -> bool:
-    """Tells whether the Node has all of it."""
+    """Returns whether the Node has all of it."""
     return patch_of(node, desired, NO_TIME) is None
 
 

@@ -16,7 +16,9 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node
 
 _CLAIMS = "nfd.node.kubernetes.io/feature-labels"
-"""Where Node Feature Discovery lists its labels; an instance with a name writes the name and a dot before it."""
+"""The annotation in which Node Feature Discovery lists its labels; an instance with a name writes the name and a dot
+before it.
+"""
 _TIMESTAMP = "nvidia.com/gfd.timestamp"
 """Only GPU feature discovery writes it."""
 FEATURE_LABEL = (
@@ -76,7 +78,7 @@ def left_to_others(others: Iterable[str]) -> Notice:
 
 
 def _written(node: Node) -> Mapping[str, str]:
-    """Nothing where the annotation cannot be read: then no label is taken for ours."""
+    """Returns the labels that we wrote; none if the annotation cannot be read: then no label is taken for ours."""
     try:
         return msgspec.json.decode(node.metadata.annotations.get(NODE_LABELS, "{}"), type=dict[str, str])
     except msgspec.DecodeError:

@@ -26,9 +26,9 @@ class Departures:
     """The resourceVersion up to which all deletions are known."""
     known: Mapping[str, Pod]
     gone: Mapping[str, Holds] = field(default_factory=dict)
-    """Returns what each pod holds; nothing if that is unknown."""
+    """The parts of GPUs that each pod holds; empty if that is unknown."""
     is_due: bool = True
-    """Tells whether the running processes must be checked."""
+    """The running processes must be checked."""
 
 
 def first(pods: Mapping[str, Pod], version: int, written: Outliving | None) -> Departures:

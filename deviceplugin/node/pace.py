@@ -1,4 +1,5 @@
-"""When which contributor's part of the Node is written: events in, commands out; the time is an argument. Pure.
+"""The order in which contributors' parts of the Node are written: events in, commands out; the time is an argument.
+Pure.
 
 | event | command |
 |---|---|

@@ -1,4 +1,4 @@
-"""What the Node must say about its GPUs: registration, scores, how they are allocated and limited, the handshake."""
+"""The Node's annotations about its GPUs: registration, scores, how they are allocated and limited, the handshake."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ _TEXT_SEPARATORS = str.maketrans(",:", "  ")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """What a node offers to schedulers. `simulated`: whether the GPUs are not real."""
+    """The offer of a node to schedulers. `simulated`: the GPUs are not real."""
 
     devices: Sequence[Device]
     scores: PairScores

@@ -16,14 +16,15 @@ PRIORITY_TOTAL = 2**31 - 1
 
 
 def node_totals(names: TotalNames, devices: Sequence[Device], pods: Iterable[Pod]) -> Mapping[str, int]:
-    """Computes `totals_with` for what these pods of the node have asked for."""
+    """Returns `totals_with` for the requests of these pods of the node."""
     return totals_with(names, devices, [asked_totals(pod, names) for pod in pods])
 
 
 def totals_with(names: TotalNames, devices: Sequence[Device], asked: Iterable[tuple[int, ...]]) -> Mapping[str, int]:
-    """By resource name: MiB, percent of a GPU's memory, percent of a GPU's cores; as registered, scaling included.
+    """Returns totals by resource name: MiB, percent of a GPU's memory, percent of a GPU's cores; as registered, scaling
+    included.
 
-    Unhealthy GPUs count, and no total is below what the pods of the node have `asked` for: kubelet judges running pods
+    Unhealthy GPUs count, and no total is below what the pods of the node request (`asked`): kubelet judges running pods
     again when it restarts, and would end those that no longer fit. `asked` in the order of the names.
     """
     none = asked_totals(Pod(), names)
@@ -38,16 +39,16 @@ def totals_with(names: TotalNames, devices: Sequence[Device], asked: Iterable[tu
 
 
 def asked_totals(pod: Pod, names: TotalNames) -> tuple[int, ...]:
-    """How much the pod asks for of each, in the order of the names."""
+    """Returns how much the pod requests of each, in the order of the names."""
     return tuple(requested(pod, name) for name in names)
 
 
 def present_totals(node: Node, names: TotalNames) -> tuple[str, ...]:
-    """Returns the names among these that the Node has, including those of which it has 0."""
+    """Returns the names among these that the Node has, also with an amount of 0."""
     return tuple(name for name in names if name in node.status.capacity or name in node.status.allocatable)
 
 
 def hazardous(classes: Iterable[DeviceClass], resource: str, names: TotalNames) -> tuple[str, ...]:
-    """The DeviceClasses because of which kube-scheduler looks for each of these resources on the Node."""
+    """Returns the DeviceClasses because of which kube-scheduler looks for one of these resources on the Node."""
     ours = {resource, *names}
     return tuple(sorted(each.metadata.name for each in classes if each.spec.extended_resource_name in ours))

@@ -1,4 +1,4 @@
-"""What kubelet gave to pods without a decision: they were bound without the extender, or before it was installed.
+"""The GPUs that kubelet gave to pods without a decision: bound without the extender, or before it was installed.
 
 Kubelet's checkpoint names a pod by its UID and has an entry of each of its containers as soon as it is admitted. A pod
 is named only when all of it is known, and when its ids are the GPUs that its containers were given.
@@ -25,7 +25,7 @@ _DEVICE = re.compile(rb"(?:GPU|MIG)-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
 
 def is_undecided(pod: Pod, resource: str) -> bool:
-    """Tells whether a pod asks for GPUs, has not ended, and has no decision, readable or not."""
+    """Returns whether a pod requests GPUs, has not ended, and has no decision, readable or not."""
     return (
         not pod.metadata.annotations.get(DEVICES_ALLOCATED)
         and lives(pod)
@@ -71,7 +71,8 @@ def _given(pod: Pod, recorded: Sequence[Holding], gpus: Collection[DeviceUUID], 
 
 
 def _is_served_by_ids(entry: Holding, *, begun: bool) -> bool:
-    """Whether the container has the GPUs of its ids and no others: ours gets the decided ones, whatever its ids are.
+    """Returns whether the container has the GPUs of its ids and no others: ours gets the decided ones, whatever its ids
+    are.
 
     One that waits for its slot has none yet, and gets none without a decision.
     """

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributor:
-    """One source of what the Node should say. `name` is for logs, and unique."""
+    """One source of what the Node should have. `name` is for logs, and unique."""
 
     name: str
     desired: Callable[[Node, datetime], Desired | None]

@@ -1,1 +1,1 @@
-"""What outlives the daemon: kubelet's checkpoint, and the memory for a start while the API server is unreachable."""
+"""The records that outlive the daemon: kubelet's checkpoint, and the memory for a start without the API server."""

@@ -31,17 +31,17 @@ class Holding(msgspec.Struct, frozen=True, rename="pascal"):
 
     @property
     def cdi_devices(self) -> tuple[str, ...]:
-        """Those that kubelet names to the container runtime; none where the answer cannot be read."""
+        """Returns the devices that kubelet names to the container runtime; none if the answer cannot be read."""
         return tuple(device.name for device in self._answered().cdi_devices)
 
     @property
     def mounts(self) -> Mapping[str, str]:
-        """The host's path by that in the container, of the same answer."""
+        """Returns paths on the host by path in the container, from the same answer."""
         return {mount.container_path: mount.host_path for mount in self._answered().mounts}
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The container's variables of the same answer."""
+        """Returns the container's variables, from the same answer."""
         return dict(self._answered().envs)
 
     def _answered(self) -> ContainerAllocateResponse:

@@ -1,4 +1,4 @@
-"""What a node daemon remembers for a start while the API server is unreachable.
+"""The memory of a node daemon for a start while the API server is unreachable.
 
 It holds how the node allocates, its GPUs, and the decisions for its pods, as the API server last reported them. It is
 used only until the API server answers, and only on this node, within the same boot, while at least one of its GPUs
@@ -20,11 +20,11 @@ MEMORY_FOLDER = ".topogpu"
 
 
 class MemoryUnreadable(Exception):
-    """Not what this release writes; one clause."""
+    """The text is not what this release writes; the message is one clause."""
 
 
 class Memory(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
-    """`kubelet` and `runtime` are versions as the Node tells them; `gpus` are whole ones, also those not shared."""
+    """`kubelet` and `runtime` are versions as the Node has them; `gpus` are whole ones, also those not shared."""
 
     form: int = FORM
     node: str
@@ -35,7 +35,9 @@ class Memory(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     runtime: str
     gpus: tuple[str, ...]
     pods: tuple[Pod, ...]
-    """Those bound by slots that have not ended, no more of each than serving its containers takes."""
+    """The node's pods that have not ended, if it allocates by slots; of each, no more than serving its containers
+    takes.
+    """
 
 
 def memory_of(
@@ -50,7 +52,7 @@ def memory_of(
         kubelet=info.kubelet_version,
         runtime=info.container_runtime_version,
         gpus=tuple(sorted(gpus)),
-        # An Allocate that does not say whose it is needs all pods of the node: it is refused meanwhile.
+        # An Allocate that names no pod needs all pods of the node: it is refused meanwhile.
         pods=tuple(pod for pod in pods if pod is not None) if mode is AllocationMode.SLOTS else (),
     )
 

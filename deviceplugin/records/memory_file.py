@@ -47,7 +47,7 @@ class MemoryFile:
         return None
 
     def write(self, memory: Memory) -> bool:
-        """Writes the memory and tells whether it is there, whole. A failure is logged once."""
+        """Writes the memory, and returns whether it is there, whole. A failure is logged once."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self.path.parent):
