@@ -34,11 +34,11 @@ from scheduler_ext.turns import Turns
 MOST_OFFERED = 32
 """Nodes among which kube-scheduler may choose. The pod's GPUs are held on each of them until it has chosen."""
 OFFER_SECONDS = 5.0
-"""How long they are held. A bind that comes later decides again for its node."""
+"""The time for which they are held. A bind that comes later decides again for its node."""
 
 MOST_EFFORT = 50_000
-"""As `Effort` counts it, for one answer about evictions: about 100 ms. On nodes left out, evicting counts as
-no help.
+"""The most effort, as `Effort` counts it, for one answer about evictions: about 100 ms. On nodes left out, evicting
+counts as no help.
 """
 
 
@@ -80,7 +80,7 @@ class Answering:
         return self.problem()
 
     def problem(self) -> str:
-        """Why no decision is possible here now, in one sentence; empty if one is."""
+        """Returns why no decision is possible here now, in one sentence; empty if one is."""
         problem = self._leadership.problem()
         if not problem and (missing := self._watch.missing()):
             return f"not ready: the API server has not listed {', '.join(missing)} yet"
@@ -115,7 +115,7 @@ class Answering:
         return rank(self._index, self._state.ledger, wanted, names)
 
     async def prioritize_without_gpus(self, args: ExtenderArgs) -> Sequence[HostPriority]:
-        """As `prioritize`, for pods that ask for no GPU, if the node policy is `fgd`. For others all nodes get 0."""
+        """Returns scores for a pod that requests no GPU, if the node policy is `fgd`. Else all nodes get 0."""
         names = _named(args)
         asks = any(gpu_count(container, self._requests.names) for container in args.pod.all_containers)
         if asks or self._requests.node_policy is not NodePolicy.FGD or await self.not_ready():
@@ -152,7 +152,7 @@ class Answering:
         return found
 
     def _refused_without(self, pod: Pod, node: str, there: Sequence[GpuHolder], victims: Sequence[str]) -> bool:
-        """Whether kubelet would refuse the pod even after these evictions, so that they would not help."""
+        """Returns whether kubelet would refuse the pod even after these evictions, so that they would not help."""
         leaving = (holder.uid for holder in there if holder.leaving)
         return node in self._state.ledger.refused_by_kubelet(pod, [node], {*victims, *leaving})
 
@@ -207,5 +207,5 @@ class Answering:
 
 
 def _named(args: ExtenderArgs) -> list[str]:
-    """The nodes of the request, each once: a score costs time."""
+    """Returns the nodes of the request, each once: a score costs time."""
     return list(dict.fromkeys(args.node_names or [node.metadata.name for node in args.nodes or ()]))

@@ -58,20 +58,20 @@ class ClusterWatch:
         self._node_label_selector = node_label_selector
         self._missing = [NODES.plural, PODS.plural, RESOURCE_QUOTAS.plural]
         self._interrupted: dict[str, str] = {}
-        """What went wrong, by the resource of the watch."""
+        """The problem of each watch that is interrupted, by its resource."""
         self._synced = asyncio.Event()
         self._pods_again = asyncio.Event()
 
     def missing(self) -> Sequence[str]:
-        """Resources that are not listed yet."""
+        """Returns the resources that are not listed yet."""
         return tuple(self._missing)
 
     def interrupted(self) -> str:
-        """Why the cache may be old; empty while the API server answers for nodes, pods and quotas."""
+        """Returns why the cache may be old; empty while the API server answers for nodes, pods and quotas."""
         return next(iter(self._interrupted.values()), "")
 
     async def wait_until_synced(self, seconds: float) -> bool:
-        """Wait until everything is listed. False after `seconds`."""
+        """Waits until everything is listed. Returns False after `seconds`."""
         if self._synced.is_set():
             return True
         try:
@@ -98,7 +98,7 @@ class ClusterWatch:
             watches.create_task(self._follow(RESOURCE_QUOTAS))
 
     async def _follow_pods(self) -> None:
-        """From a list at first and whenever one is requested."""
+        """Follows pods, from a list at first and whenever one is requested."""
         while True:
             self._pods_again.clear()
             async with asyncio.TaskGroup() as watches:
@@ -169,18 +169,18 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
         container.command, container.args, container.env = [], [], []
     spec.init_containers = _one(list[Container], spec.init_containers)
     spec.containers = _one(list[Container], spec.containers)
-    # While the pod waits, the extender reads what kube-scheduler says about it.
+    # While the pod waits, the extender reads kube-scheduler's condition on it.
     pod.status.conditions = (
         [] if spec.node_name else [one for one in pod.status.conditions if one.type == POD_SCHEDULED]
     )
     if pod.has_ended or pod.is_pending or pod.is_running:
-        # Of another pod they say whether it has ended.
+        # The container statuses show whether any other pod has ended, so only its are kept.
         pod.status.container_statuses = []
     pod.status = _one(PodStatus, pod.status)
 
 
 def _one(kind: Any, value: V) -> V:
-    """One object for all equal values of this type: pods are made from few templates."""
+    """Returns one object for all equal values of this type: pods are made from few templates."""
     found: V = _decoded(kind, msgspec.msgpack.encode(value))
     return found
 

@@ -339,7 +339,7 @@ class Configuration:
 
 
 def conflicts(configuration: Configuration) -> Iterator[str]:
-    """Settings that exclude each other, one sentence each."""
+    """Yields a sentence for each group of settings that exclude each other."""
     names = astuple(configuration.names)
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"{name!r} names two resources; each --resource-… flag needs a name of its own"
@@ -368,7 +368,7 @@ def conflicts(configuration: Configuration) -> Iterator[str]:
 
 
 def is_loopback(address: ListenAddress) -> bool:
-    """Whether only callers of the same host reach it."""
+    """Returns whether only callers of the same host reach the address."""
     return address.host == "localhost" or is_local(address.host)
 
 

@@ -32,18 +32,18 @@ class Debugging:
         problem: Callable[[], str],
         monotonic: Callable[[], float],
     ) -> None:
-        """`problem` says why no decision is possible here now; empty if one is."""
+        """`problem` returns why no decision is possible here now; empty if one is."""
         self._api = api
         self._cluster = cluster
         self._problem = problem
         self._monotonic = monotonic
 
     async def snapshot(self, excluding_uid: str = "") -> bytes:
-        """The state on which decisions are taken, as `decide --snapshot` reads it."""
+        """Returns the state on which decisions are taken, as `decide --snapshot` reads it."""
         return await asyncio.to_thread(encode_snapshot, self._cluster.ledger.snapshot(excluding_uid))
 
     async def explain(self, namespace: str, name: str) -> Account:
-        """Explain a pod. Raises NoSuchPod, ApiError or ApiUnreachable."""
+        """Returns an account of a pod. Raises NoSuchPod, ApiError or ApiUnreachable."""
         try:
             pod = await self._api.get(PODS, name, namespace)
         except NotFound as error:

@@ -40,10 +40,10 @@ Routes = Mapping[str, Mapping[str, Verb]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verbs:
-    """What is served to kube-scheduler. `finish` is awaited before connections are closed."""
+    """The verbs that are served to kube-scheduler. `finish` is awaited before connections are closed."""
 
     private: Routes
-    """Only for callers on this host: they show what all pods hold and get."""
+    """Verbs for callers on this host only: they show what all pods hold and get."""
     public: Routes
     finish: Callable[[], Awaitable[None]]
 
@@ -57,8 +57,8 @@ def too_large() -> HttpAnswer:
 
 
 async def answered(verb: Verb, asked: HttpRequest) -> HttpAnswer:
-    """The verb's answer. It is 400 with the path of the faulty field if the body is wrong, and 500 for an error of
-    ours.
+    """Returns the verb's answer. It is 400 with the path of the faulty field if the body is wrong, and 500 for an error
+    of ours.
     """
     try:
         return await verb(asked)
@@ -88,7 +88,7 @@ def found(routes: Routes, method: str, target: str) -> tuple[Verb, Mapping[str, 
 
 @lru_cache(maxsize=256)
 def is_local(remote: str | None) -> bool:
-    """Whether an address belongs to this host's loopback, also as an IPv6 listener sees IPv4."""
+    """Returns whether an address belongs to this host's loopback, also as an IPv6 listener sees IPv4."""
     try:
         address = ip_address(remote or "")
     except ValueError:

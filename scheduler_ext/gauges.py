@@ -21,7 +21,7 @@ class Gauges:
     constant: tuple[tuple[str, str], ...] = ()
 
     def text(self) -> Iterator[str]:
-        """The text, line by line."""
+        """Yields the text, line by line."""
         yield f"# HELP {self.name} {self.documentation}\n# TYPE {self.name} gauge\n"
         pairs = [*((label, "%s") for label in self.labels), *self.constant]
         labels = ",".join(f'{label}="{value}"' for label, value in pairs)

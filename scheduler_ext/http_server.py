@@ -1,4 +1,4 @@
-"""Serves the extender's verbs over HTTP, as kube-scheduler speaks them."""
+"""Serves the extender's verbs over HTTP, in the form that kube-scheduler sends and expects."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -72,7 +72,9 @@ class Extender:
         certified: Callable[[], bool],
         kube_scheduler: KubeScheduler | None,
     ) -> None:
-        """`certified` says whether the webhook has a certificate to show, or there is no webhook."""
+        """`certified` returns whether the webhook has a certificate to show, or there is no
+        webhook.
+        """
         self._answering = answering
         self._watch = watch
         self._leadership = leadership
@@ -86,7 +88,7 @@ class Extender:
         self._kube_scheduler = kube_scheduler
 
     def verbs(self) -> Verbs:
-        """The verbs. kube-scheduler learns the results of its binds before its connections are closed."""
+        """Returns the verbs. kube-scheduler learns the results of its binds before its connections are closed."""
         private: Routes = {
             "/filter": {"POST": self._filter},
             "/prioritize": {"POST": self._prioritize},
@@ -99,7 +101,7 @@ class Extender:
         return Verbs(private=private, public=self.probes(), finish=self._binder.finish)
 
     def probes(self) -> Routes:
-        """The probes, also for a listener that kubelet can reach; these verbs' own may be out of its reach."""
+        """Returns the probes, also for a listener that kubelet can reach; these verbs' own may be out of its reach."""
         routes = {"/healthz": {"GET": self._healthz}, "/readyz": {"GET": self._readyz}}
         kube_scheduler = self._kube_scheduler
         if kube_scheduler is None:
@@ -251,7 +253,7 @@ def _handler(verb: Verb, *, private: bool) -> Handler:
 
 
 def _offered(result: FilterResult) -> str:
-    """A short text for an answer that is not an event."""
+    """Returns a short text for an answer that is not an event."""
     offered = result.node_names if result.node_names is not None else result.nodes
     return result.error or f"{len(offered or ())} nodes are offered"
 

@@ -1,7 +1,7 @@
-"""Asks the kube-scheduler beside us whether it is healthy: kubelet probes both with one request.
+"""Probes the kube-scheduler beside us: kubelet learns with one request whether both are healthy.
 
 A kube-scheduler renews its lease even if its extender hangs or crashes, and then no replica places pods. So its
-liveness probe asks the extender, and the extender asks kube-scheduler. If either fails, kubelet restarts
+liveness probe calls the extender, and the extender calls kube-scheduler. If either fails, kubelet restarts
 kube-scheduler, and another replica gets the lease.
 """
 
@@ -24,7 +24,9 @@ class KubeScheduler:
         self._asking: asyncio.Task[str] | None = None
 
     async def problem(self) -> str:
-        """The problem in one sentence; empty while it is healthy. Callers at the same time share one request."""
+        """Returns the problem in one sentence; empty while kube-scheduler is healthy. Callers at the same time share
+        one request.
+        """
         if self._asking is None or self._asking.done():
             self._asking = self._tasks.begin(self._ask())
         return await asyncio.shield(self._asking)

@@ -43,7 +43,7 @@ _LEGACY: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 
 def legacy(family: Gauges) -> Iterator[Gauges]:
-    """The family under its old name, if it had one."""
+    """Yields the family under its old name, if it had one."""
     if family.name in _LEGACY:
         name, labels = _LEGACY[family.name]
         kept = [label in labels for label in family.labels]

@@ -36,16 +36,18 @@ class Limits:
     head_bytes: int = 65_536
     """Largest size of a request without its body. One further read of at most 256 KiB may exceed it."""
     silent_seconds: float = 10.0
-    """From the connection to the first byte of its first request."""
+    """The most seconds from the connection to the first byte of its first request."""
     request_seconds: float = 30.0
-    """From a request's first byte to its last. Also for the caller to take the answer, and for a connection to end."""
+    """The most seconds from a request's first byte to its last, for the caller to take the answer, and for a connection
+    to end.
+    """
 
 
 @asynccontextmanager
 async def serving(
     verbs: Verbs, host: str | None, port: int, *, shutdown_seconds: float, limits: Limits | None = None
 ) -> AsyncIterator[tuple[str, int]]:
-    """Host and port where requests are served. Raises OSError."""
+    """Yields host and port where requests are served. Raises OSError."""
     allow_many_files()
     limits = limits or Limits()
     limits = replace(limits, most_connections=affordable(limits.most_connections, 2))
@@ -71,7 +73,9 @@ class _Door:
         self.idle: dict[_Connection, None] = {}
 
     def admits(self, connection: "_Connection") -> bool:
-        """Whether the connection is admitted. Not if there are too many, and all of them have open requests."""
+        """Returns whether the connection is admitted. It is not if there are too many, and all of them have open
+        requests.
+        """
         if len(self.asking) + len(self.idle) >= self.limits.most_connections:
             if not self.idle:
                 return False
@@ -101,9 +105,9 @@ class _Connection(asyncio.Protocol):
         self._parser = HttpRequestParser(self)
         self._timer: asyncio.TimerHandle | None = None
         self._is_asking = False
-        """Whether a whole request waits for its answer."""
+        """True while a whole request waits for its answer."""
         self._is_last = self._is_over = self._heard_all = False
-        """Whether the next answer is the last, whether it was given, and whether the caller has stopped sending."""
+        """Three flags: the next answer is the last, it was given, and the caller has stopped sending."""
         self._target, self._bytes = b"", 0
         self._body, self._body_bytes = list[bytes](), 0
 
@@ -221,7 +225,7 @@ class _Connection(asyncio.Protocol):
             self._allow(self._door.limits.request_seconds)
 
     def _allow(self, seconds: float | None) -> None:
-        """The time allowed until the next call of this method."""
+        """Allows this much time until the next call of this method; None is no limit. Then the connection is closed."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else asyncio.get_running_loop().call_later(seconds, self.abort)

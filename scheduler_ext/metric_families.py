@@ -48,7 +48,7 @@ class MetricsInput:
     detail: MetricsDetail = MetricsDetail.PODS
     """The detail of the metrics. Without metrics for pods, `holdings` and `names` may be empty."""
     legacy_names: bool = False
-    """Whether to write HAMi's names from before 2.9 as well."""
+    """True if HAMi's names from before 2.9 are written as well."""
 
 
 def families(seen: MetricsInput) -> Iterator[Gauges]:
@@ -170,7 +170,7 @@ def _gpus(seen: MetricsInput) -> Iterator[Gauges]:
 
 
 def _mig_instances(seen: MetricsInput) -> Iterator[Gauges]:
-    """Instances that exist: a daemon that makes instances writes their names on the pod."""
+    """Yields the instances that exist: a daemon that makes instances writes their names on the pod."""
     holdings = [holding for holding in seen.holdings.values() if holding.instances]
     index = {
         (node, gpu.device.uuid): str(gpu.device.index)
@@ -219,7 +219,7 @@ def _quotas(seen: MetricsInput) -> Iterator[Gauges]:
 
 
 def _limits(quota: Quota, names: ResourceNames) -> Iterator[tuple[str, int, int]]:
-    """Resource, limit, used."""
+    """Yields resource, limit and use."""
     if quota.memory_mib is not None:
         yield names.memory, quota.memory_mib, quota.used.memory_mib
     if quota.cores is not None:
@@ -229,7 +229,7 @@ def _limits(quota: Quota, names: ResourceNames) -> Iterator[tuple[str, int, int]
 
 
 def _vgpus(seen: MetricsInput) -> Iterator[Gauges]:
-    """One row per pod and GPU: as in HAMi, all containers have index 0."""
+    """Yields one row per pod and GPU: as in HAMi, all containers have index 0."""
 
     def held() -> Iterator[tuple[tuple[str, ...], Footprint]]:
         return (

@@ -109,12 +109,12 @@ class ExtenderMetrics:
         self._nudges.inc()
 
     def admitted(self, outcome: Admission, reason: str, seconds: float) -> None:
-        """Count a verdict. `reason` is the answer's word."""
+        """Counts a verdict. `reason` is the answer's word."""
         self._admissions.labels(outcome.value, reason).inc()
         self._admission_seconds.observe(seconds)
 
     def exposition(self, seen: MetricsInput) -> Iterator[bytes]:
-        """The page for Prometheus, in pieces. It takes long on a large cluster, and may run on another thread."""
+        """Yields the page for Prometheus in pieces. It takes long on a large cluster, and may run on another thread."""
         lines = chain.from_iterable(family.text() for family in families(seen))
         while piece := "".join(islice(lines, _LINES)):
             yield piece.encode()

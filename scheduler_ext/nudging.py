@@ -1,6 +1,6 @@
 """Makes kube-scheduler try waiting pods again that would fit now.
 
-An extender cannot tell kube-scheduler what a refused pod waits for, so kube-scheduler may not try it again for minutes.
+No answer of an extender has room for what a refused pod waits for, so kube-scheduler may not try it again for minutes.
 It does try a pod again that was updated, so the extender writes an annotation.
 """
 
@@ -22,17 +22,17 @@ from scheduler_ext.decide.kept_rooms import in_its_own
 log = logging.getLogger(__name__)
 
 SETTLING_SECONDS = 0.2
-"""Delay after room became free: pods often end together."""
+"""The delay after room became free: pods often end together."""
 LOOK_SECONDS = 5.0
-"""While pods wait, look for room this often even if nothing happened."""
+"""The time after which a look for room begins while pods wait, even if nothing happened."""
 TURN_SECONDS = 0.02
-"""Work per turn, at most a tenth of the processor's time. The next turn continues there."""
+"""The time of work per turn, at most a tenth of the processor's time. The next turn continues there."""
 BREATH_SECONDS = 0.001
-"""Work after which other requests get their turn."""
+"""The time of work after which other requests get their turn."""
 EFFORT = 200
 """The most effort for one pod per turn: less than a millisecond."""
 MOST_NUDGED = 5
-"""Pods nudged per turn. Room that they do not take is for the next ones."""
+"""The most pods nudged per turn. Room that they do not take is for the next ones."""
 
 
 class Nudger:
@@ -48,7 +48,7 @@ class Nudger:
         nudged: Callable[[], None],
         now: Callable[[], datetime],
     ) -> None:
-        """It nudges no pod while this replica does not lead. `nudged` is called for each nudged pod."""
+        """No pod is nudged while `leads` returns False; `nudged` is called for each nudged pod."""
         self._api = api
         self._cluster = cluster
         self._waiting = cluster.state.waiting
@@ -63,7 +63,7 @@ class Nudger:
         self._unfinished: list[WaitingPod] = []
         """Pods whose search did not end in one turn: others go first."""
         self._missed = False
-        """Whether room may have become free for pods already looked at in this round."""
+        """True if room may have become free for pods already looked at in this round."""
 
     def freed(self) -> None:
         """Call when room may have become free."""
@@ -88,7 +88,9 @@ class Nudger:
         await asyncio.sleep(SETTLING_SECONDS)
 
     async def _nudge(self) -> None:
-        """One turn. Pods that fit nowhere, however many, delay those behind them only by the time to look at each."""
+        """Takes one turn. Pods that fit nowhere, however many, delay those behind them only by the time to look at
+        each.
+        """
         if not self._queue:
             self._begin()
         if not self._queue:
@@ -128,7 +130,7 @@ class Nudger:
             self._begin()
 
     def _has_room(self, pod: WaitingPod) -> bool | None:
-        """Whether the pod fits somewhere. None if more work is needed; False if the pod no longer waits."""
+        """Returns whether the pod fits somewhere. None if more work is needed; False if the pod no longer waits."""
         if not self._waiting.waits(pod.request.uid):
             return False
         # Kept room counts as taken for everything that compares shapes.

@@ -9,7 +9,7 @@ _INT64_MAX = 2**63 - 1
 
 
 class PolicyError(ValueError):
-    """A policy or weight is not valid. `key` is the annotation or flag, `problem` says what to write instead."""
+    """A policy or weight is not valid. `key` is the annotation or flag, `problem` names what to write instead."""
 
     def __init__(self, key: str, problem: str) -> None:
         super().__init__(f"{key}: {problem}")
@@ -27,7 +27,7 @@ class NodePolicy(StrEnum):
 
 
 class SortKey(StrEnum):
-    """What GPUs are ordered by. The GPU that sorts last is tried first."""
+    """The properties by which GPUs are ordered. The GPU that sorts last is tried first."""
 
     SCORE = "score"
     SCORE_DESCENDING = "score descending"
@@ -39,7 +39,7 @@ class SortKey(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuPolicy:
-    """`keys` order the GPUs; `bound_keys` order them if the pod asks to stay on one NUMA node."""
+    """A GPU policy. `keys` order the GPUs; `bound_keys` order them for a pod that has to stay on one NUMA node."""
 
     text: str
     keys: tuple[SortKey, ...]
@@ -105,13 +105,13 @@ def parse_gpu_policy(text: str, key: str = "--gpu-scheduler-policy") -> GpuPolic
 
 
 def alias_warnings(text: str, key: str = "--gpu-scheduler-policy") -> tuple[str, ...]:
-    """One sentence for each word of a GPU policy that is accepted but has another name."""
+    """Returns one sentence for each word of a GPU policy that is accepted but has another name."""
     aliases = ((token, _ALIASES[token]) for token in _tokens(text) if token in _ALIASES)
     return tuple(f"{key}: {token!r} is read as {word!r}; write that" for token, word in aliases)
 
 
 def read_policies(annotations: dict[str, str], node: NodePolicy, gpu: GpuPolicy) -> Policies:
-    """The cluster's policies `node` and `gpu`, overridden by the pod's annotations.
+    """Returns the cluster's policies `node` and `gpu`, overridden by the pod's annotations.
 
     An unknown word does not override and gives a warning. Raises PolicyError for bad weights.
     """

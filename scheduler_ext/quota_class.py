@@ -24,7 +24,7 @@ class QuotaClass(NamedTuple):
     priority_class: str = ""
     """Its name; empty for a pod without one."""
     terminating: bool = False
-    """Whether the pod has a deadline; deletion does not count."""
+    """True if the pod has a deadline; deletion does not count."""
     best_effort: bool = True
     cross_namespace_affinity: bool = False
 
@@ -53,7 +53,7 @@ class Scope:
             raise ScopeError(f"scope {self.name}: operator {self.operator} needs values")
 
     def includes(self, pods: QuotaClass) -> bool:
-        """Whether pods of this class are in it."""
+        """Returns whether pods of this class are in the scope."""
         if self.name == _PRIORITY_CLASS:
             return _OPERATORS[self.operator](pods.priority_class, self.values)
         return _SCOPES[self.name](pods)
@@ -77,12 +77,12 @@ _SCOPES: Mapping[str, Callable[[QuotaClass], bool]] = {
 
 
 def are_in(pods: QuotaClass, scopes: Iterable[Scope]) -> bool:
-    """Whether they are in every scope; without scopes all pods are."""
+    """Returns whether pods of this class are in every scope; without scopes all pods are."""
     return all(scope.includes(pods) for scope in scopes)
 
 
 def quota_class(pod: Pod) -> QuotaClass:
-    """The class by the pod's spec alone: before creation its author may claim any QoS class in the status."""
+    """Returns the class by the pod's spec alone: before creation its author may claim any QoS class in the status."""
     spec = pod.spec
     terminating = spec.active_deadline_seconds is not None and spec.active_deadline_seconds >= 0
     return _one(spec.priority_class_name, terminating, is_best_effort(spec), has_cross_namespace_affinity(spec))
@@ -90,12 +90,14 @@ def quota_class(pod: Pod) -> QuotaClass:
 
 @lru_cache(maxsize=4096)
 def _one(priority_class: str, terminating: bool, best_effort: bool, cross_namespace_affinity: bool) -> QuotaClass:
-    """One object for equal values: every pod that holds GPUs has one."""
+    """Returns one object for equal values: every pod that holds GPUs has one."""
     return QuotaClass(intern(priority_class), terminating, best_effort, cross_namespace_affinity)
 
 
 def is_best_effort(spec: PodSpec) -> bool:
-    """Whether nothing asks for cpu or memory. If they are set for the whole pod, its containers do not count."""
+    """Returns whether the pod requests neither cpu nor memory. If they are set for the whole pod, its containers do not
+    count.
+    """
     if spec.resources is not None and any(_pod_level_names(spec.resources)):
         return not any(_compute_amounts(spec.resources))
     containers = (*spec.init_containers, *spec.containers)
@@ -123,7 +125,7 @@ def _pod_level_names(resources: Resources) -> Iterator[str]:
 
 
 def _compute_amounts(resources: Resources) -> Iterator[bool]:
-    """Tells for each amount of cpu or memory whether it is more than 0. An unreadable one counts as more."""
+    """Yields for each amount of cpu or memory whether it is more than 0. An unreadable one counts as more."""
     for amounts in (resources.requests, resources.limits):
         for name in _COMPUTE:
             if name in amounts:

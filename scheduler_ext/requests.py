@@ -1,4 +1,4 @@
-"""Reads what a pod asks for: GPUs, memory and cores of each container, filters and policies."""
+"""Reads the request of a pod: GPUs, memory and cores of each container, filters and policies."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,9 @@ _INT32_MAX = 2**31 - 1
 MOST_GPU_CONTAINERS = 16
 MOST_GPUS = 256
 MOST_CONTAINERS = 256
-"""Containers of a pod that asks for GPUs, with those that ask for none: each is judged for every kind of node."""
+"""The most containers of a pod that requests GPUs, those without GPUs included: each is judged for every kind
+of node.
+"""
 LONGEST_LIST = 16_384
 """Characters of a comma list of GPU types or UUIDs: about 400 UUIDs."""
 LONGEST_WORDS = 512
@@ -55,12 +57,12 @@ class RequestError(ValueError):
 
 
 class TooMany(RequestError):
-    """The pod asks for more containers or GPUs, or has longer annotations, than one pod may."""
+    """The pod requests GPUs for more containers, or more GPUs, or has longer annotations, than one pod may."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceNames:
-    """Names of the resources that a container may ask for. A quota's keys are `limits.` and the name."""
+    """Names of the resources that a container may request. A quota's keys are `limits.` and the name."""
 
     count: str = keys.RESOURCE_COUNT
     memory: str = keys.RESOURCE_MEMORY
@@ -71,7 +73,7 @@ class ResourceNames:
 
 class ContainerKind(StrEnum):
     INIT = "init"
-    """Ends before the next container starts."""
+    """An init container that ends before the next container starts."""
     SIDECAR = "sidecar"
     """An init container that keeps running beside all later ones."""
     APP = "app"
@@ -83,19 +85,19 @@ class RequestSettings:
 
     names: ResourceNames = field(default_factory=ResourceNames)
     default_memory_mib: int = 0
-    """The memory for containers that ask for none; 0 gives them the whole GPU."""
+    """The memory for containers that request none; 0 gives them the whole GPU."""
     default_cores: int = 0
     memory_factor: int = 1
     node_policy: NodePolicy = NodePolicy.BINPACK
     gpu_policy: GpuPolicy = field(default_factory=lambda: parse_gpu_policy("spread"))
     most_gpu_containers: int = MOST_GPU_CONTAINERS
-    """Containers of one pod that may ask for GPUs, init containers and sidecars included."""
+    """The most containers of one pod that may request GPUs, init containers and sidecars included."""
     usual_pods: tuple[UsualPods, ...] = ()
-    """What policy `fgd` knows of pods before it has seen any."""
+    """The pods that policy `fgd` expects before it has seen any."""
     most_gpus: int = MOST_GPUS
-    """GPUs of one container. 32 GPUs in one machine with seven MIG instances each are fewer."""
+    """The most GPUs of one container. 32 GPUs in one machine with seven MIG instances each are fewer."""
     denies_bypass: bool = True
-    """Whether variables that choose GPUs or lift limits are refused, as the webhook refuses them."""
+    """True if variables that choose GPUs or lift limits are refused, as the webhook refuses them."""
     core_policy: str = DEFAULT_CORE_POLICY
     """The cluster's GPU_CORE_UTILIZATION_POLICY."""
 
@@ -106,10 +108,10 @@ class ContainerNeed:
 
     count: int
     memory_mib: int
-    """0 if only a percentage is asked for."""
+    """The amount is 0 if the container requests only a percentage."""
     memory_percent: int | None
     cores: int
-    """Percent of one GPU as asked for, also above 100: the device score counts it so. 0 means no limit."""
+    """Percent of one GPU as requested, also above 100: the device score counts it so. 0 means no limit."""
     priority: int | None = None
     """The priority for the limits inside the container; it does not affect the choice of GPUs."""
     beside: "tuple[ContainerNeed, ...]" = ()
@@ -121,16 +123,16 @@ class ContainerNeed:
 
     @property
     def is_relative(self) -> bool:
-        """Whether it takes a percentage of a GPU's memory: an absolute amount wins over that."""
+        """Returns whether the container gets a percentage of a GPU's memory: an absolute amount wins over that."""
         return not self.memory_mib and self.memory_percent is not None
 
     @property
     def reserved_cores(self) -> int:
-        """Cores that are taken: at most one GPU."""
+        """Returns the cores that are taken, in percent of a GPU: at most one GPU."""
         return min(self.cores, 100)
 
     def reserved_mib(self, total_mib: int) -> int:
-        """Memory that is taken of a GPU with `total_mib`."""
+        """Returns the MiB that are taken of a GPU with `total_mib`."""
         if self.beside:
             return max(need.reserved_mib(total_mib) for need in self.beside)
         return total_mib * (self.memory_percent or 0) // 100 if self.is_relative else self.memory_mib
@@ -151,7 +153,7 @@ class DeviceFilter:
     """A GPU's mode must occur in this text."""
 
     def allows_type(self, model: str) -> bool:
-        """Whether a GPU of this type may serve the pod."""
+        """Returns whether a GPU of this type may serve the pod."""
         allowed = self._allowed.get(model)
         if allowed is None:
             lower = model.lower()
@@ -162,10 +164,12 @@ class DeviceFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRequest:
-    """`needs` and `kinds` have one entry per container, init containers first. None asks for no GPU."""
+    """The request of a pod. `needs` and `kinds` have one entry per container, init containers first. A need of None is
+    that of a container without GPUs.
+    """
 
     def __hash__(self) -> int:
-        """Hash the pod alone: to hash the whole request takes longer than to compare it once."""
+        """Returns a hash of the pod alone: to hash the whole request takes longer than to compare it once."""
         return hash(self.uid)
 
     pod: str
@@ -178,13 +182,14 @@ class GpuRequest:
     filter: DeviceFilter = field(default_factory=DeviceFilter)
     numa_bound: bool = False
     host: HostAmount = NO_HOST
-    """CPU and memory that the pod asks of its node, if the node policy reads them."""
+    """CPU and memory that the pod requests of its node, if the node policy reads them."""
 
 
 def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
-    """The pod's request; None if no container asks for a GPU. Raises RequestError naming container, key and problem.
+    """Returns the pod's request; None if no container requests a GPU. Raises RequestError with container, key and
+    problem.
 
-    Input sizes are limited, whatever the pod says, so that later work is limited too.
+    Input sizes are limited, whatever is in the pod, so that later work is limited too.
     """
     needs = read_needs(pod.all_containers, settings)
     if not any(needs):
@@ -212,7 +217,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
 
 
 def read_needs(asking: Sequence[Container], settings: RequestSettings) -> tuple[ContainerNeed | None, ...]:
-    """What each container asks for. Raises RequestError, also if a pod asks for more than it may."""
+    """Returns what each container requests. Raises RequestError, also for a pod that requests more than it may."""
     needs: list[ContainerNeed | None] = []
     left, key = settings.most_gpu_containers, settings.names.count
     for container in asking:
@@ -243,12 +248,12 @@ def container_kinds(pod: Pod) -> tuple[ContainerKind, ...]:
 
 
 def pod_key(pod: Pod) -> str:
-    """The UID; `<namespace>/<name>` for a pod without one, written by hand."""
+    """Returns the UID; `<namespace>/<name>` for a pod without one, written by hand."""
     return pod.metadata.uid or f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
 
 
 def gpu_count(container: Container, names: ResourceNames) -> int:
-    """GPUs that the container asks for; 0 if that cannot be read."""
+    """Returns the number of GPUs that the container requests; 0 if that cannot be read."""
     try:
         return _amount(container, names.count) or 0
     except RequestError:
@@ -306,7 +311,7 @@ def _memory_mib(container: Container, key: str, factor: int) -> int:
 
 
 def _percent(container: Container, key: str) -> int | None:
-    """None if unset; 0 counts as unset."""
+    """Returns the percentage; None if unset, for which 0 counts too. Raises RequestError."""
     percent = _amount(container, key)
     if percent is not None and percent > 100:
         raise RequestError(
@@ -316,7 +321,7 @@ def _percent(container: Container, key: str) -> int | None:
 
 
 def _amount(container: Container, key: str) -> int | None:
-    """The limit, or else the request, or else None."""
+    """Returns the limit, or else the request, or else None. Raises RequestError."""
     resources = container.resources
     value = resources.limits.get(key, resources.requests.get(key))
     if value is None:
@@ -331,7 +336,7 @@ def _amount(container: Container, key: str) -> int | None:
 
 
 def check_lengths(annotations: Mapping[str, str]) -> None:
-    """Check the lengths. Raises TooMany for an annotation that would take long to read."""
+    """Raises TooMany for an annotation that would take long to read."""
     for names, longest in ((_LISTS, LONGEST_LIST), (_WORDS, LONGEST_WORDS)):
         for key in names:
             length = len(annotations.get(key, ""))
@@ -340,7 +345,9 @@ def check_lengths(annotations: Mapping[str, str]) -> None:
 
 
 def asks_for_instances(container: Container) -> bool:
-    """Whether it asks for MIG instances by their profile, which kubelet and the daemon give out without a decision."""
+    """Returns whether the container requests MIG instances by their profile, which kubelet and the daemon give out
+    without a decision.
+    """
     limits = container.resources.limits
     return any(name.startswith(MIG_RESOURCE_PREFIX) and str(amount) != "0" for name, amount in limits.items())
 
@@ -370,7 +377,7 @@ def _device_filter(annotations: dict[str, str]) -> DeviceFilter:
 
 
 def _words(text: str) -> tuple[str, ...] | None:
-    """The words of a comma list; None for a blank one, which restricts nothing."""
+    """Returns the words of a comma list; None for a blank one, which restricts nothing."""
     if not text.strip():
         return None
     return tuple(word.strip() for word in text.split(",") if word.strip())

@@ -52,7 +52,7 @@ log = logging.getLogger(__name__)
 PAGE_REST_SECONDS = 10.0
 FLUSH_SECONDS = 2.0
 SHUTDOWN_SECONDS = 5.0
-"""How long a closing listener waits for answers under way."""
+"""The time for which a closing listener waits for answers under way."""
 
 
 class PartFailed(Exception):
@@ -65,18 +65,18 @@ class PortTaken(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applications:
-    """What is served to kube-scheduler, to Prometheus, and to the API server."""
+    """The applications for kube-scheduler, for Prometheus, for the API server and for browsers."""
 
     verbs: Verbs
     metrics: web.Application
     webhook: Callable[[AdmissionSettings], web.Application]
     """Makes the webhook for the API server. It checks quotas against the current decisions."""
     status_page: Callable[[bool], web.Application]
-    """Makes the status page for browsers; with True for those of other hosts, from which it asks a token. From then on
-    the extender looks at its state for the page.
+    """Makes the status page for browsers; with True for those of other hosts, which need a token. From then on the
+    extender looks at its state for the page.
     """
     failed: asyncio.Event
-    """Set when a watch, or another part that must run, has failed: later answers would be outdated."""
+    """The event is set when a watch, or another part that must run, has failed: later answers would be outdated."""
 
 
 @asynccontextmanager
@@ -89,8 +89,8 @@ async def running_extender(
     *,
     files: SentFiles | None = None,
 ) -> AsyncIterator[Applications]:
-    """Run the extender, and finish binds under way at the end. `/readyz` asks `certified`. `files` is where Bindings
-    are written before they are sent.
+    """Runs the extender, and finishes binds under way at the end. `/readyz` needs `certified`. `files` is where
+    Bindings are written before they are sent.
     """
     lease, clock = lease or LeaseSettings(), time.monotonic
     state, metrics = Cluster(requests), ExtenderMetrics()
@@ -277,7 +277,7 @@ async def listening(
 async def _opened(
     port: AbstractAsyncContextManager[tuple[str, int]], address: ListenAddress, flag: str
 ) -> AsyncIterator[str]:
-    """Host and port, as a URL writes them."""
+    """Yields host and port, as a URL writes them. Raises PortTaken."""
     async with AsyncExitStack() as stack:
         try:
             host, number = await stack.enter_async_context(port)

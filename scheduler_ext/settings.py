@@ -28,7 +28,7 @@ class FilterReturns(StrEnum):
 
 
 class MetricsDetail(StrEnum):
-    """Which series a page has. Each value includes those after it."""
+    """The series that a page has. Each value includes those after it."""
 
     PODS = "pods"
     GPUS = "gpus"
@@ -42,17 +42,17 @@ class ServeSettings:
     scheduler_name: str = DEFAULT_SCHEDULER_NAME
     filter_returns: FilterReturns = FilterReturns.ONE
     gpu_preemption: bool = False
-    """Whether we evict pods of lower priority for pods that lack only GPUs."""
+    """True if we evict pods of lower priority for pods that lack only GPUs."""
     readyz_requires_leader: bool = False
     kube_scheduler_healthz: str = ""
-    """URL on this host; empty if kubelet does not ask us whether kube-scheduler is healthy."""
+    """A URL on this host; empty if kubelet does not probe kube-scheduler through us."""
     node_label_selector: str = ""
     """Nodes without these labels are ignored."""
     node_lock_ttl_seconds: float = 300.0
     lock_wait_seconds: float = 18.0
-    """How long a bind waits for a lock that another pod holds."""
+    """The time that a bind waits for a lock that another pod holds."""
     sync_wait_seconds: float = 5.0
-    """How long `/filter` waits for the first lists before it returns an error."""
+    """The time that `/filter` waits for the first lists before it returns an error."""
     bind_deadline_seconds: float = SHORTEST_BIND_DEADLINE_SECONDS
     binding_seconds: float = 5.0
     """After this time an unanswered Binding is sent again, or earlier if the API server has less time. The next leader
@@ -76,5 +76,5 @@ class ServeSettings:
 
 
 def bind_deadline_seconds(lock_wait_seconds: float) -> float:
-    """The deadline of a bind that may wait this long for a lock."""
+    """Returns the deadline in seconds of a bind that may wait this long for a lock."""
     return max(SHORTEST_BIND_DEADLINE_SECONDS, lock_wait_seconds + _WRITING_SECONDS)

@@ -22,14 +22,14 @@ class Turns:
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._waiting: dict[str, deque[_Waiting]] = {}
-        """Those who wait, by namespace; the next one in turn comes first."""
+        """The waiting searches by namespace; the next namespace in turn comes first."""
         self._spent: dict[str, float] = {}
-        """When each namespace has paid off the time of its searches."""
+        """The time at which each namespace has paid off the time of its searches."""
         self._tasks = Tasks()
         self._working: asyncio.Task[None] | None = None
 
     async def take(self, namespace: str, steps: Iterator[None]) -> None:
-        """Wait until the search ends, or the namespace has used up its share.
+        """Waits until the search ends, or the namespace has used up its share.
 
         The first step runs at once: most searches have no other.
         """

@@ -11,13 +11,15 @@ _KIND_PATTERN = r"\s*([0-9]{1,12}(\s+[^\s=;]+=[^\s;]+)*)?\s*"
 USUAL_PODS_PATTERN = f"{_KIND_PATTERN}(;{_KIND_PATTERN})*"
 """The form of kinds of pods, as a regular expression."""
 ANNOTATIONS = (keys.USE_GPU_TYPE, keys.NO_USE_GPU_TYPE, keys.VGPU_MODE, keys.GPU_POLICY)
-"""Annotations that tell kinds of pods apart."""
+"""Annotations by which kinds of pods differ."""
 HOST_RESOURCES = ("cpu", "memory")
 
 
 @dataclass(frozen=True, slots=True)
 class UsualPods:
-    """So many pods of one kind, each with one container. `asks` are its resources, and the annotations of the pod."""
+    """A number of pods of one kind, each with one container. `asks` are its resources, and the annotations of
+    the pod.
+    """
 
     number: int
     asks: tuple[tuple[str, str], ...]
@@ -26,7 +28,7 @@ class UsualPods:
         return " ".join([str(self.number), *(f"{key}={value}" for key, value in self.asks)])
 
     def pod(self) -> Pod:
-        """One of these pods."""
+        """Returns one of these pods."""
         limits: dict[str, str | int | float] = {key: value for key, value in self.asks if key not in ANNOTATIONS}
         annotations = {key: value for key, value in self.asks if key in ANNOTATIONS}
         return Pod(
@@ -36,7 +38,7 @@ class UsualPods:
 
 
 def read_usual_pods(text: str) -> tuple[UsualPods, ...]:
-    """Kinds of pods, such as `70 nvidia.com/gpu=1 cpu=4; 5 nvidia.com/gpu=8`. Raises ValueError."""
+    """Returns kinds of pods, such as `70 nvidia.com/gpu=1 cpu=4; 5 nvidia.com/gpu=8`. Raises ValueError."""
     kinds = [part.split() for part in text.split(";") if part.strip()]
     if len(kinds) > MOST_KINDS:
         raise ValueError(f"{len(kinds)} kinds are more than {MOST_KINDS}")

@@ -1,4 +1,4 @@
-"""Serves the admission webhook over HTTPS, as the API server speaks it (edge)."""
+"""Serves the admission webhook over HTTPS, in the form that the API server sends and expects (edge)."""
 
 import asyncio
 import logging
@@ -29,7 +29,7 @@ from scheduler_ext.quota_class import QuotaClass, quota_class
 
 log = logging.getLogger(__name__)
 log_of_callers = logging.getLogger(f"{__name__}.callers")
-"""For what callers send: the API server, and anybody who reaches the port."""
+"""The log for what callers send: the API server, and anybody who reaches the port."""
 log_of_callers.addFilter(RateLimit(at_once=20))
 
 LARGEST_BODY_BYTES = 1024 * 1024
@@ -41,7 +41,7 @@ class Certificate(Protocol):
     """Keeps the certificate of a listener current."""
 
     async def refresh(self) -> float:
-        """Check once. Returns the seconds until the next check. Raises nothing that a later check could resolve."""
+        """Checks once. Returns the seconds until the next check. Raises nothing that a later check could resolve."""
 
 
 class Webhook:
@@ -116,7 +116,7 @@ async def _refreshed(certificate: Certificate) -> float:
 
 
 async def _body(request: web.Request) -> bytes:
-    """The request's body. Raises AdmissionError."""
+    """Returns the request's body. Raises AdmissionError."""
     try:
         body = await request.read()
     except (web.RequestPayloadError, ConnectionError) as error:

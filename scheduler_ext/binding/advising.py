@@ -22,7 +22,7 @@ NODES_A_STEP = 200
 
 
 def rank(index: NodeIndex, ledger: Ledger, request: GpuRequest, node_names: Sequence[str]) -> list[HostPriority]:
-    """Each node's score, as `/prioritize` answers, for a pod for which `index` is prepared.
+    """Returns each node's score, as `/prioritize` answers, for a pod for which `index` is prepared.
 
     The pod's own reservations count as free.
     """
@@ -33,7 +33,9 @@ def rank(index: NodeIndex, ledger: Ledger, request: GpuRequest, node_names: Sequ
 
 
 def rank_without_gpus(index: NodeIndex, host: HostAmount, node_names: Sequence[str]) -> Search[list[HostPriority]]:
-    """Scores for a pod that takes this much CPU and memory of its node, and no GPU: what it leaves for GPU pods."""
+    """Returns scores for a pod that takes this much CPU and memory of its node, and no GPU: the more GPUs a node keeps
+    usable, the higher.
+    """
     levels: dict[str, int] = {}
     for start in range(0, len(node_names), NODES_A_STEP):
         levels |= index.without_gpus(host, node_names[start : start + NODES_A_STEP])
@@ -43,7 +45,7 @@ def rank_without_gpus(index: NodeIndex, host: HostAmount, node_names: Sequence[s
 
 
 def rank_simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> list[HostPriority]:
-    """Scores as if nothing ran on the nodes."""
+    """Returns the scores that the nodes would have if nothing ran on them."""
     fitting = preferences(request.policies.node, _simulated(request, nodes, settings))
     return _scored(fitting, [node.metadata.name for node in nodes])
 
@@ -59,9 +61,10 @@ def preempt(
     proposed: NodeVictims,
     effort: Effort,
 ) -> Search[NodeVictims | None]:
-    """Pods to evict from the node so that the pod gets its GPUs. None if that does not help or no eviction is needed.
+    """Returns the pods to evict from the node so that the pod gets its GPUs; None if that does not help or no eviction
+    is needed.
 
-    `holders` are the node's pods that ask for GPUs. kube-scheduler has already counted what budgets lose by pods
+    `holders` are the node's pods that request GPUs. kube-scheduler has already counted what budgets lose by pods
     without GPUs. `effort` counts the work.
     """
     look = EvictionTrial(ledger, request, priority, node, effort)
@@ -76,7 +79,7 @@ def preempt(
 
 
 def holders(facts: Facts, node: str) -> list[GpuHolder]:
-    """The node's pods that ask for GPUs."""
+    """Returns the node's pods that request GPUs and have not ended."""
     return [
         GpuHolder(
             uid=pod.uid,
@@ -103,6 +106,6 @@ def _simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSett
 
 
 def _scored(fitting: Mapping[str, Preference], node_names: Sequence[str]) -> list[HostPriority]:
-    """Nodes that do not fit get 0."""
+    """Returns the score of each node; 0 for a node that does not fit."""
     scores = priorities(fitting.values())
     return [HostPriority(name, scores.get(name, 0)) for name in node_names]

@@ -74,13 +74,13 @@ class Attempts:
         self._numbers = count(1) if numbers is None else numbers
 
     def begin(self, pod: PodName, uid: str, node: str) -> Attempt:
-        """The attempt at the bind that kube-scheduler asks for."""
+        """Returns a new attempt, for a bind that kube-scheduler requests."""
         self._apply(events.TimePassed())
         unanswered = self._ledger.sent_to(uid) == node
         return Attempt(number=next(self._numbers), pod=pod, uid=uid, node=node, unanswered=unanswered)
 
     def left_behind(self, sent: Sent) -> Attempt:
-        """The attempt of the previous process, which sent this."""
+        """Returns the attempt of the previous process that sent this Binding."""
         return Attempt(
             number=next(self._numbers),
             pod=sent.pod,
@@ -92,7 +92,9 @@ class Attempts:
         )
 
     def recovered(self, attempt: Attempt, pod: Pod | None) -> Progress:
-        """An attempt of the previous process, once the pod was read. None if it is not there."""
+        """Continues an attempt of the previous process, once its pod was read. `pod` is None if there is none of its
+        name.
+        """
         try:
             pod = alive(attempt, pod)
         except BindRefused:
@@ -103,8 +105,8 @@ class Attempts:
         return self.after(attempt, Event.NOT_BOUND)
 
     def forget_sent(self) -> None:
-        """Another process has had the turn to write Bindings. So nothing that was sent from here can be carried out any
-        more, and its GPUs may have been given to other pods.
+        """Drops the reservations of everything that was sent from here. Another process has had the turn to write
+        Bindings, so nothing of it can be carried out any more, and its GPUs may have been given to other pods.
         """
         if self._files is not None:
             self._files.clear()
@@ -114,7 +116,7 @@ class Attempts:
                 self._apply(events.Dropped(uid))
 
     def after(self, attempt: Attempt, event: Event) -> Progress:
-        """Take the attempt one step further."""
+        """Takes the attempt one step further."""
         attempt, effects = step(attempt, event)
         self._apply(events.BindStep(attempt.uid, f"its bind to node {attempt.node}: {event}, now {attempt.state}"))
         for effect in effects:
@@ -143,7 +145,9 @@ class Attempts:
         return self._settings.held_until(self._monotonic(), lease_seconds)
 
     def _not_held(self, attempt: Attempt) -> str:
-        """Unless the GPUs are reserved or bound, others may get them before the watch shows the pod."""
+        """Returns why the Binding may not be sent; empty if it may. Unless the GPUs are reserved or bound, others may
+        get them before the watch shows the pod.
+        """
         known = self._state.facts.pod(attempt.pod)
         is_bound = known is not None and known.uid == attempt.uid and known.node == attempt.node
         if attempt.shares is None or is_bound or self._has_reservation(attempt):
@@ -151,7 +155,9 @@ class Attempts:
         return "its reservation ended before its Binding was sent"
 
     def _not_written(self, attempt: Attempt) -> str:
-        """Written first: if this process is killed, the next one knows of the Binding."""
+        """Writes the Binding to its file, before it is sent: if this process is killed, the next one knows of it.
+        Returns the problem; empty without one.
+        """
         if self._files is None or attempt.shares is None:
             return ""
         try:
@@ -165,6 +171,6 @@ class Attempts:
         return reservation is not None and reservation.node == attempt.node
 
     def _is_tied_to_another(self, attempt: Attempt) -> bool:
-        """Whether another attempt wrote the file: its Binding may still be carried out."""
+        """Returns whether another attempt wrote the file: its Binding may still be carried out."""
         reservation = self._ledger.reservation(attempt.uid)
         return reservation is not None and reservation.sent_by not in (0, attempt.number)

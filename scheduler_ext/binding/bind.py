@@ -50,14 +50,14 @@ class Binder:
             files=files,
         )
         self._left = list(files.left) if files is not None else []
-        """What the previous process sent and may still be carried out."""
+        """Bindings that the previous process sent and that may still be carried out."""
         self._runs: dict[PodName, Run] = {}
         """Binds that kube-scheduler waits for."""
         self._binds, self._looks = Tasks(), Tasks()
 
     async def bind(self, args: BindingArgs) -> str:
-        """Bind the pod. Returns an empty text when it is bound, else one sentence. A repeated call joins the
-        first one.
+        """Binds the pod. Returns an empty text when it is bound, else one sentence. A repeated call joins the first
+        one.
         """
         pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
         run = self._runs.get(pod)
@@ -72,7 +72,9 @@ class Binder:
         return pod in self._runs
 
     async def drop_reservations(self) -> None:
-        """Drop them once the binds under way have finished, except those whose Binding may still be carried out."""
+        """Drops reservations once the binds under way have finished, except those whose Binding may still be carried
+        out.
+        """
         await self._answered()
         self._cluster.apply(LeadershipGained())
 
@@ -90,7 +92,9 @@ class Binder:
                 await asyncio.sleep(RETRY_SECONDS)
 
     def forget_sent(self) -> None:
-        """Another process has had the turn to write Bindings since anything was sent from here."""
+        """Forgets every Binding: another process has had the turn to write Bindings since anything was sent
+        from here.
+        """
         self._left.clear()
         self._attempts.forget_sent()
 
@@ -103,7 +107,7 @@ class Binder:
         await self._binds.end(self._settings.bind_deadline_seconds)
 
     async def _answered(self) -> None:
-        # Who gives up waiting takes no answer from kube-scheduler, as `gather` would.
+        # A caller that gives up waiting leaves kube-scheduler its answer; with `gather` it would cancel it.
         if answers := [run.answer for run in self._runs.values()]:
             await asyncio.wait(answers)
 
@@ -122,13 +126,15 @@ class Binder:
                     self._break_off(run)
 
     def _break_off(self, run: Run) -> None:
-        """kube-scheduler has its answer all the same, and the node its lock; the GPUs are held until the lease ends."""
+        """Answers kube-scheduler and gives the node its lock back. The GPUs are held until the lease ends."""
         run.answer.set_result(self._failure(run))
         if run.attempt.locked:
             self._perform(run, Effect.UNLOCK)
 
     def _step(self, run: Run, event: Event) -> Effect | None:
-        """Do what is immediate. Return the question that leads to the bind's next event."""
+        """Performs what is immediate. Returns the question that leads to the bind's next event; None at the end of the
+        bind.
+        """
         return self._go_on(run, self._attempts.after(run.attempt, event))
 
     def _go_on(self, run: Run, progress: Progress) -> Effect | None:
@@ -158,7 +164,9 @@ class Binder:
                 self._looks.begin(self._settle(run))
 
     async def _unlock(self, attempt: Attempt, turn: AsyncExitStack) -> None:
-        """Before the next turn on the node: the pod's own next bind would take the lock for its own, and lose it."""
+        """Removes the lock before the next turn on the node: the pod's own next bind would take the lock for its own,
+        and lose it.
+        """
         async with turn:
             await self._questions.unlock(attempt)
 

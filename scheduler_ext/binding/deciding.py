@@ -21,7 +21,9 @@ class Void(BindRefused):
 
 
 def shown(facts: Facts, attempt: Attempt) -> Event | None:
-    """The event if the watch shows that the pod has a node. Raises Void if it is another one."""
+    """Returns the event if the watch shows that the pod has the node; None if it shows none. Raises Void if it is
+    another node.
+    """
     known = facts.pod(attempt.pod)
     if known is None or not known.node or known.uid != attempt.uid:
         return None
@@ -29,7 +31,9 @@ def shown(facts: Facts, attempt: Attempt) -> Event | None:
 
 
 def alive(attempt: Attempt, pod: Pod | None) -> Pod:
-    """The pod that was read; None if it is not there. Raises BindRefused if it cannot be bound."""
+    """Returns the pod that was read; `pod` is None if there is none of its name. Raises BindRefused if it cannot be
+    bound.
+    """
     if pod is None:
         raise Void("the pod is gone")
     if attempt.uid and pod.metadata.uid != attempt.uid:
@@ -40,21 +44,21 @@ def alive(attempt: Attempt, pod: Pod | None) -> Pod:
 
 
 def has_node(attempt: Attempt, node: str) -> Event:
-    """The event for a pod that has this node. Raises Void if the attempt has another one."""
+    """Returns the event for a pod that has this node. Raises Void if the attempt has another one."""
     if node != attempt.node:
         raise Void(f"it is already bound to node {node}")
     return Event.HAS_NODE
 
 
 def is_open(ledger: Ledger, attempt: Attempt) -> bool:
-    """Whether the reservation is still held for what this attempt sent, and for nothing later."""
+    """Returns whether the reservation is still held for what this attempt sent, and for nothing later."""
     reservation = ledger.reservation(attempt.uid)
     return reservation is not None and reservation.sent_by == attempt.number
 
 
 def outcome(ledger: Ledger, attempt: Attempt, pod: Pod | None, *, is_binding: bool) -> Event:
-    """The outcome of a Binding that can no longer be carried out, by the pod that was read. `is_binding` tells whether
-    another bind of the pod has begun.
+    """Returns the outcome of a Binding that can no longer be carried out, by the pod that was read. `is_binding` is
+    true if another bind of the pod has begun.
     """
     if pod is not None and pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
         # The watch will show it; until then it is held from memory.
@@ -66,14 +70,18 @@ def outcome(ledger: Ledger, attempt: Attempt, pod: Pod | None, *, is_binding: bo
 
 
 def reserved(cluster: Cluster, uid: str, node: str, *, now: float, until: float) -> PodShares | None:
-    """What `/filter` decided for this node; it is held until then."""
+    """Returns what `/filter` decided for this node, and holds it until `until`, in monotonic seconds; None without a
+    decision.
+    """
     cluster.apply(NodeChosen(uid, node, until), now)
     reservation = cluster.ledger.reservation(uid)
     return None if reservation is None else reservation.on(node)
 
 
 def decide_again(cluster: Cluster, pod: Pod, uid: str, node: str, *, now: float, until: float) -> PodShares | None:
-    """Decide for this one node and reserve. None for a pod without GPUs. Raises BindRefused if it no longer fits."""
+    """Decides for this one node and reserves. Returns None for a pod without GPUs. Raises BindRefused if it no longer
+    fits.
+    """
     try:
         request = read_request(pod, cluster.requests)
     except RequestError as error:

@@ -33,8 +33,8 @@ class Filtered:
     """An answer to `/filter`. `choice` is the decision behind it, if it was taken on live nodes; `asked` is their
     number.
 
-    `offers` means that kube-scheduler chooses among the nodes that fit. `told` is for the pod's events besides the
-    choice.
+    `offers` means that kube-scheduler chooses among the nodes that fit. `told` are notices for the pod's events besides
+    the choice.
     """
 
     result: FilterResult
@@ -44,7 +44,7 @@ class Filtered:
     told: tuple[Notice, ...] = ()
 
     def notices(self) -> tuple[Notice, ...]:
-        """Notices for the pod's events. They are made on request, and describe the state at that time."""
+        """Returns notices for the pod's events. They are made on request, and describe the state at that time."""
         choice = self.choice
         if choice is None or (self.offers and choice.node is not None):
             return self.told
@@ -54,24 +54,26 @@ class Filtered:
 
 
 def passed_through(args: ExtenderArgs) -> Filtered:
-    """All nodes, for a pod that asks for no GPU."""
+    """Returns all nodes, for a pod that requests no GPU."""
     return Filtered(result=FilterResult(node_names=args.node_names, nodes=args.nodes))
 
 
 def refused(problem: str) -> Filtered:
-    """No node can be named; kube-scheduler tries again later."""
+    """Returns an answer without a node, as an error; kube-scheduler tries again later."""
     return Filtered(result=FilterResult(error=problem), told=(_failure(problem),))
 
 
 def kept(node: str, node_names: Sequence[str]) -> Filtered:
-    """Answers for a pod whose Binding to the node was sent: on another node its GPUs would be lost to others."""
+    """Returns the answer for a pod whose Binding to the node was sent: on another node its GPUs would be lost to
+    others.
+    """
     if node not in node_names:
         return refused(f"the pod's Binding to node {node} may have been written already")
     return Filtered(result=FilterResult(node_names=[node]))
 
 
 def unresolvable(problem: str, args: ExtenderArgs) -> Filtered:
-    """No node will ever fit the pod as it is written: it waits until it is changed.
+    """Returns the answer for a pod that no node will ever fit as it is written: it waits until it is changed.
 
     An error would make kube-scheduler try again and again. If each node refuses the pod, it waits until something
     changes (determineSchedulingHintForInFlightPod of its queue).
@@ -93,7 +95,7 @@ def reserve(
     most: int = 1,
     prepared: bool = False,
 ) -> Filtered:
-    """Decide among `node_names`; the result replaces the pod's reservations.
+    """Decides among `node_names`; the result replaces the pod's reservations.
 
     The best `most` of the nodes that fit are offered. The pod's GPUs are reserved on each until its bind names one.
     Nothing is awaited between the decision and the reservation, so two pods never get the same share.
@@ -131,7 +133,8 @@ def reserve(
 
 
 def _lost_member(index: NodeIndex, cluster: Cluster, pod: Pod, *, now: float, until: float) -> str:
-    """Reserve again for waiting members whose lease has ended; return one that can no longer get its GPUs.
+    """Reserves again for waiting members whose lease has ended. Returns the name of one that can no longer get its
+    GPUs; empty if all have theirs.
 
     Otherwise kube-scheduler would bind the group without that member.
     """
@@ -153,7 +156,9 @@ def _chosen(
     now: float,
     prepared: bool,
 ) -> NodeChoice:
-    """A node where room is kept for the pod, else the best node. If it fits nowhere: room kept for lower priorities."""
+    """Returns a node where room is kept for the pod, else the best node. If it fits nowhere, room kept for lower
+    priorities is given up for it.
+    """
     own = in_its_own(cluster.ledger, request, priority, node_names)
     if own is not None:
         return choice_of(own)
@@ -168,7 +173,7 @@ def _chosen(
 
 
 def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> FilterResult:
-    """All given nodes that would fit if nothing ran on them. Reserves nothing."""
+    """Returns all given nodes that would fit if nothing ran on them. Reserves nothing."""
     ledger = Ledger(settings)
     ledger.replace_nodes(nodes)
     decision = decide(request, ledger.snapshot(), [node.metadata.name for node in nodes])
@@ -180,7 +185,9 @@ def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettin
 
 
 def _nowhere(request: GpuRequest, choice: NodeChoice, asked: int) -> Filtered:
-    """Names separately the nodes on which evicting other pods would not help."""
+    """Returns the answer without a node. It has the nodes on which evicting other pods would not help apart from the
+    others.
+    """
     result = FilterResult(error=choice.error)
     if not choice.error:
         result = FilterResult(failed_nodes=choice.failed, failed_and_unresolvable_nodes=choice.unresolvable)
@@ -212,7 +219,7 @@ def _fits(choice: NodeChoice, asked: int) -> Notice:
 
 
 def _no_node(choice: NodeChoice, asked: int) -> Notice:
-    """One line with the summary and the number of nodes for each reason: one event a minute is enough."""
+    """Returns one line with the summary and the number of nodes for each reason: one event a minute is enough."""
     nodes: dict[str, list[str]] = {}
     for lasting, reasons in ((False, choice.failed), (True, choice.unresolvable)):
         words = {answer: ", ".join(words_of(answer, lasting=lasting)) for answer in set(reasons.values())}
@@ -227,6 +234,6 @@ def _no_node(choice: NodeChoice, asked: int) -> Notice:
 
 
 def _first(names: Sequence[str]) -> str:
-    """All names if they are few, else the first ones."""
+    """Returns all names if they are few, else the first ones."""
     first = nsmallest(_MOST_NAMED, names)
     return ",".join([*first, "…"] if len(names) > len(first) else first)

@@ -21,7 +21,7 @@ class LiveCluster:
         self.state = state
         self.monotonic = monotonic
         self.freed: Callable[[], None] = lambda: None
-        """Called when there may be room for more pods."""
+        """The function to call when there may be room for more pods."""
         self.tell = tell
         self._waiting: dict[str | PodName, WeakSet[asyncio.Event]] = {}
         """Tasks that wait for a change, by the node's or pod's name."""
@@ -32,7 +32,7 @@ class LiveCluster:
             self._perform(effect, now)
 
     def next_change(self, *names: str | PodName | None) -> asyncio.Event:
-        """Set at the first change of one of these nodes and pods after this call."""
+        """Returns an event that is set at the first change of one of these nodes and pods after this call."""
         event = asyncio.Event()
         for name in names:
             if name is not None:

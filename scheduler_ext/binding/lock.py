@@ -19,22 +19,24 @@ class Owner(Enum):
     """The state of the pod that a lock names."""
 
     OURSELVES = "ourselves"
-    """It is the same pod, not an earlier one of the same name. It takes its lock again: the watch may not have shown
-    the release yet.
+    """The same pod, not an earlier one of the same name. It takes its lock again: the watch may not have shown the
+    release yet.
     """
     WAITING = "waiting"
-    """It does not have its devices yet, or the node's daemon, which is HAMi's, has not removed the lock yet."""
+    """A pod that does not have its devices yet, or whose lock the node's daemon, which is HAMi's, has not
+    removed yet.
+    """
     SERVED = "served"
-    """Bound to the node, and its bind phase is success or failed."""
+    """A pod that is bound to the node, with the bind phase success or failed."""
     ELSEWHERE = "elsewhere"
-    """Bound to another node."""
+    """A pod that is bound to another node."""
     GONE = "gone"
-    """Deleted, or its containers have ended."""
+    """A pod that was deleted, or whose containers have ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Take:
-    """Write `value` over the lock that was seen."""
+    """The pod may take the lock: it writes `value` over the lock that was seen."""
 
     value: str
 
@@ -48,7 +50,7 @@ class Wait:
 
 
 def owner_state(pod: PodFacts | None, node: str, *, served_by_hami: bool) -> Owner:
-    """What a lock on `node` that names this pod still means. None if the pod does not exist.
+    """Returns the state of the pod that a lock on `node` names. `pod` is None if it does not exist.
 
     HAMi's daemon writes that the pod is served, and removes the lock after that; 2.4's removes whatever lock is there
     by then (pkg/util/nodelock, ReleaseNodeLock). So the next pod must not take it earlier.
@@ -63,7 +65,7 @@ def owner_state(pod: PodFacts | None, node: str, *, served_by_hami: bool) -> Own
 
 
 def owner_of(value: str) -> PodName | None:
-    """The pod that a lock names. None for an unreadable value or one without an owner."""
+    """Returns the pod that a lock names; None for an unreadable value or one without an owner."""
     lock = _read(value)
     return PodName(namespace=lock.namespace, name=lock.pod) if lock and lock.pod else None
 
@@ -71,7 +73,7 @@ def owner_of(value: str) -> PodName | None:
 def judge(
     value: str, pod: PodName, owner: Owner, *, first_seen: datetime, now: datetime, ttl: timedelta
 ) -> Take | Wait:
-    """Whether `pod` may take a node whose lock annotation reads `value` (empty: no lock).
+    """Returns whether `pod` may take a node whose lock annotation reads `value` (empty: no lock).
 
     `owner` is the state of the pod that the lock names, and is ignored if it names none. `first_seen` is when we first
     saw this value.
@@ -93,7 +95,9 @@ def judge(
 
 
 def is_held_by(value: str, remembered_uid: str, pod: PodName, uid: str) -> bool:
-    """Whether this very pod has the lock. `remembered_uid` is written beside the lock; HAMi's locks have none."""
+    """Returns whether this very pod has the lock. `remembered_uid` is written beside the lock; HAMi's locks
+    have none.
+    """
     return owner_of(value) == pod and remembered_uid in ("", uid)
 
 

@@ -38,7 +38,7 @@ class NodeLocks:
     async def take(
         self, node: str, pod: PodName, uid: str, waiting: Callable[[str], None], *, give_up_at: datetime
     ) -> None:
-        """Wait until this pod has the node's lock; `waiting` gets each reason to wait.
+        """Waits until this pod has the node's lock; `waiting` gets each reason to wait.
 
         Raises LockBusy, NodeUnknown, ApiError or ApiUnreachable.
         """
@@ -64,7 +64,7 @@ class NodeLocks:
                 facts = self._cluster.state.facts.node(node)
 
     async def release(self, node: str, pod: PodName, uid: str) -> bool:
-        """Remove the lock if it is this pod's. False if the node has changed meanwhile.
+        """Removes the lock if it is this pod's. Returns False if the node has changed meanwhile.
 
         Raises ApiError or ApiUnreachable.
         """
@@ -116,7 +116,9 @@ class NodeLocks:
         return at
 
     async def _write(self, node: str, value: str | None, beside: str | None, resource_version: str) -> bool:
-        """False if the node has changed since `resource_version`."""
+        """Writes the lock's annotations. Returns False if the node has changed since `resource_version`. Raises
+        NodeUnknown.
+        """
         annotations = {NODE_LOCK: value, NODE_LOCK_UID: beside}
         metadata = {"annotations": annotations, "resourceVersion": resource_version}
         try:

@@ -1,8 +1,8 @@
-"""Keeps GPUs that were freed for a pod until kube-scheduler asks about it again.
+"""Keeps GPUs that were freed for a pod until kube-scheduler tries the pod again.
 
-A pod for which others are evicted waits until those have ended, and kube-scheduler asks about it only then. What
-becomes free meanwhile is kept from pods of the same or a lower priority. All of it is kept while the victims end, and
-for a short time once the pod fits.
+A pod for which others are evicted waits until those have ended; kube-scheduler tries it only then. What becomes free
+meanwhile is kept from pods of the same or a lower priority. All of it is kept while the victims end, and for a short
+time once the pod fits.
 """
 
 from collections.abc import Iterable
@@ -19,10 +19,10 @@ from scheduler_ext.decide.preempt import EvictionTrial, finished, placed, victim
 from scheduler_ext.requests import RequestError, read_request
 
 LONGEST_SECONDS = 3600.0
-"""How long room is kept at most, for victims that end slowly."""
+"""The longest time for which room is kept, for victims that end slowly."""
 TAKEN_SECONDS = 120.0
-"""How long room is kept once the pod fits. kube-scheduler asks again within seconds, because the end of a pod wakes
-waiting ones.
+"""The time for which room is kept once the pod fits. kube-scheduler tries it within seconds, because the end of a pod
+wakes waiting ones.
 """
 MOST_KEPT = 200
 """Pods for which room is kept at the same time; further ones get none."""
@@ -33,9 +33,9 @@ MOST_LOOKED_AT = 20
 
 
 def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now: float) -> bool:
-    """Keep the room that the pod gets on the node once these pods, and those leaving anyway, are gone.
+    """Keeps the room that the pod gets on the node once these pods, and those leaving anyway, are gone.
 
-    False if it gets none, or if room is kept for too many pods.
+    Returns False if the pod gets none, or if room is kept for too many pods.
     """
     request, node, priority = nomination.request, nomination.node, nomination.priority
     cluster.apply(RoomWanted(nomination), now)
@@ -53,7 +53,7 @@ def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now
 
 
 def keep_room_for(cluster: Cluster, pod: Pod, node: str, now: float) -> None:
-    """Keep room after kube-scheduler nominated the pod for the node. The victims are those of our last answer; after a
+    """Keeps room after kube-scheduler nominated the pod for the node. The victims are those of our last answer; after a
     restart they are computed again.
     """
     try:
@@ -75,9 +75,9 @@ def keep_room_for(cluster: Cluster, pod: Pod, node: str, now: float) -> None:
 
 
 def shorten_taken_rooms(cluster: Cluster, start: int, now: float) -> int:
-    """Keep room for only a short time more once its pod fits in it.
+    """Keeps room for only a short time more once its pod fits in it.
 
-    Looks at `MOST_LOOKED_AT` pods from number `start` on. Returns the number to continue with.
+    It looks at `MOST_LOOKED_AT` pods from number `start` on. Returns the number to continue with.
     """
     cluster.apply(TimePassed(), now)
     uids = cluster.ledger.kept().uids()

@@ -1,7 +1,7 @@
 """Evicts pods of lower priority for a pod that lacks only GPUs, where kube-scheduler cannot.
 
 kube-scheduler looks for victims with its own filters only. These know no GPU memory and pass without any victim, so it
-gives up before it asks an extender. All evictions use the Eviction API, so no budget is overridden.
+gives up before it calls an extender. All evictions use the Eviction API, so no budget is overridden.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TURN_SECONDS = 1.0
-"""One pod is served at a time."""
+"""The time between two turns; each serves one pod."""
 MOST_PODS = 100
 """Pods remembered; beyond this the most important ones."""
 MOST_NODES = 100
@@ -45,9 +45,11 @@ LONGEST_PAUSE_SECONDS = 300.0
 AFTER_EVICTING_SECONDS = 600.0
 """A pod that did not take its room waits for something that we do not know."""
 SPARED_SECONDS = 300.0
-"""How long a pod is left alone after the API server refused its eviction."""
+"""The time for which a pod is left alone after the API server refused its eviction."""
 FORGOTTEN_SECONDS = 900.0
-"""When a pod is forgotten, like a waiting one: kube-scheduler asks about a pod at least every five minutes."""
+"""The time after which a pod is forgotten, like a waiting one: kube-scheduler tries a pod at least every five
+minutes.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +73,7 @@ class Refused:
 
 
 class Preempting:
-    """`serving` says whether we evict at all; kept room is managed in any case."""
+    """Evicts pods for others, if `serving` is true; kept room is managed in any case."""
 
     def __init__(
         self,
@@ -82,7 +84,7 @@ class Preempting:
         forbidden: Callable[[], str],
         serving: bool,
     ) -> None:
-        """`forbidden` says why no decision is possible here; empty if one is."""
+        """`forbidden` returns why no decision is possible here; empty if one is."""
         self._api = api
         self._live = cluster
         self._cluster = cluster.state
@@ -92,12 +94,14 @@ class Preempting:
         self._monotonic = cluster.monotonic
         self._pods: dict[str, Refused] = {}
         self._spared: dict[str, float] = {}
-        """Until when, by UID."""
+        """The end of the time for which each pod is left alone, by UID."""
         self._looked_at = 0
         """Pods whose rooms were looked at in this round."""
 
     def refused(self, pod: Pod, request: GpuRequest, nodes: Iterable[str]) -> None:
-        """No node has room; on these, evicting pods may help. No pod is evicted for one member of a group."""
+        """Records that no node has room for the pod; on these nodes evictions may help. No pod is evicted for one
+        member of a group.
+        """
         if not self._serving or pod.spec.preemption_policy == "Never" or group_of(pod):
             return
         now, priority, known = self._monotonic(), pod.spec.priority or 0, self._pods.pop(request.uid, None)
@@ -113,7 +117,6 @@ class Preempting:
         )
 
     async def run(self) -> None:
-        """Run until cancelled."""
         while True:
             await asyncio.sleep(TURN_SECONDS)
             self._looked_at = shorten_taken_rooms(self._cluster, self._looked_at, self._monotonic())
@@ -134,7 +137,9 @@ class Preempting:
             await self._serve(min(due, key=lambda pod: (-pod.priority, pod.since)))
 
     def _waits(self, pod: Refused) -> bool:
-        """Also with a reservation: if that fails, no new evictions may begin before their time."""
+        """Returns whether the pod waits, also with a reservation: if that fails, no new evictions may begin before
+        their time.
+        """
         facts = self._cluster.facts.pod(pod.name)
         return facts is not None and facts.uid == pod.request.uid and not facts.node and not facts.leaving
 
@@ -150,7 +155,7 @@ class Preempting:
             return
         for _ in self._index.prepare(pod.request, pod.nodes, every=True):
             await asyncio.sleep(0)
-        # If it fits without any eviction, kube-scheduler only has to ask again.
+        # A pod that fits without any eviction only has to be tried again by kube-scheduler.
         if not self._index.fits_nowhere(pod.request, pod.nodes, prepared=True):
             return
         best = await self._best(pod)
@@ -183,7 +188,7 @@ class Preempting:
         return await giving_way(within(search, effort, MOST_EFFORT))
 
     def _still_helps(self, pod: Refused, chosen: Plan) -> bool:
-        """Whether the plan still helps: the search paused, and the cluster may have changed."""
+        """Returns whether the plan still helps: the search paused, and the cluster may have changed."""
         there = {holder.uid: holder for holder in holders(self._cluster.facts, chosen.node)}
         leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)
         ledger = self._cluster.ledger
@@ -198,7 +203,9 @@ class Preempting:
         )
 
     async def _carry_out(self, pod: Refused, chosen: Plan) -> None:
-        """The room is kept before the first eviction, so that nothing that becomes free is lost."""
+        """Evicts the pods of the plan. The room is kept before the first eviction, so that nothing that becomes free is
+        lost.
+        """
         uid, node = pod.request.uid, chosen.node
         nomination = Nomination(request=pod.request, priority=pod.priority, node=node, ours=True)
         if not keep_room(self._cluster, nomination, [victim.uid for victim in chosen.victims], self._monotonic()):
@@ -218,7 +225,9 @@ class Preempting:
         self._live.tell(_reference(pod.name, uid), Notice(reason="Preempting", message=message, warning=False))
 
     async def _evict(self, pod: Refused, chosen: Plan) -> str:
-        """Why not all of them are evicted; empty if they are. All are checked first, so that no eviction is useless."""
+        """Returns why not all of them are evicted; empty if they are. All are checked first, so that no eviction is
+        useless.
+        """
         for dry_run in (True, False):
             for victim in chosen.victims:
                 problem = self._forbidden() or self._needless(pod) or await self._evict_one(victim, dry_run=dry_run)
@@ -231,7 +240,9 @@ class Preempting:
         return ""
 
     def _needless(self, pod: Refused) -> str:
-        """Why more evictions would be useless: much may happen while the API server answers."""
+        """Returns why more evictions would be useless; empty if they would not. Much may happen while the API server
+        answers.
+        """
         if self._cluster.ledger.reservation(pod.request.uid) is not None:
             return "it has its GPUs elsewhere by now"
         if self._cluster.ledger.kept().get(pod.request.uid) is None:
@@ -242,7 +253,7 @@ class Preempting:
         try:
             await self._api.evict(victim.name, victim.namespace, victim.uid, dry_run=dry_run)
         except (NotFound, Conflict):
-            # Gone, or created again under its name.
+            # The pod is gone, or was created again under its name.
             return ""
         except ApiError as error:
             self._spared[victim.uid] = self._monotonic() + SPARED_SECONDS
@@ -259,7 +270,7 @@ class Preempting:
 
 
 async def giving_way(search: Search[T]) -> T:
-    """The search's result. Between its steps others get their answers."""
+    """Returns the search's result. Between its steps others get their answers."""
     while True:
         try:
             next(search)
@@ -269,7 +280,7 @@ async def giving_way(search: Search[T]) -> T:
 
 
 def _from(nodes: tuple[str, ...], start: int) -> tuple[str, ...]:
-    """All of them, from `start` around."""
+    """Returns all of the nodes, beginning with number `start`."""
     return nodes[start:] + nodes[:start]
 
 

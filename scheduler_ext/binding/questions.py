@@ -1,4 +1,4 @@
-"""Asks what a bind needs to know: one question for each event that the machine of `step` waits for."""
+"""Finds out what a bind needs to know: one question for each event that the machine of `step` waits for."""
 
 import asyncio
 import logging
@@ -41,16 +41,16 @@ _REFUSALS: Mapping[type[Exception], Event] = {Conflict: Event.CONFLICT, TooManyR
 
 @dataclass(slots=True)
 class Run:
-    """`doing` is the reason given for a missed deadline, `problem` the reason of the last event."""
+    """One bind under way. `doing` is the reason given for a missed deadline, `problem` the reason of the last event."""
 
     attempt: Attempt
     answer: "asyncio.Future[str]"
     deadline: float
-    """When the answer must be there, by the clock of the event loop."""
+    """The time at which the answer must be there, by the clock of the event loop."""
     give_up_at: datetime
-    """When to stop waiting for the node's lock."""
+    """The time at which the wait for the node's lock is given up."""
     waits_since: float = 0.0
-    """When the wait for the node's lock began, in monotonic seconds."""
+    """The time at which the wait for the node's lock began, in monotonic seconds."""
     turn: AsyncExitStack = field(default_factory=AsyncExitStack)
     """The turn among the node's pods."""
     doing: str = "reading the pod"
@@ -139,7 +139,7 @@ class Questions:
         return self._settings.held_until(now, self._settings.reservation_lease_seconds)
 
     async def _node(self, name: str) -> NodeFacts:
-        """The watch may not have shown a young node yet."""
+        """Returns the node's facts, also if the watch has not shown it yet. Raises NodeUnknown."""
         facts = self._cluster.state.facts.node(name)
         if facts is not None:
             return facts
@@ -149,21 +149,25 @@ class Questions:
             raise NodeUnknown(name) from error
 
     async def pod(self, run: Run) -> Pod:
-        """The live pod. Fills in its uid if the caller gave none. Raises BindRefused if it is another pod."""
+        """Returns the live pod, and fills in the attempt's UID if the caller gave none. Raises BindRefused if it is
+        another pod.
+        """
         attempt = run.attempt
         pod = alive(attempt, await self.found(attempt))
         run.attempt = replace(attempt, uid=attempt.uid or pod_key(pod))
         return pod
 
     async def found(self, attempt: Attempt) -> Pod | None:
-        """The live pod; None if there is none of its name."""
+        """Returns the live pod; None if there is none of its name."""
         try:
             return await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
         except NotFound:
             return None
 
     async def _take_turn(self, run: Run) -> Event:
-        """One pod of the node at a time: each waits until the one before has its devices."""
+        """Waits for the pod's turn on its node: each pod waits until the one before has its devices. Raises BindRefused
+        when the time for it is over.
+        """
         queue = self._queues.setdefault(run.attempt.node, asyncio.Lock())
         seconds = self._settings.lock_wait_seconds
         run.waits_since, run.give_up_at = self._monotonic(), self._now() + timedelta(seconds=seconds)
@@ -201,7 +205,9 @@ class Questions:
         return await self._ask(run)
 
     async def _send(self, run: Run) -> Event:
-        """Send again until the API server answers. A duplicate does no harm: it conflicts with the first."""
+        """Sends the Binding again until the API server answers. A duplicate does no harm: it conflicts with
+        the first.
+        """
         attempt = run.attempt
         # With slots the pod has its devices as soon as it is bound. A daemon without slots reports when it has them.
         phase = BindPhase.ALLOCATING if attempt.locked else BindPhase.SUCCESS
@@ -227,7 +233,7 @@ class Questions:
         return Event.NOT_BOUND
 
     async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> Event:
-        """The outcome of a Binding whose answer was lost."""
+        """Returns the outcome of a Binding whose answer was lost."""
         self._cluster.apply(TimePassed())
         if not is_open(self._ledger, attempt):
             return Event.OVERTAKEN
@@ -243,7 +249,7 @@ class Questions:
         return event
 
     async def unlock(self, attempt: Attempt) -> None:
-        """Unless the pod is bound; tried for as long as a bind may take."""
+        """Removes the pod's lock from its node, unless the pod is bound. It tries for as long as a bind may take."""
         problem = "no answer"
         try:
             async with asyncio.timeout(self._settings.bind_deadline_seconds):
@@ -256,7 +262,7 @@ class Questions:
             log.warning(said, attempt.pod, attempt.node, problem)
 
     async def _still_locked(self, attempt: Attempt) -> str:
-        """Why, if so."""
+        """Releases the lock, unless the pod is bound. Returns why that failed; empty if it did not."""
         try:
             pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
             is_bound = pod.spec.node_name == attempt.node and pod.metadata.uid in ("", attempt.uid)

@@ -12,21 +12,21 @@ from scheduler_ext.settings import SLACK_SECONDS
 
 class Sending:
     def __init__(self, api: ApiServer, seconds: float, monotonic: Callable[[], float], *, left: bool = False) -> None:
-        """`seconds` is the time for each Binding. `left` tells whether the process before had sent some and is gone:
-        the API server may carry them out as if they had been given up now.
+        """Gives up each Binding after `seconds`. `left` is true if the process before had sent some and is gone: the
+        API server may carry them out as if they had been given up now.
         """
         self.seconds = min(api.timeout_seconds, seconds)
         self._api = api
         self._monotonic = monotonic
         self._on_their_way = 0
         self._answered = asyncio.Event()
-        """Set whenever no Binding is on its way."""
+        """The event is set whenever no Binding is on its way."""
         self._answered.set()
         self._open_until = self._given_up() if left else -inf
-        """Until then the API server may carry out a Binding without an answer."""
+        """The end of the time in which the API server may carry out a Binding without an answer."""
 
     async def send(self, binding: Binding) -> None:
-        """Send a Binding. It is given up when the API server gives it up too, so that it cannot be carried out later.
+        """Sends a Binding. It is given up when the API server gives it up too, so that it cannot be carried out later.
 
         Raises ApiError or ApiUnreachable.
         """
@@ -52,10 +52,10 @@ class Sending:
                 self._answered.set()
 
     def _given_up(self) -> float:
-        """Returns until when the API server may carry out a Binding that is given up now."""
+        """Returns until when the API server may carry out a Binding that is given up now, in monotonic seconds."""
         return self._monotonic() + self.seconds + SLACK_SECONDS
 
     async def written(self) -> bool:
-        """Wait until no Binding is on its way. Returns whether none that was sent can still be carried out."""
+        """Waits until no Binding is on its way. Returns whether none that was sent can still be carried out."""
         await self._answered.wait()
         return self._monotonic() >= self._open_until

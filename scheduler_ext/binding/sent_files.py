@@ -27,7 +27,9 @@ class SentFiles:
     """The folder, locked until it is closed or the process ends."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises SettingsError if it cannot be used, or another process uses it."""
+        """Locks the folder and reads its files. Raises SettingsError if it cannot be used, or another process
+        uses it.
+        """
         self._folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -41,11 +43,11 @@ class SentFiles:
             raise SettingsError(f"{folder} cannot hold the Bindings under way: {error.strerror}") from error
 
     def close(self) -> None:
-        """From now on another process may use it."""
+        """Unlocks the folder, so that another process may use it."""
         os.close(self._lock)
 
     def add(self, sent: Sent) -> None:
-        """Write a file. Raises OSError."""
+        """Writes a file. Raises OSError."""
         # The pod's previous file stays until this one is complete.
         unfinished = self._folder / _UNFINISHED
         unfinished.write_bytes(msgspec.json.encode(sent))
@@ -60,7 +62,7 @@ class SentFiles:
             self._unlink(file)
 
     def _name(self) -> str:
-        """The same for every process that continues with this folder."""
+        """Returns the folder's name: a UUID, the same for every process that continues with this folder."""
         written = os.read(self._lock, 100).decode(errors="replace")
         try:
             return str(UUID(written))
@@ -71,7 +73,7 @@ class SentFiles:
             return name
 
     def _read(self) -> tuple[Sent, ...]:
-        """What the previous process left."""
+        """Returns the Bindings that the previous process left, and removes files that cannot be read."""
         found = []
         for file in self._folder.glob(f"*{_SUFFIX}"):
             try:

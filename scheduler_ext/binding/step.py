@@ -14,18 +14,18 @@ from scheduler_ext.cluster.facts import PodName
 
 class State(StrEnum):
     RECOVERING = "Recovering"
-    """The previous process sent a Binding."""
+    """A Binding of the previous process may still be carried out."""
     DECIDING = "Deciding"
     """The pod's GPUs on the node are looked up, or decided again."""
     QUEUED = "Queued"
-    """Other pods are bound to the node first, because it needs a lock."""
+    """A pod of a node with a lock waits while other pods are bound to the node first."""
     LOCKING = "Locking"
     WRITING = "Writing"
     """A Binding will be sent as soon as it is permitted."""
     SENDING = "Sending"
     """A Binding is on its way."""
     CHECKING = "Checking"
-    """The API server says that the pod has a node: which one is being read."""
+    """The API server refused the Binding because the pod has a node: which one is being read."""
     SETTLING = "Settling"
     """kube-scheduler got an error, but a Binding may still be carried out."""
     BOUND = "Bound"
@@ -80,14 +80,14 @@ class Effect(StrEnum):
 QUESTIONS = frozenset(
     {Effect.DECIDE, Effect.TAKE_TURN, Effect.TAKE_LOCK, Effect.ASK, Effect.ASK_LATER, Effect.SEND, Effect.READ}
 )
-"""What kube-scheduler waits for: each ends in the next event."""
+"""The effects for which kube-scheduler waits: each ends in the next event."""
 
 
 class Row(NamedTuple):
     """The next state and the actions. `unanswered` is the new value; None leaves it."""
 
     to: State | None
-    """None if the attempt gives up: SETTLING if it is unanswered, else REFUSED."""
+    """The next state; None if the attempt gives up: SETTLING if it is unanswered, else REFUSED."""
     effects: tuple[Effect, ...] = ()
     unanswered: bool | None = None
 
@@ -103,7 +103,7 @@ GIVING_UP = {
     False: (S.REFUSED, (D.DROP, D.CROSS_OUT, D.ANSWER, D.UNLOCK)),
     True: (S.SETTLING, (D.HOLD_LONG, D.ANSWER, D.UNLOCK, D.LOOK)),
 }
-"""What giving up means for an attempt that is not, or is, unanswered."""
+"""The next state and the actions when an attempt gives up, for one that is not, or is, unanswered."""
 
 TABLE: dict[tuple[State, Event], Row] = {
     (S.RECOVERING, E.NOT_BOUND): Row(S.SETTLING, (D.MARK, D.HOLD_LONG, D.LOOK), unanswered=True),
@@ -156,14 +156,16 @@ class Attempt:
     node: str
     state: State = State.DECIDING
     unanswered: bool = False
-    """Whether a Binding that was sent, here or by an earlier attempt, may still be carried out."""
+    """True if a Binding that was sent, here or by an earlier attempt, may still be carried out."""
     locked: bool = False
-    """Whether it may hold the node's lock."""
+    """True if it may hold the node's lock."""
     shares: PodShares | None = None
 
 
 def step(attempt: Attempt, event: Event) -> tuple[Attempt, tuple[Effect, ...]]:
-    """The attempt after the event, and the actions. Raises KeyError for an event that cannot happen in this state."""
+    """Returns the attempt after the event, and the actions. Raises KeyError for an event that cannot happen in this
+    state.
+    """
     row = TABLE[attempt.state, event]
     unanswered = attempt.unanswered if row.unanswered is None else row.unanswered
     state, effects = GIVING_UP[unanswered] if row.to is None else (row.to, row.effects)

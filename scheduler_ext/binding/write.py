@@ -24,7 +24,7 @@ LONGEST_LABEL_VALUE = 63
 def binding_of(
     pod: PodName, uid: str, node: str, shares: PodShares | None, now: datetime, *, phase: BindPhase
 ) -> Binding:
-    """A Binding that carries the decision; `shares` is None for a pod that asks for no GPU.
+    """Returns a Binding that carries the decision; `shares` is None for a pod that requests no GPU.
 
     `phase` is `allocating` if the node's plugin reports the result, and `success` if not: with slots the pod has its
     devices as soon as it is bound. The uid makes the API server refuse a later pod of the same name.

@@ -21,8 +21,8 @@ _COMMANDS = {
 def main() -> None:
     """Places pods on shared NVIDIA GPUs, beside a stock kube-scheduler.
 
-    `serve` answers kube-scheduler over HTTP. `explain` asks a running extender about a pod. `decide` takes decisions
-    offline and shows the reasons; its input is a file from kubectl or from the running extender.
+    `serve` answers kube-scheduler over HTTP. `explain` shows what a running extender knows of a pod. `decide` takes
+    decisions offline and shows the reasons; its input is a file from kubectl or from the running extender.
 
     Shell completion: eval "$(_TOPOGPU_SCHEDULER_COMPLETE=bash_source topogpu-scheduler)" (or zsh_source, fish_source).
     """

@@ -27,7 +27,8 @@ _MOST = 5
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodDecision:
     """One decision to print. `request` is None for a pod without GPUs, or that cannot be read. `usage` is the chosen
-    node before the pod. `error` says why no node was judged or none fits; `note` says that any other node would do too.
+    node before the pod. `error` is the reason why no node was judged or none fits; `note` means that any other node
+    would do too.
     """
 
     pod: str
@@ -40,7 +41,9 @@ class PodDecision:
 
 
 def answer_document(answer: PodDecision) -> dict[str, object]:
-    """The JSON document. `error`, `note` and `nodes` (the explanation) appear only if they have content."""
+    """Returns the JSON document of one pod. `error`, `note` and `nodes` (the explanation) appear only if they have
+    content.
+    """
     decision = answer.decision
     document: dict[str, object] = {
         "node": decision.node,
@@ -57,12 +60,12 @@ def scores_document(decision: Decision) -> dict[str, float]:
 
 
 def answers_document(answers: Sequence[PodDecision]) -> dict[str, object]:
-    """The JSON document of several pods."""
+    """Returns the JSON document of several pods."""
     return {"pods": [{"pod": answer.pod, **answer_document(answer)} for answer in answers]}
 
 
 def answer_text(answers: Sequence[PodDecision]) -> RenderableType:
-    """What people read: for each pod its node and GPUs, or why no node fits."""
+    """Returns text for people: for each pod its node and GPUs, or why no node fits."""
     lines = [line for answer in answers for line in _lines(answer)]
     if len(answers) > 1:
         fitting = sum(answer.decision.node is not None for answer in answers)
@@ -94,7 +97,7 @@ def _lines(answer: PodDecision) -> Iterator[RenderableType]:
 
 
 def _gpus(shares: ContainerShares, usage: NodeUsage) -> str:
-    """`GPUs 4–7 (A100-SXM4-80GB), 8 000 MiB and 30 % of cores of each`."""
+    """Returns GPUs and the part of each: `GPUs 4–7 (A100-SXM4-80GB), 8 000 MiB and 30 % of cores of each`."""
     devices = {gpu.device.uuid: gpu.device for gpu in usage.gpus}
     held = [devices[share.uuid] for share in shares]
     models = ", ".join(dict.fromkeys(model(device.type) for device in held))
@@ -109,7 +112,7 @@ def _part(share: DeviceShare, device: Device) -> str:
 
 
 def _whys(request: GpuRequest, decision: Decision) -> Iterator[str]:
-    """Why this node and these GPUs, with the nodes that come next."""
+    """Yields why it is this node and these GPUs, with the nodes that come next."""
     policies = request.policies
     ranked = rank_nodes(policies.node, decision.fits, decision.connections, decision.levels)
     links = decision.connections
@@ -136,7 +139,7 @@ def _named(nodes: Sequence[str]) -> str:
 
 
 def explanation_table(explanation: Sequence[NodeLine]) -> FittingTable:
-    """One row for each node, and below it what its GPUs lack. GPUs that lack the same share a line."""
+    """Returns one row for each node, and below it what its GPUs lack. GPUs that lack the same share a line."""
     rows = []
     for line in explanation:
         fits = (
@@ -151,7 +154,7 @@ def explanation_table(explanation: Sequence[NodeLine]) -> FittingTable:
 
 
 def _alike(gpus: Iterable[GpuLine]) -> Iterator[str]:
-    """`GPUs 0–3: needs 30 000 MiB, 12 288 free of 40 960`."""
+    """Yields lines such as `GPUs 0–3: needs 30 000 MiB, 12 288 free of 40 960`."""
     indices: dict[str, list[int]] = {}
     for line in gpus:
         if not line.clause:  # told by an extender of an older version
@@ -163,7 +166,7 @@ def _alike(gpus: Iterable[GpuLine]) -> Iterator[str]:
 
 
 def shortest(score: float) -> float:
-    """The shortest decimal that reads back as the same 32-bit number."""
+    """Returns the shortest decimal that reads back as the same 32-bit number."""
     for digits in range(1, 10):
         short = float(f"{score:.{digits}g}")
         if struct.pack("f", short) == struct.pack("f", score):

@@ -28,7 +28,7 @@ class CertificatePaths:
 
 
 def warnings(effective: Effective[Configuration]) -> Iterator[str]:
-    """Warnings about the settings. The extender still starts."""
+    """Yields warnings about the settings, with which the extender still starts."""
     configuration = effective.configuration
     yield from effective.warnings
     yield from alias_warnings(configuration.gpu_scheduler_policy.text)
@@ -72,7 +72,7 @@ def serve_settings(configuration: Configuration) -> ServeSettings:
 
 
 def lease_settings(configuration: Configuration, process: str | None) -> LeaseSettings:
-    """Settings for the Lease. `process` is the one named in the journal of Bindings; None without a journal."""
+    """Returns settings for the Lease. `process` is the one named in the journal of Bindings; None without a journal."""
     pod = {"pod_name": configuration.pod_name, "pod_namespace": configuration.pod_namespace}
     pod |= {"process": process} if process is not None else {}
     if not configuration.leader_elect:
@@ -99,7 +99,7 @@ def admission_settings(configuration: Configuration) -> AdmissionSettings:
 
 
 def certificate_place(configuration: Configuration) -> CertificatePaths | SecretPlace | None:
-    """Where the webhook's certificate is. Without one there is no webhook."""
+    """Returns where the webhook's certificate is; None if there is none, and so no webhook."""
     if configuration.cert_file:
         return CertificatePaths(certificate=Path(configuration.cert_file), key=Path(configuration.key_file))
     if not configuration.webhook_secret:
@@ -114,7 +114,7 @@ def certificate_place(configuration: Configuration) -> CertificatePaths | Secret
 
 
 async def connected(configuration: Configuration) -> ApiServer:
-    """A client of the API server. Raises ApiServerUnconfigured."""
+    """Returns a client of the API server. Raises ApiServerUnconfigured."""
     return await ApiServer.connect(
         configuration.kubeconfig or None,
         timeout_seconds=configuration.kube_timeout or DEFAULT_TIMEOUT_SECONDS,

@@ -45,7 +45,7 @@ class DecideOptions:
 
 
 def answer_files(asked: DecideOptions, effective: Effective[Configuration]) -> int:
-    """The exit status. Raises click.ClickException."""
+    """Decides about the pods, prints the answers, and returns the exit status. Raises click.ClickException."""
     warn(warnings(effective))
     requests = request_settings(effective.configuration)
     try:
@@ -70,7 +70,7 @@ def answer_files(asked: DecideOptions, effective: Effective[Configuration]) -> i
 
 
 def _decide(pod: Pod, world: World, asked: DecideOptions, settings: RequestSettings) -> PodDecision:
-    """Take the decision. Raises RequestError if the pod's request cannot be read."""
+    """Takes the decision. Raises RequestError if the pod's request cannot be read."""
     request, names = read_request(pod, settings), asked.node_names or tuple(world.names)
     if request is None:
         any_node = Decision(node=names[0], fits=dict.fromkeys(names, UNSCORED))
@@ -101,7 +101,7 @@ def warn(sentences: Iterable[str]) -> None:
 
 
 def _read_files(asked: DecideOptions, settings: RequestSettings) -> tuple[World, tuple[Pod, ...]]:
-    """Raises StateError."""
+    """Returns the cluster and the pods of the files. Raises StateError."""
     cluster, option = asked.cluster_file, "--snapshot" if asked.is_snapshot else "--state"
     if cluster is None:
         raise StateError("--state is missing; give both --state and --pod")

@@ -1,4 +1,4 @@
-"""`topogpu-scheduler explain`: asks the running extender where a pod is and why, or what it waits for."""
+"""`topogpu-scheduler explain`: shows what the running extender knows of a pod: where it is and why, or why it waits."""
 
 import click
 

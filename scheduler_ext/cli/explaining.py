@@ -1,4 +1,4 @@
-"""Asks the running extender about a pod, and prints the answer (edge)."""
+"""Gets the account of a pod from the running extender, and prints it (edge)."""
 
 import asyncio
 
@@ -15,7 +15,7 @@ _SECONDS = 15.0
 
 
 def print_account(url: str, question: dict[str, str], *, as_json: bool) -> None:
-    """`question` holds the pod's name and namespace. Raises click.ClickException."""
+    """Prints the account of the pod that `question` names by name and namespace. Raises click.ClickException."""
     body = asyncio.run(_ask(url, question))
     if as_json:
         click.echo(body)
@@ -63,5 +63,5 @@ def _show(account: Account) -> None:
 
 
 def _say(line: str) -> None:
-    """Parts of the text are from annotations of other pods."""
+    """Prints the line without control characters: parts of the text are from annotations of other pods."""
     click.echo(printable(" ".join(line.splitlines())))

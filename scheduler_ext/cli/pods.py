@@ -14,7 +14,7 @@ MOST_PODS = 1000
 
 
 def read_pods(documents: Iterable[object], where: str, as_: type[P], most: int = MOST_PODS) -> tuple[P, ...]:
-    """Each pod, and each pod that a workload would create, in the order of the documents. Raises StateError.
+    """Returns each pod, and each pod that a workload would create, in the order of the documents. Raises StateError.
 
     Of a DaemonSet it is one pod. Objects without pods are left out, but one object at least has to have some.
     """
@@ -38,7 +38,7 @@ def read_pods(documents: Iterable[object], where: str, as_: type[P], most: int =
 
 
 def _objects(documents: Iterable[object], where: str) -> Iterator[tuple[object, str]]:
-    """The objects, also those of lists, with their places."""
+    """Yields the objects, also those of lists, with their places."""
     every = [document for document in documents if document is not None]
     for number, document in enumerate(every, 1):
         place = where if len(every) == 1 else f"{where}: document {number}"
@@ -50,7 +50,7 @@ def _objects(documents: Iterable[object], where: str) -> Iterator[tuple[object, 
 
 
 def _pods(document: Mapping[str, Any], kind: str, where: str, as_: type[P], free: range) -> list[P]:
-    """`free` are the numbers of pods that there may still be."""
+    """Returns the pods of an object; `free` are the numbers of pods that there may still be. Raises StateError."""
     if kind == "Pod":
         if not free:
             raise StateError(f"{where}: more than {free.stop} pods; ask about fewer")
@@ -72,7 +72,7 @@ def _pods(document: Mapping[str, Any], kind: str, where: str, as_: type[P], free
 
 
 def _whole(document: Mapping[str, Any], as_: type[P], where: str) -> P:
-    """A pod that Kubernetes could have. Raises StateError."""
+    """Returns a pod that Kubernetes could have. Raises StateError."""
     pod = typed(document, as_, where)
     if not pod.spec.containers:
         raise StateError(f"{where}: the pod has no containers")
@@ -84,7 +84,7 @@ def _named(pod: P, name: str, namespace: str) -> P:
 
 
 def _count(spec: Mapping[str, Any], where: str) -> int:
-    """The pods that run at the same time. Raises StateError."""
+    """Returns the number of pods that run at the same time. Raises StateError."""
     together = 1
     for key in ("replicas", "parallelism", "completions"):
         value = spec.get(key)

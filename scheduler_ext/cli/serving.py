@@ -52,7 +52,7 @@ of 5 ms is longer than an answer takes.
 
 
 def serve_until_stopped(configuration: Configuration) -> None:
-    """Serve until SIGTERM or SIGINT. Raises click.ClickException."""
+    """Serves until SIGTERM or SIGINT. Raises click.ClickException."""
     try:
         asyncio.run(_serve(configuration))
     except (SettingsError, ApiServerUnconfigured, PortTaken, UnusableKeyPair, PartFailed) as error:
@@ -107,7 +107,7 @@ async def _serve(configuration: Configuration) -> None:
 async def _serving_webhook(
     configuration: Configuration, certificate: Certificate, applications: Applications, tls: ServingTls
 ) -> AsyncIterator[str]:
-    """The URL of the webhook while it is served. Raises PortTaken."""
+    """Yields the URL of the webhook while it is served. Raises PortTaken."""
     webhook = applications.webhook(admission_settings(configuration))
 
     def listens() -> AbstractAsyncContextManager[str]:
@@ -120,14 +120,14 @@ async def _serving_webhook(
 def _serving_status_page(
     applications: Applications, address: ListenAddress, tls: ServingTls
 ) -> AbstractAsyncContextManager[str]:
-    """The URL of the page while it is served. Raises PortTaken."""
+    """Yields the URL of the page while it is served. Raises PortTaken."""
     is_open = not is_loopback(address)
     page, context = applications.status_page(is_open), tls.for_any_client().context if is_open else None
     return in_own_thread(lambda: listening(page, address, _flag("status_bind_address"), context), "status page")
 
 
 def _kept_in(api: ApiServer, place: CertificatePaths | SecretPlace | None, tls: ServingTls) -> Certificate | None:
-    """The certificate kept in `place`. Raises UnusableKeyPair."""
+    """Returns the certificate kept in `place`; None without a place. Raises UnusableKeyPair."""
     match place:
         case CertificatePaths():
             files = CertificateFiles(place.certificate, place.key, tls)

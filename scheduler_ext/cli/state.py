@@ -28,12 +28,12 @@ class StateError(ValueError):
 
 
 def read_document(file: str) -> object:
-    """The JSON or YAML of a file; `-` is standard input. Raises StateError."""
+    """Returns the JSON or YAML of a file; `-` is standard input. Raises StateError."""
     return read_documents(file)[0]
 
 
 def read_documents(file: str) -> list[object]:
-    """The JSON or the YAML documents of a file, at least one; `-` is standard input. Raises StateError."""
+    """Returns the JSON or the YAML documents of a file, at least one; `-` is standard input. Raises StateError."""
     text = read_text(file)
     try:
         return _documents(text) or [None]
@@ -53,7 +53,7 @@ def _documents(text: str) -> list[object]:
 
 
 def read_text(file: str) -> str:
-    """`-` is standard input. Raises StateError."""
+    """Returns the text of a file; `-` is standard input. Raises StateError."""
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except OSError as error:
@@ -63,7 +63,7 @@ def read_text(file: str) -> str:
 
 
 def read_pod(document: object, where: str) -> Pod:
-    """Read one pod. Raises StateError."""
+    """Returns one pod. Raises StateError."""
     if not isinstance(document, dict):
         raise StateError(f"{where}: holds no pod; write it with kubectl get pod NAME -o json")
     if "kind" not in document and "spec" not in document:
@@ -74,7 +74,7 @@ def read_pod(document: object, where: str) -> Pod:
 
 
 def read_state(document: object, where: str, settings: RequestSettings) -> tuple[Ledger, list[str]]:
-    """The ledger, and the names of all nodes in the order of the document. Raises StateError."""
+    """Returns the ledger, and the names of all nodes in the order of the document. Raises StateError."""
     nodes: list[Node] = []
     pods: list[Pod] = []
     quotas: list[ResourceQuota] = []
@@ -95,7 +95,7 @@ def read_state(document: object, where: str, settings: RequestSettings) -> tuple
 
 
 def read_snapshot(document: object, where: str) -> Snapshot:
-    """Read a snapshot that the running extender wrote. Raises StateError."""
+    """Returns a snapshot that the running extender wrote. Raises StateError."""
     if not isinstance(document, dict) or "nodes" not in document:
         raise StateError(f"{where}: holds no snapshot; write it with curl http://127.0.0.1:8080/debug/snapshot")
     try:
@@ -105,7 +105,7 @@ def read_snapshot(document: object, where: str) -> Snapshot:
 
 
 def listed(document: object, where: str) -> Iterable[tuple[str, object, str]]:
-    """Kind, object and place of every item of a list. Raises StateError."""
+    """Yields kind, object and place of every item of a list. Raises StateError."""
     items = document.get("items") if isinstance(document, dict) else None
     if isinstance(document, dict) and document.get("kind") == "Node":
         items = [document]
@@ -120,7 +120,7 @@ def listed(document: object, where: str) -> Iterable[tuple[str, object, str]]:
 
 
 def typed(document: object, kind: type[T], where: str) -> T:
-    """Raises StateError."""
+    """Returns the document as an object of this kind. Raises StateError."""
     try:
         return msgspec.convert(document, kind)
     except msgspec.ValidationError as error:

@@ -24,10 +24,10 @@ class World(Protocol):
     names: Sequence[str]
 
     def snapshot_for(self, pod: Pod) -> Snapshot:
-        """The cluster without the pod itself."""
+        """Returns the cluster without the pod itself."""
 
     def place(self, pod: Pod, request: GpuRequest, decision: Decision) -> None:
-        """From now on the pod is where the decision puts it."""
+        """Places the pod where the decision puts it."""
 
 
 class StateWorld:

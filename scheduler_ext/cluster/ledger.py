@@ -229,7 +229,7 @@ class Ledger:
         self._reservations.bind_begins(uid, until)
 
     def send(self, uid: str, attempt: int) -> None:
-        """From now on a Binding of this bind may be carried out. No effect without a reservation."""
+        """Records that a Binding of this bind may be carried out from now on. No effect without a reservation."""
         self._reservations.change(uid, sent_by=attempt)
 
     def stop_watching(self) -> None:

@@ -86,7 +86,7 @@ class Nodes:
         self._touch_with_kept(uid, holding.node)
 
     def _touch_with_kept(self, uid: str, node: str) -> None:
-        """Whether room kept for the pod counts depends on what the pod holds."""
+        """Marks the nodes of the pod: whether room kept for it counts depends on what it holds."""
         self.touch(node)
         room = self._kept.get(uid)
         if room is not None:

@@ -1,4 +1,4 @@
-"""Tells people where a pod is and why, or what it waits for."""
+"""Explains to people where a pod is and why, or what it waits for."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,8 +18,8 @@ MOST_LINES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """What is known of one pod. `said` is the last decision and `said_seconds_ago` its age. `nodes` are judged as they
-    are now, without the pod itself.
+    """An account of one pod. `said` is the last decision and `said_seconds_ago` its age. `nodes` are judged as they are
+    now, without the pod itself.
     """
 
     pod: str
@@ -29,7 +29,7 @@ class Account:
     said: str = ""
     said_seconds_ago: float | None = None
     story: tuple[str, ...] = ()
-    """What happened to the pod, oldest first."""
+    """The steps of the pod's story, oldest first."""
     nodes: tuple[NodeLine, ...] = ()
     more_nodes: int = 0
     """Nodes that `nodes` does not list."""
@@ -46,10 +46,10 @@ def account(
     *,
     now: float,
 ) -> Account:
-    """Describe the pod.
+    """Returns an account of the pod.
 
-    `request` is None if the pod asks for no GPU or cannot be read. `problem` says why no decision is possible, or is
-    empty. `told` is the pod's history. `now` is in monotonic seconds.
+    `request` is None if the pod requests no GPU or cannot be read. `problem` is the reason why no decision is possible,
+    or empty. `told` is the pod's history. `now` is in monotonic seconds.
 
     Nodes are judged by their GPUs alone: taints, selectors and CPUs are kube-scheduler's business.
     """
@@ -90,7 +90,9 @@ def _with_undecided(lines: Iterable[NodeLine], snapshot: Snapshot) -> tuple[Node
 
 
 def _unhealthy(pod: Pod, devices: str, snapshot: Snapshot) -> str:
-    """The end of a sentence that names the pod's unhealthy GPUs. Empty if all are healthy or nothing is known."""
+    """Returns the end of a sentence that names the pod's unhealthy GPUs. Empty if all are healthy or nothing
+    is known.
+    """
     usage = snapshot.nodes.get(pod.spec.node_name)
     if usage is None or pod.has_ended:
         return ""
@@ -99,7 +101,7 @@ def _unhealthy(pod: Pod, devices: str, snapshot: Snapshot) -> str:
 
 
 def _held(devices: str, usage: NodeUsage | None) -> str:
-    """`GPU 4–7 (A100-SXM4-80GB)`; the annotation itself where the node does not know these GPUs."""
+    """Returns GPUs as `GPU 4–7 (A100-SXM4-80GB)`; the annotation itself where the node does not know these GPUs."""
     held = [gpu.device for gpu in usage.gpus if gpu.device.uuid in devices] if usage is not None else []
     models = ", ".join(dict.fromkeys(model(device.type) for device in held))
     return f"GPU {ranges([device.index for device in held])} ({models})" if held else devices

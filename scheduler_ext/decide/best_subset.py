@@ -35,7 +35,8 @@ class Subset:
 def best_subset(
     pairs: Rows, gains: Sequence[int], size: int, costs: Sequence[int] | None = None, budget: int = 0
 ) -> Subset:
-    """The `size` members with the largest sum of `pairs` and `gains`. Among equals: the lexicographically first.
+    """Returns the `size` members with the largest sum of `pairs` and `gains`; of equal choices the lexicographically
+    first.
 
     `pairs` is symmetric with zeros on its diagonal. With `costs`, only choices that cost at most `budget` count. Where
     `most_steps` exceeds EXACT_STEPS, the choice is good but not always the best: it grows from each member in turn, and
@@ -54,12 +55,12 @@ def best_subset(
 
 @lru_cache(maxsize=1024)
 def is_exact(count: int, size: int) -> bool:
-    """Whether the search for `size` of `count` members is exact. It is then exact for fewer members too."""
+    """Returns whether the search for `size` of `count` members is exact. It is then exact for fewer members too."""
     return most_steps(count, size) <= EXACT_STEPS
 
 
 def most_steps(count: int, size: int) -> int:
-    """The largest number of additions that an exact search makes.
+    """Returns the largest number of additions that an exact search makes.
 
     Let h members be on the left and m on the right. For each number s taken from the right there is one tree of
     choices, and each of its nodes costs C(m, s). A tree of t-subsets has C(h + 1, t) - 1 nodes. By Vandermonde's
@@ -97,7 +98,7 @@ class _Halves:
         return max(self._found, default=None), self._steps
 
     def _extend(self, row: list[int], wanted: int, first: int, *, value: int, gains: Sequence[int], cost: int) -> None:
-        """Take `wanted` more of the left members from `first` on.
+        """Takes `wanted` more of the left members from `first` on.
 
         `row` holds, for each choice on the right, its value and its links to the members taken on the left. Those
         members are worth `value` themselves. `gains` is what each further member adds.
@@ -129,7 +130,7 @@ class _Halves:
         return values
 
     def _sums(self, weights: Sequence[int], start: int, most: int) -> Sums:
-        """`start` plus the weights of the members, for each choice of up to `most` of them."""
+        """Returns `start` plus the weights of the members, for each choice of up to `most` of them."""
         sums: Sums = [[start], *([] for _ in range(most))]
         for number, weight in enumerate(weights):
             for size in range(min(most, number + 1), 0, -1):
@@ -153,7 +154,7 @@ class _Climb:
         return self._improved(max(starts, key=self._value)), self._steps
 
     def _grown(self, member: int) -> list[int]:
-        """Add the member that adds most, one after the other."""
+        """Returns the members that begin with this one: each further one is the one that adds most."""
         chosen, gains = [member], self._gains_beside([member])
         while len(chosen) < self._size:
             member = max((m for m in range(len(gains)) if m not in chosen), key=gains.__getitem__)
@@ -163,8 +164,8 @@ class _Climb:
         return chosen
 
     def _improved(self, chosen: list[int]) -> int:
-        """The value after exchanges of one member at a time, the best first, until none helps. At most one exchange per
-        member.
+        """Returns the value after exchanges of one member at a time, the best first, until none helps. There is at most
+        one exchange per member.
         """
         for _ in self._gains:
             gains, cost = self._gains_beside(chosen), self._cost(chosen)

@@ -13,7 +13,9 @@ MOST_NODES_NAMED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """How many of the offered nodes fit, and their scores. If many fit: only the score of the chosen one."""
+    """The number of offered nodes that fit, and their scores. If many fit, only the score of the chosen one
+    is there.
+    """
 
     fitting: int = 0
     unknown: int = 0
@@ -31,8 +33,7 @@ class NodeChoice:
     node: str | None
     shares: PodShares = ()
     failed: Mapping[str, str] = field(default_factory=dict)
-    """When none fits: the reasons of the nodes where evicting other pods may help. `unresolvable` has the other nodes.
-    """
+    """The reasons of the nodes where evicting other pods may help, if none fits. `unresolvable` has the other nodes."""
     unresolvable: Mapping[str, str] = field(default_factory=dict)
     error: str = ""
     tally: Callable[[], Tally] = field(default=Tally, compare=False)

@@ -19,8 +19,8 @@ NO_NODE_OFFERED = "no node was offered"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """The result for each node asked about. `fits` has its score before this pod, `misfits` why the pod does not fit
-    there.
+    """The result for each node of the question. `fits` has its score before this pod, `misfits` why the pod does not
+    fit there.
     """
 
     node: str | None
@@ -30,7 +30,7 @@ class Decision:
     connections: Mapping[str, int] = field(default_factory=dict)
     """The sum of the pair scores between the GPUs that the pod would get, for nodes that fit, if links decide."""
     levels: Mapping[str, int] = field(default_factory=dict)
-    """How good the placement is, from 0 to 100, for nodes that fit; only with node policy `fgd`."""
+    """The quality of the placement from 0 to 100, for nodes that fit; only with node policy `fgd`."""
     error: str = ""
     """A sentence if no node was offered. Otherwise the nodes have their own reasons."""
 
@@ -40,12 +40,12 @@ class Decision:
 
     @property
     def failed(self) -> Mapping[str, str]:
-        """The reason of each node that does not fit, in HAMi's words. Computed at each call."""
+        """Returns the reason of each node that does not fit, in HAMi's words. They are made at each call."""
         return {name: misfit.reason for name, misfit in self.misfits.items()}
 
 
 def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -> Decision:
-    """Choose the best node of `node_names` that fits, as `choose_node` ranks them, and the pod's GPUs there."""
+    """Chooses the best node of `node_names` that fits, as `choose_node` ranks them, and the pod's GPUs there."""
     quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
     placed: dict[str, PodShares] = {}
     fits: dict[str, NodeScore] = {}
@@ -71,7 +71,7 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -
 
 
 def _levels(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodShares]) -> Mapping[str, int]:
-    """Levels of the nodes; empty unless the node policy is `fgd`."""
+    """Returns the levels of the nodes; empty unless the node policy is `fgd`."""
     if request.policies.node is not NodePolicy.FGD:
         return {}
     stranding = Fragmentation(snapshot.workload)

@@ -25,8 +25,8 @@ class GpuLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLine:
-    """One node in an explanation. `score` is None if the pod does not fit; `gpus` then say what each GPU lacked, in the
-    order tried.
+    """One node in an explanation. `score` is None if the pod does not fit; `gpus` then have what each GPU lacked, in
+    the order tried.
     """
 
     node: str
@@ -43,7 +43,9 @@ class NodeLine:
 
 
 def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:
-    """All nodes: the chosen one, then the others that fit, best first, then those that do not fit, by name."""
+    """Returns lines of all nodes: the chosen one, then the others that fit, best first, then those that do not fit, by
+    name.
+    """
     ranked = rank_nodes(request.policies.node, decision.fits, decision.connections, decision.levels)
     return (
         *(_fitting_line(name, decision) for name in ranked),
@@ -52,13 +54,13 @@ def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:
 
 
 def score_sentence(score: NodeScore) -> str:
-    """`in use: slots 20 %, cores 10 %, memory 36 %; score 6.62`, as it is before the pod."""
+    """Returns `in use: slots 20 %, cores 10 %, memory 36 %; score 6.62`, as it is before the pod."""
     slots, cores, memory = (round(100 * part) for part in (score.slots, score.cores, score.memory))
     return f"in use: slots {slots} %, cores {cores} %, memory {memory} %; score {score.total:.2f}"
 
 
 def need_sentence(need: ContainerNeed) -> str:
-    """`container c asks for 2 GPUs with 30 000 MiB and 20 % of cores each`."""
+    """Returns `container c asks for 2 GPUs with 30 000 MiB and 20 % of cores each`."""
     gpus = "1 GPU" if need.count == 1 else f"{_number(need.count)} GPUs"
     cores = f" and {need.cores} % of cores" if need.cores else ""
     whose = f"container {need.container} asks" if need.container else "a container asks"
@@ -66,7 +68,7 @@ def need_sentence(need: ContainerNeed) -> str:
 
 
 def popular_sentence(popular: Popular) -> str:
-    """`43.1 % of pods ask for 1 GPU, with 30 000 MiB and 20 % of cores, beside 4 CPUs and 16 384 MiB`."""
+    """Returns `43.1 % of pods ask for 1 GPU, with 30 000 MiB and 20 % of cores, beside 4 CPUs and 16 384 MiB`."""
     pods, need = popular.pods, popular.pods.need
     gpus = "1 GPU" if need.count == 1 else f"{_number(need.count)} GPUs"
     cores = f" and {need.cores} % of cores" if need.cores else ""
@@ -84,12 +86,12 @@ def popular_sentence(popular: Popular) -> str:
 
 
 def refusal_sentence(refusal: GpuRefusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
-    """`GPU 3: needs 30 000 MiB, 12 288 free of 40 960`."""
+    """Returns `GPU 3: needs 30 000 MiB, 12 288 free of 40 960`."""
     return f"GPU {refusal.index}: {refusal_clause(refusal, need, wanted)}"
 
 
 def refusal_clause(refusal: GpuRefusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
-    """The reason without the GPU: GPUs that are refused for the same reason have the same clause."""
+    """Returns the reason without the GPU: GPUs that are refused for the same reason have the same clause."""
     if refusal.amounts is not None:
         return _amount_clause(refusal, refusal.amounts, need)
     match refusal.reason:
@@ -102,7 +104,7 @@ def refusal_clause(refusal: GpuRefusal, need: ContainerNeed, wanted: DeviceFilte
 
 
 def _detail(refusal: GpuRefusal, need: ContainerNeed, wanted: DeviceFilter) -> str:
-    """What explains a reason without figures."""
+    """Returns what explains a reason without figures; empty for a reason that explains itself."""
     detail = ""
     match refusal.reason:
         case Reason.CORDONED:
@@ -195,5 +197,5 @@ def _memory(need: ContainerNeed) -> str:
 
 
 def _number(number: int) -> str:
-    """`30 000`."""
+    """Returns the number in groups of three digits, `30 000`."""
     return f"{number:,}".replace(",", " ")

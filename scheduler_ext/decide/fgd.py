@@ -5,7 +5,7 @@ The measure is the sum of three parts:
 1. GPU capacity that no popular class could use, weighted by popularity. This is fragmentation as FGD defines it (Weng
 et al., Beware of Fragmentation, USENIX ATC '23).
 
-2. GPUs that will be left over because the node has too little CPU or memory for them, by what popular pods ask for
+2. GPUs that will be left over because the node has too little CPU or memory for them, by what popular pods request
 beside a GPU.
 
 3. A higher weight for free GPUs of a type in higher demand than others: some pods can use no other type.
@@ -51,7 +51,7 @@ class RatedGpu(NamedTuple):
     left: float
     """The free fraction of memory or of cores, whichever is less."""
     serves: int
-    """Has a bit for each class whose containers fit on it."""
+    """The classes whose containers fit on it, a bit for each."""
     worth: float
     """The weight of what is free."""
 
@@ -67,12 +67,12 @@ class _Several:
 
 
 class Rates(NamedTuple):
-    """What is won by taking GPUs of a node whose CPU and memory suffice for certain classes."""
+    """The gain from taking GPUs of a node whose CPU and memory suffice for certain classes."""
 
     useful: float
     """The free GPUs that the popular pods can use, weighted by popularity."""
     by_gpu: Sequence[tuple[RatedGpu, float, int]]
-    """What is won with a whole GPU taken, if no more becomes useless. Equal GPUs are one entry with their count."""
+    """Each kind of GPU, the gain with a whole one taken if no more becomes useless, and the number of equal GPUs."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class _RatedNode:
     free: float
     worth: float
     useful: dict[int, Sequence[float]] = field(default_factory=dict)
-    """For each GPU the popularity of all classes that can use it."""
+    """The popularity of all classes that can use a GPU, for each GPU."""
     rates: dict[int, Rates] = field(default_factory=dict)
 
 
@@ -101,7 +101,7 @@ class Site:
 
     @property
     def room(self) -> tuple[float, float]:
-        """CPU in milli-cores and memory in MiB; infinite if unknown."""
+        """Returns the CPU in milli-cores and the memory in MiB; infinite if unknown."""
         return self.cpu, self.memory
 
 
@@ -111,7 +111,7 @@ class Fragmentation:
     def __init__(self, workload: Workload) -> None:
         self.effort = Effort()
         self._workload = workload
-        # Of a type that came since the pods were last weighed.
+        # The worth of a type that came since the pods were last weighed.
         self._usual_worth = 1.0 if workload.pressure else 0.0
         self._wanted = tuple(_wanted(each.pods) for each in workload.classes)
         self._several = tuple(
@@ -125,7 +125,7 @@ class Fragmentation:
         self._gpus: dict[object, RatedGpu] = {}
         self._numbered = 0
         self._nodes: dict[int, _RatedNode] = {}
-        """By the number of a node's state."""
+        """The rated nodes by the number of their state."""
         self._shares: dict[int, float] = {}
         """The summed popularity of the classes with these bits."""
         self._islands: dict[str, tuple[PairScores, Sequence[Sequence[int]]]] = {}
@@ -135,8 +135,8 @@ class Fragmentation:
         return self._workload
 
     def site(self, usage: NodeUsage, room: HostAmount | None, state: int | None = None) -> Site:
-        """What counts of a node. `room` is what is left of its CPU and memory, None if unknown; `state` the number of
-        its standing.
+        """Returns the facts of a node that count here. `room` is what is left of its CPU and memory, None if unknown;
+        `state` is the number of its state, None for a node without one.
         """
         cpu, memory = room if room is not None else (inf, inf)
         node = self._node(usage, state)
@@ -145,7 +145,7 @@ class Fragmentation:
         return Site(usage, node, cpu, memory, hosted, rates, self.without_host(node.free, cpu, memory))
 
     def level(self, request: GpuRequest, site: Site, shares: PodShares) -> int:
-        """How good this placement is, from 0 to `HIGHEST_LEVEL`.
+        """Returns the quality of this placement, from 0 to `HIGHEST_LEVEL`.
 
         The steps are those of FGD: without them a hundredth of a GPU would outweigh a fuller node.
         """
@@ -154,7 +154,7 @@ class Fragmentation:
         return level_of(_stranded(site) - self._left_stranded(after, site.usage.node, cpu, memory))
 
     def without_gpus(self, host: HostAmount, site: Site) -> int:
-        """The level of a pod that takes CPU and memory but no GPU: `NOTHING_LOST` at most."""
+        """Returns the level of a pod that takes CPU and memory but no GPU: `NOTHING_LOST` at most."""
         if not site.node.free:
             return NOTHING_LOST
         cpu, memory = site.cpu - host.cpu_milli, site.memory - host.memory_mib
@@ -162,19 +162,19 @@ class Fragmentation:
         return level_of(self.rates(site, self.hosted(cpu, memory)).useful - site.rates.useful - lost)
 
     def stranded(self, usage: NodeUsage, room: HostAmount | None) -> float:
-        """Stranded GPUs. Below 0 if free GPUs are of a type in high demand."""
+        """Returns the number of stranded GPUs. It is below 0 if free GPUs are of a type in high demand."""
         return _stranded(self.site(usage, room))
 
     def hosted(self, cpu_milli: float, memory_mib: float) -> int:
-        """The classes for whose pods so much CPU and memory is enough, a bit for each."""
+        """Returns the classes for whose pods so much CPU and memory is enough, a bit for each."""
         return self._hosted_by_cpu.within(cpu_milli) & self._hosted_by_memory.within(memory_mib)
 
     def rates(self, site: Site, hosted: int) -> Rates:
-        """As if CPU and memory of the node were enough for these classes only."""
+        """Returns the rates as if CPU and memory of the node were enough for these classes only."""
         return site.rates if hosted == site.hosted else self._rates(site.node, site.usage.node, hosted)
 
     def without_host(self, free: float, cpu_milli: float, memory_mib: float) -> float:
-        """Of this many free GPUs those for which so much CPU or memory is not enough."""
+        """Returns for how many of these free GPUs so much CPU or memory is not enough."""
         per_gpu, lost = self._workload.per_gpu, 0.0
         if per_gpu.cpu_milli:
             lost = free - cpu_milli / per_gpu.cpu_milli if cpu_milli > 0 else free
@@ -214,7 +214,7 @@ class Fragmentation:
         return found
 
     def _with(self, before: _RatedNode, usage: NodeUsage, request: GpuRequest, shares: PodShares) -> _RatedNode:
-        """The node with the pod on it."""
+        """Returns the node with the pod on it."""
         peak = effective(request.kinds, shares)
         gpus = list(before.gpus)
         for position, gpu in enumerate(usage.gpus):
@@ -248,7 +248,9 @@ class Fragmentation:
         return useful
 
     def _islands_for(self, several: _Several, node: RegisteredNode) -> Sequence[Sequence[int]]:
-        """Positions of GPUs. All GPUs are one island if the class does not ask for links or fits in no island."""
+        """Returns islands of GPUs by their positions. All GPUs are one island if the class needs no links or fits in no
+        island.
+        """
         everywhere = (range(len(node.devices)),)
         if not several.linked:
             return everywhere
@@ -269,7 +271,7 @@ class Fragmentation:
         return share
 
     def _gpu(self, gpu: GpuUsage, node: RegisteredNode) -> RatedGpu:
-        """What counts of a GPU. It depends on its use, its kind and its node's settings."""
+        """Returns the facts of a GPU that count here. They depend on its use, its kind and its node's settings."""
         device = gpu.device
         key = (
             *(device.type, device.memory_mib, device.cores, device.slots, device.mode, device.mig_profiles),
@@ -306,7 +308,7 @@ class _Hosted:
     """Finds the classes that need no more than a certain amount."""
 
     def __init__(self, needed: Sequence[int]) -> None:
-        """`needed` by class."""
+        """Sorts the classes by the amount that each needs."""
         order = sorted(range(len(needed)), key=needed.__getitem__)
         self._limits = [needed[number] for number in order]
         self._bits = [0]
@@ -314,12 +316,12 @@ class _Hosted:
             self._bits.append(self._bits[-1] | 1 << number)
 
     def within(self, amount: float) -> int:
-        """A bit for each of these classes."""
+        """Returns a bit for each class that needs no more than this amount."""
         return self._bits[bisect_right(self._limits, amount)]
 
 
 def level_of(gain: float) -> int:
-    """The level of a placement after which this many GPUs fewer are stranded."""
+    """Returns the level of a placement after which this many GPUs fewer are stranded."""
     return int(100 / (1 + exp(-gain))) if gain > -500.0 else 0
 
 
@@ -332,7 +334,9 @@ def _made(gpus: Sequence[RatedGpu]) -> _RatedNode:
 
 
 def islands(node: RegisteredNode) -> Iterator[Sequence[int]]:
-    """Positions of GPUs that are connected, directly or through others, as well as the best pair of the node."""
+    """Yields the positions of GPUs that are connected, directly or through others, as well as the best pair of the
+    node.
+    """
     uuids = [device.uuid for device in node.devices]
     best = max((score for row in node.pair_scores.values() for score in row.values()), default=0)
     left = list(range(len(uuids)))

@@ -23,7 +23,7 @@ MIG_EFFORT = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What holds for every container of one pod on one node, and the effort made so far."""
+    """The rules for every container of one pod on one node, and the effort made so far."""
 
     node: RegisteredNode
     filter: DeviceFilter
@@ -35,7 +35,7 @@ class Rules:
 def fit(
     need: ContainerNeed, visited: Sequence[GpuUsage], rules: Rules, quota: Quota | None, *, last: bool = True
 ) -> ContainerShares | Misfit:
-    """The GPUs of the container, or why there are too few.
+    """Returns the GPUs of the container, or why there are too few.
 
     `visited` are the node's GPUs, most preferred first. `quota` counts the pod's other running containers as used. Each
     GPU is taken at most once; a GPU in MIG mode as often as it has room for an instance.
@@ -54,7 +54,7 @@ def fit(
 
 
 def cards_of(gpus: Sequence[GpuUsage]) -> list[GpuUsage]:
-    """The GPUs that are NVIDIA's."""
+    """Returns the GPUs that are NVIDIA's."""
     return [gpu for gpu in gpus if VENDOR in gpu.device.type or VENDOR.lower() in gpu.device.type.lower()]
 
 
@@ -128,19 +128,21 @@ def _fit_connected(
 
 
 def _looks(gpu: GpuUsage, quota: Quota | None) -> int:
-    """The effort for one GPU. To check the quota takes as long as all the rest."""
+    """Returns the effort for one GPU. A check of the quota takes as long as all the rest."""
     return MIG_EFFORT if gpu.device.mode == MIG_MODE else 1 if quota is None else 2
 
 
 def _left_over(groups: Sequence[Sequence[GpuUsage]], *, over_quota: bool) -> list[Verdict]:
-    """Verdicts on GPUs that fit alone, but no choice of them is within the quota, or each group has too few."""
+    """Returns verdicts on GPUs that fit alone, but no choice of them is within the quota, or each group has too few."""
     if over_quota:
         return [(gpu, Reason.QUOTA) for group in groups for gpu in group]
     return [(gpu, Reason.TOO_FEW if group is groups[-1] else Reason.NUMA) for group in groups for gpu in group]
 
 
 def _smallest_companions(need: ContainerNeed, cards: Sequence[GpuUsage]) -> Footprint | None:
-    """The least that the other GPUs of a choice count against the quota, where shares differ in size."""
+    """Returns the least that the other GPUs of a choice count against the quota; None where all shares have the same
+    size.
+    """
     if len({gpu.device.memory_mib for gpu in cards}) <= 1 and all(gpu.device.mode != MIG_MODE for gpu in cards):
         return None
     shares = sorted((share_of(gpu, need) for gpu in cards), key=lambda share: share.memory_mib)
@@ -151,14 +153,14 @@ def _smallest_companions(need: ContainerNeed, cards: Sequence[GpuUsage]) -> Foot
 
 
 def _counted(share: DeviceShare) -> Footprint:
-    """What the share counts against a quota."""
+    """Returns what the share counts against a quota."""
     return Footprint(1, share.memory_mib, share.cores)
 
 
 def _connected(
     need: ContainerNeed, group: list[DeviceShare], rules: Rules, quota: Quota | None, *, last: bool
 ) -> ContainerShares | None:
-    """The best-connected shares of a group. None if the quota covers no choice."""
+    """Returns the best-connected shares of a group; None if the quota covers no choice."""
     if need.count == 1:
         rules.effort.made += len(group) ** 2 // 12
         return (group[least_connected(rules.node.pair_scores, [share.uuid for share in group])],)
@@ -176,26 +178,28 @@ def _connected(
 
 
 def within_quota(shares: Sequence[DeviceShare], quota: Quota | None) -> bool:
-    """Whether the quota covers these shares together."""
+    """Returns whether the quota covers these shares together."""
     return quota is None or quota.admits(
         sum(share.memory_mib for share in shares), sum(share.cores for share in shares), len(shares)
     )
 
 
 def _left_connected(groups: Sequence[Sequence[DeviceShare]], choice: ContainerShares, scores: PairScores) -> int:
-    """How well connected the rest is after a choice from one of the groups."""
+    """Returns how well connected the rest is after a choice from one of the groups, as a sum of pair scores."""
     return connection([share for group in groups for share in group if share not in choice], scores)
 
 
 def why_not(
     gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Footprint = NOTHING
 ) -> Reason | None:
-    """Why this GPU alone does not serve the container, or None. `beside` counts against the quota with it."""
+    """Returns why this GPU alone does not serve the container; None if it does. `beside` counts against the quota with
+    it.
+    """
     return _refused_by_pod_or_node(gpu, need, rules) or _refused(gpu, need, rules, quota, beside)
 
 
 def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) -> Reason | None:
-    """Checks that come before a NUMA group is opened."""
+    """Returns the reason of the checks that come before a NUMA group is opened; None if the GPU passes them."""
     device, wanted = gpu.device, rules.filter
     if not device.healthy:
         return Reason.NOT_HEALTHY
@@ -213,7 +217,9 @@ def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) ->
 
 @cache
 def _is_held(limits: NodeLimits, *, lifted: bool, several: bool) -> bool:
-    """Whether a container is held to parts of GPUs, or need not be: one that lifts its limits, or has several GPUs."""
+    """Returns whether a container is held to parts of GPUs, or need not be. `lifted` is true for a container that lifts
+    its limits, `several` for one with several GPUs.
+    """
     match limits:
         case NodeLimits.HAMI_CORE:
             return not lifted and not several
@@ -226,7 +232,9 @@ def _is_held(limits: NodeLimits, *, lifted: bool, several: bool) -> bool:
 
 
 def _refused(gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Footprint) -> Reason | None:
-    """The first reason, in HAMi's order, why the container may not use this GPU. `beside` counts against the quota."""
+    """Returns the first reason, in HAMi's order, why the container may not use this GPU. `beside` counts against the
+    quota.
+    """
     device, wanted = gpu.device, rules.filter
     memory_mib = need.reserved_mib(device.memory_mib)
     if (wanted.uuids is not None and device.uuid not in wanted.uuids) or device.uuid in wanted.refused_uuids:
@@ -262,12 +270,12 @@ def _refused_for_cores(gpu: GpuUsage, need: ContainerNeed) -> Reason | None:
 
 
 def _may_use_mig(cards: Sequence[GpuUsage], wanted: DeviceFilter) -> bool:
-    """Whether a GPU in MIG mode is among them: it may serve a container several times."""
+    """Returns whether a GPU in MIG mode is among them: it may serve a container several times."""
     return (wanted.modes is None or MIG_MODE in wanted.modes) and any(gpu.device.mode == MIG_MODE for gpu in cards)
 
 
 def share_of(gpu: GpuUsage, need: ContainerNeed) -> DeviceShare:
-    """What the container takes. Of a GPU in MIG mode: a whole instance, while one is free."""
+    """Returns the share that the container takes. Of a GPU in MIG mode that is a whole instance, while one is free."""
     device = gpu.device
     memory_mib = need.reserved_mib(device.memory_mib)
     instance = instance_share(gpu, memory_mib) if device.mode == MIG_MODE else None

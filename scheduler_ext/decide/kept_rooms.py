@@ -12,7 +12,7 @@ MOST_LOOKED_AT = 20
 
 
 def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]) -> Decision | None:
-    """A decision for the node whose room is kept for the pod, if the pod fits there by now."""
+    """Returns a decision for the node whose room is kept for the pod; None if the pod does not fit there yet."""
     room = ledger.kept().get(request.uid)
     if room is None or room.node not in node_names:
         return None
@@ -23,8 +23,8 @@ def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: S
 def in_that_of_others(
     ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]
 ) -> tuple[Decision, Collection[str]] | None:
-    """A decision for a node whose room is kept for pods of lower priority, for a pod that fits nowhere else; and the
-    pods whose room has to be given up for it.
+    """Returns a decision for a node whose room is kept for pods of lower priority, and the pods whose room has to be
+    given up for it. The pod fits nowhere else. None if no such room is enough.
     """
     rooms = ledger.kept().below(priority)
     offered = [node for node in node_names if node in rooms] if rooms else []

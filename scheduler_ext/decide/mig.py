@@ -13,7 +13,9 @@ _FROM_THE_END = ("1g.", "3g.")
 
 
 def instance_share(gpu: GpuUsage, memory_mib: int) -> DeviceShare | None:
-    """A share of the smallest free instance with that much memory. It has the instance's own memory and cores."""
+    """Returns a share of the smallest free instance with that much memory; None without one. It has the instance's own
+    memory and cores.
+    """
     for profile, placement in _candidates(gpu.device.mig_profiles, memory_mib):
         if is_free(placement, gpu.placements):
             instance = MigInstance(profile=profile.name, placement=placement)
@@ -28,7 +30,7 @@ def is_free(placement: MigPlacement, occupied: Collection[MigPlacement]) -> bool
 
 
 def _candidates(profiles: Collection[MigProfile], memory_mib: int) -> Iterator[tuple[MigProfile, MigPlacement]]:
-    """Profiles with enough memory and their placements, in the order in which they are tried."""
+    """Yields profiles with enough memory and their placements, in the order in which they are tried."""
     for profile in sorted(profiles, key=lambda each: (each.memory_mib, each.slice_count)):
         if profile.memory_mib >= memory_mib:
             backwards = profile.name.startswith(_FROM_THE_END)

@@ -1,4 +1,4 @@
-"""Says why a pod does not fit on a node: one reason for every GPU, with its figures.
+"""Explains why a pod does not fit on a node: one reason for every GPU, with its figures.
 
 Text and figures are made only on request, so a decision over thousands of nodes costs one pair of GPU and reason each.
 """
@@ -37,7 +37,7 @@ Verdict = tuple[GpuUsage, Reason]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """How much was needed, in use and there in total: of the GPU, or of the namespace's quota."""
+    """The amounts that were needed, in use and there in total: of the GPU, or of the namespace's quota."""
 
     needed: int
     used: int
@@ -46,13 +46,13 @@ class Amounts:
 
     @property
     def free(self) -> int:
-        """Nothing where pods hold more than the total, which got smaller while they run."""
+        """Returns what is free; 0 where pods hold more than the total, which got smaller while they run."""
         return max(self.total - self.used, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuRefusal:
-    """Why one GPU does not serve a container. `amounts` are the figures behind the reason, if it has any."""
+    """A refusal of one GPU for a container. `amounts` are the figures behind the reason, if it has any."""
 
     uuid: DeviceUUID
     index: int
@@ -77,14 +77,15 @@ class Misfit:
 
     @property
     def reason(self) -> str:
-        """`2/4 CardInsufficientMemory, …`: how many of the node's GPUs fail for which reason."""
+        """Returns how many of the node's GPUs fail for which reason: `2/4 CardInsufficientMemory, …`."""
         if not self.verdicts:
             return Reason.NODE_INSUFFICIENT_DEVICE
         return _counted(tuple(reason for _, reason in self.verdicts), self.cards, unheld(self.need))
 
     @property
     def brief(self) -> str:
-        """`CardInsufficientMemory`, or `CardInsufficientMemory 6/8 + CardInsufficientCore 2/8` where GPUs differ.
+        """Returns `CardInsufficientMemory`, or `CardInsufficientMemory 6/8 + CardInsufficientCore 2/8` where GPUs
+        differ.
 
         It stands between the commas of kube-scheduler's events, so it has none.
         """
@@ -93,7 +94,7 @@ class Misfit:
         return _brief(tuple(reason for _, reason in self.verdicts), self.cards, unheld(self.need))
 
     def words(self, *, named: bool = False) -> tuple[str, ...]:
-        """The reasons for people, the most important first. `named` adds which GPUs are out of service."""
+        """Returns the reasons for people, the most important first. `named` adds which GPUs are out of service."""
         if not self.verdicts:
             return (f"{counted(self.cards, 'GPU')}, {self.need.count} asked for",)
         if all(self.need.reserved_mib(gpu.device.memory_mib) > gpu.device.memory_mib for gpu, _ in self.verdicts):
@@ -137,7 +138,7 @@ class NotOffered:
 
 
 def unheld(need: ContainerNeed) -> str:
-    """What keeps the container from being held to parts of GPUs, by which `REMEDIES` are known."""
+    """Returns what keeps the container from being held to parts of GPUs, as `REMEDIES` names it."""
     return need.lifted_by or (SEVERAL if need.count > 1 else NO_HOOK)
 
 

@@ -33,8 +33,8 @@ class _Filled(NamedTuple):
 def other_choices(
     request: GpuRequest, gpus: Sequence[GpuUsage], rules: Rules, quota: Quota | None, failed: int
 ) -> Iterator[PodShares]:
-    """Shares for every container that fit together, one choice after another. `failed` is the position of the first
-    container that did not fit behind the ones before it.
+    """Yields shares for every container that fit together, one choice after another. `failed` is the position of the
+    first container that did not fit behind the ones before it.
 
     Together they are all the choices that differ in more than which of several equal GPUs is taken, as long as the
     search takes at most `MOST_STEPS`. The first ones follow the pod's policy as far as the search's order permits.
@@ -71,13 +71,15 @@ class _ChoiceSearch:
         self._known: dict[tuple[int, tuple[int, ...]], _Filled | None] = {}
         self._kinds: Sequence[int] = ()
         self._picks: Sequence[int] = ()
-        """The container of each pick, in the order of the search. A container picks as many GPUs as it asks for."""
+        """The container of each pick, in the order of the search. A container picks as many GPUs as it requests."""
         self._picked: list[tuple[int, _Filled]] = []
         """The GPU of each pick so far, and as it was before."""
         self._orders: dict[int, Sequence[int]] = {}
 
     def is_hopeful(self, failed: int, quota: Quota | None) -> bool:
-        """Whether each container fits alone, and the quota covers all of them. Those before the failed one do."""
+        """Returns whether each container fits alone, and the quota covers all of them. Those before the failed one do
+        fit.
+        """
         later = [position for position in self._needs if position >= failed]
         if len(self._gpus) * len(self._needs) > MOST_STEPS or not all(map(self._has_enough, later)):
             return False
@@ -111,7 +113,7 @@ class _ChoiceSearch:
         return tuple(map(tuple, found))
 
     def _least_shares(self) -> Iterator[DeviceShare]:
-        """Shares as small as any that the containers that last can get."""
+        """Yields shares as small as any that the containers that last can get."""
         for position, need in self._needs.items():
             if self._request.kinds[position] is not ContainerKind.INIT:
                 shares = [share_of(self._gpus[place], need) for place in self._serving(position)]
@@ -130,14 +132,16 @@ class _ChoiceSearch:
         return [numbers[place] for place in self._places]
 
     def _slack(self, position: int, serving: Sequence[int]) -> tuple[int, int, int]:
-        """The container with the least is the hardest to place; of equal ones the one that needs most."""
+        """Returns a key for sorting containers: the hardest to place has the least. That is the one with the fewest
+        alternatives; of equal ones the one that needs most.
+        """
         need = self._needs[position]
         most_mib = max(need.reserved_mib(self._gpus[place].device.memory_mib) for place in serving)
         return len(serving) - need.count, -most_mib, -need.reserved_cores
 
     def _tries(self) -> Iterator[int]:
-        """The GPUs for the next pick; of equal ones only the first. A container picks GPUs in a fixed order, so that no
-        choice of them is tried twice.
+        """Yields the GPUs for the next pick; of equal ones only the first. A container picks GPUs in a fixed order, so
+        that no choice of them is tried twice.
         """
         made = len(self._picked)
         position = self._picks[made]
@@ -154,7 +158,7 @@ class _ChoiceSearch:
                     yield place
 
     def _after(self, last: int, order: Sequence[int]) -> Sequence[int]:
-        """The GPUs that a container may have in addition to the one that it picked last."""
+        """Returns the GPUs that a container may have in addition to the one that it picked last."""
         device = self._gpus[last].device
         left = order[order.index(last) + (device.mode != MIG_MODE) :]
         if not self._request.numa_bound:
@@ -162,8 +166,8 @@ class _ChoiceSearch:
         return [place for place in left if self._gpus[place].device.numa == device.numa]
 
     def _visited(self, position: int) -> Sequence[int]:
-        """The GPUs as the policy prefers them now. Those that are linked best come first, at the container's first turn
-        only: to choose them takes longer than all the rest.
+        """Returns the GPUs as the policy prefers them now. Those that are linked best come first, at the container's
+        first turn only: to choose them takes longer than all the rest.
         """
         need, policy = self._needs[position], self._rules.policy
         self._rules.effort.made += len(self._gpus) * (1 + len(policy.keys)) // 4
@@ -189,7 +193,7 @@ class _ChoiceSearch:
             self._filled[place] = before
 
     def _leaves_enough(self) -> bool:
-        """Whether every container that has no GPU yet still finds enough."""
+        """Returns whether every container that has no GPU yet still finds enough."""
         made = len(self._picked)
         waiting = dict.fromkeys(self._picks[made:])
         waiting.pop(self._picks[made - 1], None)
@@ -208,7 +212,7 @@ class _ChoiceSearch:
         return [place for place in self._places if self._with(place, position) is not None]
 
     def _with(self, place: int, position: int) -> _Filled | None:
-        """The GPU with this container beside those that have it; None if that is too much."""
+        """Returns the GPU with this container beside those that have it; None if that is too much."""
         self.steps += 1
         positions = tuple(sorted((*self._filled[place].positions, position)))
         asked = place, positions

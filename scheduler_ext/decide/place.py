@@ -14,7 +14,7 @@ from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 def place(
     request: GpuRequest, usage: NodeUsage, quota: Quota | None, effort: Effort | None = None
 ) -> PodShares | Misfit:
-    """The GPUs of every container of the pod on this node, or why the first container that fails does not fit.
+    """Returns the GPUs of every container of the pod on this node, or why the first container that fails does not fit.
 
     Each container takes what the policy prefers, in the pod's order. If one fails then, the containers before it may
     leave room with other GPUs.
@@ -33,7 +33,7 @@ def place(
     misfit = placing.add_all() or placing.gather_inits(sharing)
     if misfit is None:
         return tuple(placing.shares)
-    # The first container that asks for GPUs had the whole choice.
+    # Without shares the first container that requests GPUs has failed, and it had the whole choice.
     if any(placing.shares):
         for choice in other_choices(request, usage.gpus, rules, quota, failed=len(placing.shares)):
             placing = _Placing(request, usage, quota, rules)

@@ -42,11 +42,13 @@ class GpuHolder:
     namespace: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     leaving: bool = False
-    """Whether it is being deleted already."""
+    """True if the pod is being deleted already."""
 
     @property
     def rank(self) -> tuple[float, str, str]:
-        """The most important first; of equally important pods the one that has run longest."""
+        """Returns a key for sorting: the most important pod comes first; of equally important pods the one that has run
+        longest.
+        """
         return -self.priority, self.created, self.uid
 
 
@@ -56,11 +58,13 @@ class Plan:
 
     node: str
     victims: tuple[GpuHolder, ...]
-    """The most important first."""
+    """The victims, the most important first."""
 
     @property
     def merit(self) -> tuple[int, int, int, str]:
-        """The plan with the largest merit wins, as kube-scheduler compares nodes (pickOneNodeForPreemption)."""
+        """Returns a key to compare plans: the plan with the largest one wins, as kube-scheduler compares nodes
+        (pickOneNodeForPreemption).
+        """
         if not self.victims:
             return 1, 0, 0, ""
         highest = self.victims[0].priority
@@ -72,8 +76,8 @@ class Plan:
 def plan(
     trial: "EvictionTrial", budgets: Budgets, holders: Iterable[GpuHolder], spared: Collection[str] = ()
 ) -> Search[Plan | None]:
-    """Plan how the pod of the trial gets its GPUs on the node within every budget and without evicting the pods
-    `spared`. None if impossible.
+    """Plans how the pod of the trial gets its GPUs on the node within every budget and without evicting the pods
+    `spared`. Returns None if that is impossible.
 
     It first settles which pods of each budget may go, the least important first. It does not search further: if this
     choice does not help, it returns None even where another one would.
@@ -93,8 +97,8 @@ def plan(
 
 
 def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gone: Collection[str]) -> Decision:
-    """The decision for the pod on this node if these pods were gone. Room kept for the pod, or for pods of lower
-    priority, is free for it.
+    """Returns the decision for the pod on this node if these pods were gone. Room kept for the pod, or for pods of
+    lower priority, is free for it.
     """
     left = ledger.without(node, {request.uid, *gone}, request.namespace, priority=priority)
     return decide(request, left, [node])
@@ -104,7 +108,7 @@ class NodeSource(Protocol):
     """A source of nodes as they are at one moment, such as the ledger."""
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
-        """The node and the namespace's quotas. None for a node that is not registered."""
+        """Returns the node and the namespace's quotas; None for a node that is not registered."""
 
 
 class EvictionTrial:
@@ -123,7 +127,9 @@ class EvictionTrial:
         self._effort = effort or Effort()
 
     def fits(self, gone: frozenset[str], *, without_quotas: bool = False) -> bool:
-        """Room kept for the pod, or for pods of lower priority, counts as free."""
+        """Returns whether the pod gets its GPUs without these pods. Room kept for the pod, or for pods of lower
+        priority, counts as free.
+        """
         alone, request = self._alone, self._request
         if alone is None:
             return False
@@ -141,11 +147,11 @@ def victims(
     fits: Callable[[frozenset[str]], bool],
     violating: Callable[[Iterable[GpuHolder]], Collection[str]] = lambda _: (),
 ) -> Search[frozenset[str] | None]:
-    """UIDs of the pods to evict for a pod of this priority; None if evicting does not help.
+    """Returns the UIDs of the pods to evict for a pod of this priority; None if evicting does not help.
 
     `proposed` are kube-scheduler's victims: it needs them for its own reasons, so they stay. Only pods of lower
     priority are added. Those that `violating` does not name come first: it names pods whose budget leaves nothing if
-    the given pods were evicted in their order. `fits` says whether the pod gets its GPUs without the given pods.
+    the given pods were evicted in their order. `fits` returns whether the pod gets its GPUs without the given pods.
     """
     holders = sorted(holders, key=lambda holder: holder.rank)
     if any(holder.uid in proposed and holder.priority >= priority for holder in holders):
@@ -163,7 +169,7 @@ def victims(
 
 
 def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[frozenset[str]]:
-    """The pods that have to go; the first ones are spared first. All of them together are enough.
+    """Returns the pods that have to go; the first ones are spared first. All of them together are enough.
 
     Where room never hurts, the result equals bringing the pods back one by one. Runs of pods are brought back together:
     few looks where few pods have to go, never more than three for each pod.
@@ -182,7 +188,7 @@ def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Sear
 
 
 def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[int]:
-    """How many of the first pods may stay. One look if the very first has to go."""
+    """Returns how many of the first pods may stay. This takes one look if the very first has to go."""
     run, step = 0, 1
     while run + step <= len(uids) and fits(gone.difference(uids[: run + step])):
         run, step = run + step, step * 2
@@ -199,7 +205,7 @@ def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[froz
 
 
 def within(search: Search[T], effort: Effort, most: int) -> Search[T | None]:
-    """The search's result; None if it takes more than about `most` of the effort that it counts."""
+    """Returns the search's result; None if it takes more than about `most` of the effort that it counts."""
     until = effort.made + most
     while effort.made < until:
         try:
@@ -220,7 +226,7 @@ def finished(search: Search[T]) -> T:
 
 
 def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iterable[GpuHolder]) -> tuple[str, ...]:
-    """The chosen pods, the most important first: kube-scheduler compares nodes by the first victim.
+    """Returns the chosen pods, the most important first: kube-scheduler compares nodes by the first victim.
 
     `proposed` are in that order. A pod that holds no GPUs has no known priority here; it stays behind the one before
     it.

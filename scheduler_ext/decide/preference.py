@@ -19,8 +19,8 @@ NO_LEVELS: Mapping[str, int] = {}
 
 
 def preference(policy: NodePolicy, name: str, total: float, connection: int, level: int = 0) -> Preference:
-    """Prefer the best connected node; then the highest level; then the fullest or emptiest by node policy; then the
-    first name.
+    """Returns a key for sorting nodes: the best connected comes first; then the highest level; then the fullest or
+    emptiest by node policy; then the first name.
 
     `total` is the node's score, `connection` is 0 where links are not compared, `level` is that of `fgd`.
     """
@@ -33,7 +33,7 @@ def choose_node(
     connections: Mapping[str, int],
     levels: Mapping[str, int] = NO_LEVELS,
 ) -> str:
-    """The node to take. `fits` names at least one. A node missing in `connections` counts as not connected."""
+    """Returns the node to take. `fits` names at least one. A node missing in `connections` counts as not connected."""
     return rank_nodes(policy, fits, connections, levels)[0]
 
 
@@ -43,7 +43,7 @@ def rank_nodes(
     connections: Mapping[str, int],
     levels: Mapping[str, int] = NO_LEVELS,
 ) -> list[str]:
-    """All nodes in the order in which `choose_node` would take them."""
+    """Returns all nodes in the order in which `choose_node` would take them."""
     ranked = sorted(
         preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0)) for name in fits
     )
@@ -51,15 +51,17 @@ def rank_nodes(
 
 
 def compared_connections(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodShares]) -> Mapping[str, int]:
-    """How well the pod's GPUs are connected, by node. Empty where that is not compared."""
+    """Returns how well the pod's GPUs are connected, by node, as sums of pair scores. Empty where that is not
+    compared.
+    """
     if not compares_connections(request):
         return {}
     return {name: connected(shares, snapshot.nodes[name].node.pair_scores) for name, shares in placed.items()}
 
 
 def compares_connections(request: GpuRequest) -> bool:
-    """Whether links are compared: for topology-aware pods with a container of several GPUs. HAMi does not compare nodes
-    so.
+    """Returns whether links are compared: for topology-aware pods with a container of several GPUs. HAMi does not
+    compare nodes so.
 
     A pod takes equally many pairs on every node, so the sums are comparable.
     """
@@ -68,5 +70,5 @@ def compares_connections(request: GpuRequest) -> bool:
 
 
 def connected(shares: PodShares, scores: PairScores) -> int:
-    """The sum of the pair scores between the GPUs of each container."""
+    """Returns the sum of the pair scores between the GPUs of each container."""
     return sum(connection(container, scores) for container in shares)

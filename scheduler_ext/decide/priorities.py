@@ -11,7 +11,7 @@ HIGHEST = 10
 
 
 def preferences(policy: NodePolicy, decision: Decision) -> Mapping[str, Preference]:
-    """Preferences of the nodes that fit."""
+    """Returns the preferences of the nodes that fit."""
     fits, connections, levels = decision.fits, decision.connections, decision.levels
     return {
         name: preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0)) for name in fits
@@ -19,7 +19,7 @@ def preferences(policy: NodePolicy, decision: Decision) -> Mapping[str, Preferen
 
 
 def priorities(fitting: Iterable[Preference]) -> Mapping[str, int]:
-    """`HIGHEST` for the best nodes in the order of `decide`, down to 1. Equally good nodes get the same."""
+    """Returns `HIGHEST` for the best nodes in the order of `decide`, down to 1. Equally good nodes get the same."""
     steps: list[tuple[int, float]] = []
     step_of: dict[str, int] = {}
     for connection, total, name in sorted(fitting):
@@ -31,6 +31,6 @@ def priorities(fitting: Iterable[Preference]) -> Mapping[str, int]:
 
 
 def priorities_without_gpus(levels: Mapping[str, int]) -> Mapping[str, int]:
-    """`HIGHEST` for the nodes with the highest level of `fgd`, one less for each level below, down to 0."""
+    """Returns `HIGHEST` for the nodes with the highest level of `fgd`, one less for each level below, down to 0."""
     best = max(levels.values(), default=0)
     return {name: max(HIGHEST - (best - level), 0) for name, level in levels.items()}

@@ -71,7 +71,7 @@ REMEDIES = {
         for name in (*lifting(DEFAULT_CORE_POLICY), *LIFTING_PREFIXES)
     },
 }
-"""What to do about CardLimitsNotEnforced, by what stands behind the word in `Misfit.brief`."""
+"""The remedies for CardLimitsNotEnforced, by what stands behind the word in `Misfit.brief`."""
 
 _BY_CODE = {str(reason): reason for reason in Reason}
 _IMPORTANCE = {reason: number for number, reason in enumerate(Reason)}
@@ -80,20 +80,22 @@ _CODE = re.compile(r"(?P<code>[A-Za-z ]*[A-Za-z])(\([^()]*\))?(: (?P<detail>.*))
 
 
 def by_importance(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """Each reason once, the most important first. That some GPUs fit counts only if nothing is known of the others."""
+    """Returns each reason once, the most important first. That some GPUs fit counts only if nothing is known of the
+    others.
+    """
     found = set(reasons)
     return tuple(sorted(found - {Reason.TOO_FEW} or found, key=_IMPORTANCE.__getitem__))
 
 
 def out_of_service(*, healthy: bool, cordoned: bool) -> str:
-    """The word for why no pod may get a GPU; empty if pods may."""
+    """Returns the word for why no pod may get a GPU; empty if pods may."""
     return Reason.NOT_HEALTHY.words if not healthy else Reason.CORDONED.words if cordoned else ""
 
 
 def words_of(answer: str, *, lasting: bool = False) -> tuple[str, ...]:
-    """The words for a node's reason in an answer of `/filter`. Text without a code stays as it is.
+    """Returns the words for a node's reason in an answer of `/filter`. Text without a code stays as it is.
 
-    `lasting` says that no pod that ends makes a difference on the node.
+    `lasting` is true if no pod that ends makes a difference on the node.
     """
     found = [match for part in answer.split(" + ") if (match := _CODE.fullmatch(part)) and match["code"] in _BY_CODE]
     if not found:

@@ -20,8 +20,8 @@ MOST_SCORES = 4_096
 
 
 def device_score(gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
-    """`10 * (slots + cores + memory)`: each is the weighted fraction in use, this container included. 0 if a total is
-    0.
+    """Returns `10 * (slots + cores + memory)`: each is the weighted fraction in use, this container included. 0 if a
+    total is 0.
     """
     device = gpu.device
     return _device_score(
@@ -32,7 +32,7 @@ def device_score(gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
 
 
 def sort_gpus(gpus: list[GpuUsage], need: ContainerNeed, request: GpuRequest) -> None:
-    """Sort in place, stable, ascending by the policy's keys. The last GPU is to be tried first."""
+    """Sorts in place, stable, ascending by the policy's keys. The last GPU is to be tried first."""
     policy = request.policies.gpu
     weights = request.policies.weights
     for key in reversed(policy.bound_keys if request.numa_bound else policy.keys):
@@ -66,7 +66,7 @@ UNSCORED = NodeScore(total=0.0, slots=0.0, cores=0.0, memory=0.0)
 
 
 def node_score(gpus: Iterable[GpuUsage]) -> NodeScore:
-    """The score of all GPUs of a node together."""
+    """Returns the score of all GPUs of a node together."""
     used_slots = used_cores = used_mib = slots = cores = mib = 0
     for gpu in gpus:
         device = gpu.device
@@ -83,7 +83,9 @@ def node_score(gpus: Iterable[GpuUsage]) -> NodeScore:
 
 
 def _scored_mib(need: ContainerNeed, total_mib: int) -> int:
-    """Memory for the score. Unlike in the reservation, the percentage wins over the absolute amount."""
+    """Returns the MiB that count for the score. Unlike in the reservation, the percentage wins over the absolute
+    amount.
+    """
     return need.memory_mib if need.memory_percent is None else total_mib * need.memory_percent // 100
 
 
@@ -112,7 +114,7 @@ def _fraction(used: int, total: int, weight: int = 1) -> float:
 
 
 def _single(number: float) -> float:
-    """Round to 32 bits. Rounding the 64-bit sum, product or quotient of 32-bit numbers once more is exact."""
+    """Rounds to 32 bits. Rounding the 64-bit sum, product or quotient of 32-bit numbers once more is exact."""
     try:
         rounded: float = _SINGLE.unpack(_SINGLE.pack(number))[0]
     except OverflowError:

@@ -21,7 +21,9 @@ Sharing = Mapping[int, int]
 
 @lru_cache(maxsize=1024)
 def with_shared_slots(request: GpuRequest) -> tuple[GpuRequest, Sharing]:
-    """The request with equal needs for containers that share a slot. Reads each container a fixed number of times."""
+    """Returns the request with equal needs for containers that share a slot. It reads each container a fixed number of
+    times.
+    """
     sharing = heirs(request.needs, request.kinds)
     groups: dict[int, list[int]] = {}
     for position, heir in sharing.items():
@@ -35,9 +37,9 @@ def with_shared_slots(request: GpuRequest) -> tuple[GpuRequest, Sharing]:
 
 
 def heirs(needs: Sequence[ContainerNeed | None], kinds: Sequence[ContainerKind]) -> Sharing:
-    """By position of an init container: the first later container that lasts and asks for as many GPUs. If there is
-    none: the first init container that asks for as many and shares with no other. A container that lasts keeps the ids
-    it took over.
+    """Returns for the position of each init container the one whose GPUs it shares. That is the first later container
+    that lasts and requests as many GPUs. If there is none, it is the first init container that requests as many and
+    shares with no other. A container that lasts keeps the ids it took over.
     """
     found: dict[int, int] = {}
     lasting: dict[int, int] = {}
@@ -60,7 +62,7 @@ def heirs(needs: Sequence[ContainerNeed | None], kinds: Sequence[ContainerKind])
 
 
 def _largest(needs: Sequence[ContainerNeed]) -> Sequence[ContainerNeed]:
-    """The largest need for each amount. The needs themselves if all are the same."""
+    """Returns the largest need for each amount; the needs themselves if all are the same."""
     if all(need == needs[0] for need in needs):
         return needs
     # The larger amount is larger on every GPU, and so is the larger percentage: two needs are enough for all.

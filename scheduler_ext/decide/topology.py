@@ -26,7 +26,9 @@ _known: dict[tuple[Matrix, int, tuple[int, ...] | None, int, bool], tuple[int, .
 
 
 def pair_matrix(scores: PairScores, order: Sequence[DeviceUUID]) -> Matrix:
-    """The score of each pair in both cells, read from the row of the GPU that comes first in `order`, as HAMi does."""
+    """Returns the score of each pair in both cells, read from the row of the GPU that comes first in `order`, as HAMi
+    does.
+    """
     matrix: list[list[int | None]] = [[0] * len(order) for _ in order]
     for i, first in enumerate(order):
         row = scores.get(first, {})
@@ -36,7 +38,7 @@ def pair_matrix(scores: PairScores, order: Sequence[DeviceUUID]) -> Matrix:
 
 
 def least_connected(scores: PairScores, order: Sequence[DeviceUUID]) -> int:
-    """The position of the first GPU with the smallest sum of links to the others: it leaves the most behind."""
+    """Returns the position of the first GPU with the smallest sum of links to the others: it leaves the most behind."""
     sums = [sum(scores.get(uuid, {}).get(peer, 0) for peer in order if peer != uuid) for uuid in order]
     return sums.index(min(sums))
 
@@ -50,7 +52,7 @@ def best_connected(
     weigh_remainder: bool = True,
     effort: Effort | None = None,
 ) -> tuple[int, ...] | None:
-    """The `size` positions that are connected best, in ascending order.
+    """Returns the `size` positions that are connected best, in ascending order.
 
     Choices are compared in this order:
 
@@ -81,7 +83,7 @@ def best_connected(
 
 
 def connection(choice: Sequence[DeviceShare], scores: PairScores) -> int:
-    """The sum of the pair scores inside a choice, read as in `pair_matrix`. A missing one counts 0."""
+    """Returns the sum of the pair scores inside a choice, read as in `pair_matrix`. A missing one counts 0."""
     return sum(
         scores.get(share.uuid, {}).get(peer.uuid, 0) for n, share in enumerate(choice) for peer in choice[n + 1 :]
     )
@@ -98,7 +100,7 @@ def _searched(matrix: Matrix, size: int, costs: tuple[int, ...] | None, budget: 
 
 
 def weigh(matrix: Matrix, size: int) -> tuple[list[list[int]], list[int]]:
-    """Combine pair scores, missing pairs and remainder into one sum over the pairs and members of a choice of `size`.
+    """Returns pair scores, missing pairs and remainder as one sum over the pairs and members of a choice of `size`.
 
     Each has a unit larger than the sum of everything after it. What a choice takes from the remainder is the sum of its
     members' links to all candidates minus its own total. So among choices of equal total, the smallest such sum leaves

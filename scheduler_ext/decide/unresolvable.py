@@ -24,25 +24,25 @@ def unfit_of(misfit: Misfit | NotOffered) -> NodeRefusal:
 
 
 def told_apart(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:
-    """Reasons by node: first of the nodes on which eviction may help, then of the unresolvable ones."""
+    """Returns reasons by node: first of the nodes on which eviction may help, then of the unresolvable ones."""
     unfit = {name: unfit_of(misfit) for name, misfit in misfits.items()}
     failed = {name: each.reason for name, each in unfit.items() if not each.unresolvable}
     return failed, {name: each.reason for name, each in unfit.items() if each.unresolvable}
 
 
 def is_unresolvable(misfit: Misfit | NotOffered) -> bool:
-    """Whether the node is unknown, has too few GPUs at all, or too few that could ever serve the container."""
+    """Returns whether the node is unknown, has too few GPUs at all, or too few that could ever serve the container."""
     if isinstance(misfit, NotOffered) or not misfit.verdicts:
         return True
-    # One GPU in MIG mode may serve every instance that is asked for.
+    # One GPU in MIG mode may serve every instance that the container requests.
     needed = 1 if any(gpu.device.mode == MIG_MODE for gpu, _ in misfit.verdicts) else misfit.need.count
     lost = sum(_is_lost(gpu, reason, misfit.need) for gpu, reason in misfit.verdicts)
     return misfit.cards - lost < needed
 
 
 def _is_lost(gpu: GpuUsage, reason: Reason, need: ContainerNeed) -> bool:
-    """Whether the GPU can never serve the container: for this reason, or because even the whole GPU is too small. The
-    second may hide behind a reason that was found before it.
+    """Returns whether the GPU can never serve the container: for this reason, or because even the whole GPU is too
+    small. The second may hide behind a reason that was found before it.
     """
     device = gpu.device
     too_small = need.reserved_mib(device.memory_mib) > device.memory_mib or need.reserved_cores > device.cores

@@ -27,7 +27,9 @@ ALLOWED_SECONDS = 30.0
 REFUSED_SECONDS = 10.0
 MOST_REMEMBERED = 256
 MOST_A_SECOND = 10
-"""Tokens that are looked up. Strangers can send any number, and must not keep the API server busy."""
+"""The most tokens that are looked up in a second. Strangers can send any number, and must not keep the API
+server busy.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class TokenAccess:
         return verdict
 
     async def _look_up(self, token: str) -> AccessRefusal | None:
-        """Raises ApiError or ApiUnreachable."""
+        """Returns the verdict of the API server. Raises ApiError or ApiUnreachable."""
         found = (await self._api.create(TOKEN_REVIEWS, TokenReview(spec=TokenReviewSpec(token=token)))).status
         if not found.authenticated or not found.user.username:
             return _UNKNOWN

@@ -1,4 +1,4 @@
-"""What the page shows now, with a number for each change, so that each reader gets only what it lacks.
+"""The page's values as they are now, with a number for each change, so that each reader gets only what it lacks.
 
 Looks enter, and messages of an event stream leave. No clock, no connection. A message is a JSON object:
 
@@ -32,7 +32,7 @@ MOST_WAITING = 100
 MOST_TOLD = 200
 SAMPLE_SECONDS = 10.0
 CLOCK_SET_SECONDS = 1.0
-"""Between two clocks, beyond what passes while both are read."""
+"""The most seconds between two clocks, beyond what passes while both are read, before one counts as set."""
 SAMPLES = 360
 """One hour of samples."""
 MOST_GONE = 1_000
@@ -44,14 +44,18 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Board:
-    """`process` tells this process from others: no digits of another one's numbers are understood."""
+    """The values of the page, for its readers. Ids contain `process`, so that an id of another process is not
+    understood.
+    """
 
     def __init__(self, process: str) -> None:
         self._process = process
         self.number = 0
-        """Of the last change."""
+        """The number of the last change."""
         self._nodes: dict[str, tuple[int, bytes]] = {}
-        """With the number of the last change of each, in the order of these numbers. A node that is gone is `null`."""
+        """The value of each node and the number of its last change, in the order of these numbers. A node that is gone
+        is `null`.
+        """
         self._gone = 0
         self._complete_from = 0
         """Readers that saw less may show a node that is gone and forgotten here."""
@@ -65,15 +69,15 @@ class Board:
         self._sampled_at = 0.0
         self._at = 0.0
         self._zero = 0.0
-        """When the monotonic clock was 0, in seconds since 1970."""
+        """The time at which the monotonic clock was 0, in seconds since 1970."""
 
     @property
     def id(self) -> str:
-        """What a reader has seen that has everything."""
+        """Returns the id of a reader that has seen everything."""
         return f"{self._process}-{self.number}"
 
     def apply(self, look: Look) -> bool:
-        """Whether anything is new."""
+        """Records a look. Returns whether anything is new."""
         before, self.number, self._at = self.number, self.number + 1, look.at
         zero = self._zero_of(look)
         changed = self._apply_nodes(look)
@@ -94,15 +98,17 @@ class Board:
         return True
 
     def _zero_of(self, look: Look) -> float:
-        """The same one until the clock is set: otherwise the times of pods would differ a little in each look."""
+        """Returns the same time until the clock is set: otherwise the times of pods would differ a little in
+        each look.
+        """
         zero = look.at - look.monotonic
         if abs(zero - self._zero) > CLOCK_SET_SECONDS:
             self._zero = zero
         return self._zero
 
     def messages(self, seen: str) -> Iterator[bytes]:
-        """What a reader lacks that has `seen` this id; everything for a reader that saw nothing. Iterate at once or
-        later: the messages are of this moment.
+        """Returns what a reader lacks that has `seen` this id; everything for a reader that saw nothing. The messages
+        are of this moment, even if they are read later.
         """
         number = self._number_in(seen)
         full = number is None
@@ -124,7 +130,7 @@ class Board:
         return self._written(b"{" + b",".join(fields) + b"}", rest, self.id)
 
     def beat(self) -> bytes:
-        """A message without news: the reader learns that the connection lives."""
+        """Returns a message without news: the reader learns that the connection lives."""
         return _message(b"{}")
 
     @staticmethod
@@ -214,7 +220,7 @@ _GONE = b"null"
 
 
 def _later(newest_first: Iterable[T], number: int, number_of: Callable[[T], int]) -> list[T]:
-    """Those after that number, oldest first."""
+    """Returns the entries after that number, oldest first."""
     return list(takewhile(lambda each: number_of(each) > number, newest_first))[::-1]
 
 

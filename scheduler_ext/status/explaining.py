@@ -17,12 +17,16 @@ PAUSE = 50.0
 """After each search it rests for so many times the time that the search took."""
 LONGEST_PAUSE_SECONDS = 10.0
 MOST_EXPLAINED = 20
-"""Kinds of waiting pods that are explained: those of the highest priority, then those that have waited longest."""
+"""The most kinds of waiting pods that are explained: those of the highest priority, then those that have waited
+longest.
+"""
 MOST_LOOKED_AT = 1_000
 
 
 class Explainer:
-    """Searches run in another thread, on values that do not change. Pods that ask for the same share an answer."""
+    """Finds out why pods wait. Searches run in another thread, on values that do not change. Pods with the same request
+    share an answer.
+    """
 
     def __init__(self, *, cluster: LiveCluster, watched: Callable[[], bool]) -> None:
         self._cluster = cluster.state
@@ -37,7 +41,7 @@ class Explainer:
         return self._whys.get(_kind(request))
 
     async def run(self) -> None:
-        """Search until cancelled, one kind of pod after the other."""
+        """Searches until cancelled, one kind of pod after the other."""
         while True:
             began = self._monotonic()
             if self._watched():
@@ -46,7 +50,7 @@ class Explainer:
             await asyncio.sleep(min(max(LOOK_SECONDS, PAUSE * spent), LONGEST_PAUSE_SECONDS))
 
     async def _search(self) -> None:
-        """One kind of pod, and what still fits."""
+        """Searches for one kind of pod, and for what still fits."""
         kinds = [*dict.fromkeys(_kind(pod.request) for pod in self._most_important())][:MOST_EXPLAINED]
         self._whys = {kind: why for kind, why in self._whys.items() if kind in kinds}
         snapshot = self._cluster.ledger.snapshot()
@@ -73,5 +77,5 @@ class Explainer:
 
 
 def _kind(request: GpuRequest) -> GpuRequest:
-    """The same request, whatever pod asks."""
+    """Returns the request without what names its pod: pods of one kind have the same."""
     return replace(request, pod="", uid="", host=NO_HOST)

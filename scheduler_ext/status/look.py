@@ -1,4 +1,4 @@
-"""What one look at the cluster found. Values only: another thread makes the page from them."""
+"""The findings of one look at the cluster. Values only: another thread makes the page from them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class NodeLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingLook:
-    """A pod that fitted on no node. `words` is the last answer about it, as its event says it; `why` is None before the
+    """A pod that fitted on no node. `words` is the last answer about it, as in its event; `why` is None before the
     first search.
     """
 
@@ -40,7 +40,7 @@ class Look:
     monotonic: float
     at: float
     problem: str = ""
-    """Why no decision is possible in this replica; empty if one is."""
+    """The reason why no decision is possible in this replica; empty if one is."""
     nodes: Mapping[str, NodeLook] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
     """All nodes that should offer GPUs and do not, and why."""
@@ -51,4 +51,4 @@ class Look:
     waiting_total: int = 0
     fits: tuple[Largest, ...] = ()
     happened: tuple[Happened, ...] = ()
-    """Since the look before, as far as it is remembered."""
+    """The events since the look before, as far as they are remembered."""

@@ -11,17 +11,17 @@ from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.look import Look, NodeLook, WaitingLook
 
 LOOK_SECONDS = 0.5
-"""Between two looks while somebody watches: what happens meanwhile is shown together."""
+"""The time between two looks while a browser is connected: what happens meanwhile is shown together."""
 UNWATCHED_SECONDS = 10.0
-"""Between two looks otherwise, for the history."""
+"""The time between two looks otherwise, for the history."""
 BREATH_SECONDS = 0.001
-"""Work after which kube-scheduler gets its answers."""
+"""The time of work after which kube-scheduler gets its answers."""
 MOST_WAITING = 1_000
 
 
 class Looker:
-    """`show` takes each look and says whether it could; if not, the next look has everything. `watched` tells whether
-    somebody wants to see them.
+    """Looks at the cluster again and again. `show` takes each look and returns whether it could; if not, the next look
+    has everything. `watched` returns whether a browser is connected.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Looker:
         watched: Callable[[], bool],
         seconds_since_1970: Callable[[], float],
     ) -> None:
-        """`problem` says why no decision is possible here now; empty if one is."""
+        """`problem` returns why no decision is possible here now; empty if one is."""
         self._live = cluster
         self._cluster = cluster.state
         self._explainer = explainer
@@ -46,7 +46,6 @@ class Looker:
         self._last_happened = 0
 
     async def run(self) -> None:
-        """Look until cancelled."""
         due = self._live.monotonic()
         while True:
             if self._watched() or self._live.monotonic() >= due:
@@ -60,7 +59,7 @@ class Looker:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> Look:
-        """Nodes are looked at one by one: each is as it is at its own moment."""
+        """Returns the findings of one look. Nodes are looked at one by one: each is as it is at its own moment."""
         self._live.apply(TimePassed())
         nodes, now = await self._nodes(), self._live.monotonic()
         gone = tuple(name for name in self._known if name not in nodes)
@@ -82,7 +81,7 @@ class Looker:
         )
 
     async def _nodes(self) -> Mapping[str, NodeLook | None]:
-        """Every node; None for one that is as before."""
+        """Returns every node; None for one that is as before."""
         ledger, monotonic = self._cluster.ledger, self._live.monotonic
         found: dict[str, NodeLook | None] = {}
         began = monotonic()

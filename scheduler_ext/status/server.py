@@ -21,7 +21,7 @@ from scheduler_ext.status.look import Look
 
 MOST_STREAMS = 32
 MOST_OTHER_STREAMS = 24
-"""Of these for callers that are not the page itself: scripts leave room for people."""
+"""The most of these streams for callers that are not the page itself: scripts leave room for people."""
 STREAM_SECONDS = 60.0
 """A stream ends after this time, and the browser continues it: a listener's limit for an answer is 120 s, and who
 may see the page is looked up for each stream.
@@ -30,7 +30,9 @@ BEAT_SECONDS = 5.0
 WRITE_SECONDS = 10.0
 """A browser that takes none of a message for so long is disconnected."""
 RETRY_MILLISECONDS = range(1_000, 3_000)
-"""Differs from stream to stream, so that readers do not all come back at once."""
+"""The range of the time after which a reader comes back. It differs from stream to stream, so that readers do not all
+come back at once.
+"""
 HEADER = "X-TopoGPU-Token"
 PAGE_HEADER = "X-TopoGPU-Page"
 """The page sends it with any value."""
@@ -59,7 +61,9 @@ class StatusServer:
     def __init__(
         self, process: str, admission: Admission | None = None, *, write_seconds: float = WRITE_SECONDS
     ) -> None:
-        """`process` tells this process from others. Without `admission` only callers of this host get an answer."""
+        """Numbers messages for this `process`, as `Board` does. Without `admission` only callers of this host get an
+        answer.
+        """
         self._write_seconds = write_seconds
         self._admission = admission
         self._board = Board(process)
@@ -72,11 +76,13 @@ class StatusServer:
 
     @property
     def watched(self) -> bool:
-        """Whether a browser is connected. Safe in any thread."""
+        """Returns whether a browser is connected. Safe in any thread."""
         return self._streams > 0
 
     async def show(self, look: Look) -> bool:
-        """Returns once the look is worked in, so that no looks pile up; False before the start and after the end."""
+        """Returns True once the look is worked in, so that no looks pile up; False before the start and after
+        the end.
+        """
         loop = self._loop
         if loop is None:
             return False
@@ -134,7 +140,9 @@ class StatusServer:
         return response
 
     async def _follow(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Raises TimeoutError for a browser that does not read, and ConnectionError."""
+        """Sends messages until the stream ends. Raises TimeoutError for a browser that does not read, and
+        ConnectionError.
+        """
         seen = request.headers.get("Last-Event-ID") or request.query.get("since", "")
         retry = random.choice(RETRY_MILLISECONDS)  # noqa: S311
         await self._write(response, f"retry: {retry}\n\n".encode())
@@ -160,19 +168,21 @@ class StatusServer:
         return self._made[1]
 
     async def _write(self, response: web.StreamResponse, message: bytes) -> None:
-        """Raises TimeoutError for a browser that does not read, and ConnectionError."""
+        """Sends one message. Raises TimeoutError for a browser that does not read, and ConnectionError."""
         async with asyncio.timeout(self._write_seconds):
             await response.write(message)
 
 
 def _token(request: web.Request) -> str:
-    """The API server's proxy takes `Authorization` for itself, so the page sends a header of its own."""
+    """Returns the caller's token; empty without one. The API server's proxy takes `Authorization` for itself, so the
+    page sends a header of its own.
+    """
     kind, _, token = request.headers.get("Authorization", "").partition(" ")
     return request.headers.get(HEADER, "") or (token.strip() if kind.lower() == "bearer" else "")
 
 
 def _page() -> Iterator[tuple[str, bytes, str]]:
-    """Path, content and type of each file of the page."""
+    """Yields path, content and type of each file of the page."""
     for file in files("scheduler_ext.status").joinpath("page").iterdir():
         media_type = _TYPES.get(file.name.rpartition(".")[2])
         if media_type is not None:
@@ -187,14 +197,15 @@ def _handing_out(content: bytes, media_type: str) -> Handler:
 
 
 async def _put_headers(_: web.Request, response: web.StreamResponse) -> None:
-    """Also on refusals, and on answers that begin before they end."""
+    """Adds the headers to each answer, also to refusals and to answers that begin before they end."""
     response.headers.update(_HEADERS)
 
 
 @web.middleware
 async def _only_from_this_host(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """A page of another site reaches loopback through the browser of somebody who may see this page. Its requests are
-    marked by the browser, or name another host: a name of its own that it had resolved to this address.
+    """Refuses callers of other hosts and sites. A page of another site reaches loopback through the browser of a person
+    who may see this page. Its requests are marked by the browser, or name another host: a name of its own that it had
+    resolved to this address.
     """
     if not is_local(request.remote):
         raise web.HTTPForbidden(text="only callers on the same host get an answer, such as kubectl port-forward\n")

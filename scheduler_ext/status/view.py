@@ -55,7 +55,7 @@ class ShownNode(Struct, frozen=True, omit_defaults=True):
 
 
 class Sums(NamedTuple):
-    """What a node adds to the totals. `lost` counts GPUs that no pod may get. `shared_memory` is free on GPUs that pods
+    """A node's part of the totals. `lost` counts GPUs that no pod may get. `shared_memory` is free on GPUs that pods
     share already: no whole GPU can be made of it. `stranded_memory` is free, and no pod can get it.
     """
 
@@ -93,7 +93,7 @@ class Told(Struct, frozen=True, omit_defaults=True):
 
 
 def node_of(look: NodeLook) -> ShownNode:
-    """GPUs in the order of their indices."""
+    """Returns the node as the page shows it, with GPUs in the order of their indices."""
     registered, held = look.usage.node, _held(look)
     gpus = sorted(look.usage.gpus, key=lambda gpu: gpu.device.index)
     uuids = [gpu.device.uuid for gpu in gpus]
@@ -164,7 +164,7 @@ def sums_of(usage: NodeUsage) -> Sums:
 
 
 def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> ShownWaitingPod:
-    """`seconds_since_1970` is the time at which the monotonic clock was 0."""
+    """Returns the pod as the page shows it. `seconds_since_1970` is the time at which the monotonic clock was 0."""
     pod, request = look.pod, look.pod.request
     return ShownWaitingPod(
         pod=str(PodName(namespace=request.namespace, name=request.pod)),
@@ -177,7 +177,7 @@ def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> ShownWaitingP
 
 
 def told_of(happened: Happened, indices: Mapping[DeviceUUID, int], *, seconds_since_1970: float) -> Told:
-    """`indices` are those of the node's GPUs."""
+    """Returns an entry of the list of decisions. `indices` are those of the node's GPUs."""
     return Told(
         number=happened.number,
         at=round(seconds_since_1970 + happened.at, 3),

@@ -1,4 +1,4 @@
-"""Says why a waiting pod fits nowhere, and what would have to go or change. No IO: it runs in any thread."""
+"""Explains why a waiting pod fits nowhere, and what would have to go or change. No IO: it runs in any thread."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -36,14 +36,14 @@ class Levels:
         self._known: dict[tuple[int, tuple[float, float]], int] = {}
 
     def most(self, name: str, effort: Effort) -> int:
-        """An upper bound of `level`."""
+        """Returns an upper bound of `level`."""
         before = self._fragmentation.effort.made
         level = self._best_case.level(self._sites(name))
         effort.made += EFFORT_OF_A_BOUND + self._fragmentation.effort.made - before
         return level
 
     def level(self, name: str, state: int, effort: Effort) -> int:
-        """The level of a node on which the pod fits, from 0 to 100. `state` is the state's number."""
+        """Returns the level of a node on which the pod fits, from 0 to 100. `state` is the state's number."""
         site = self._sites(name)
         if self._named and any(gpu.device.uuid in self._named for gpu in site.usage.gpus):
             return self._placed(site, effort)
@@ -86,7 +86,7 @@ class BestCase:
         self._known: dict[int, tuple[float, float, int] | None] = {}
 
     def level(self, site: Site) -> int:
-        """No placement on this node has a higher level; 0 if no GPU has room."""
+        """Returns the highest level that a placement on this node may have; 0 if no GPU has room."""
         if self._takes_memory and not site.node.free:
             return 0
         looked = self._fragmentation
@@ -100,7 +100,7 @@ class BestCase:
         return level_of(won + _ROUNDING)
 
     def _on_gpus(self, rates: Rates, free: float) -> tuple[float | None, float]:
-        """What is won at most, None if too few GPUs have room; and how many GPUs are taken at most."""
+        """Returns the gain at most, None if too few GPUs have room; and how many GPUs are taken at most."""
         need, known = self._need, self._known
         if need is None:
             return 0.0, 0.0
@@ -120,8 +120,8 @@ class BestCase:
         return free * highest if highest > 0 else won, free
 
     def _taken(self, gpu: RatedGpu, need: ContainerNeed) -> tuple[float, float, int] | None:
-        """The least and the most that the largest container takes of this GPU, and how often it may take that of one in
-        MIG mode; None if it finds no room there.
+        """Returns the least and the most that the largest container takes of this GPU, as fractions of it, and how
+        often it may take that of one in MIG mode. None if it finds no room there.
         """
         if len(self._known) >= MOST_GPUS_KNOWN:
             self._known.clear()
@@ -146,7 +146,9 @@ class BestCase:
 
 
 def _best(found: list[tuple[float, int]], count: int) -> float | None:
-    """The most that `count` GPUs win together, None if there are fewer. `found` is what one wins, and their number."""
+    """Returns the most that `count` GPUs win together, None if there are fewer. `found` is what one wins, and their
+    number.
+    """
     if count == 1:
         return max(found)[0] if found else None
     total = 0.0

@@ -56,10 +56,10 @@ class NodeIndex:
         """The ranking used last comes last. An `OrderedDict` would compare shapes three times where this compares once.
         """
         self._prepared: tuple[Ranking, Sequence[str], Best] | None = None
-        """What was found for the next answer. Valid until a node changes."""
+        """The best node found for the next answer, with its ranking and names. Valid until a node changes."""
 
     def prepare(self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> Iterator[None]:
-        """Find out what `choose`, or with `every` what `fitting`, needs; in steps of about a millisecond.
+        """Finds out what `choose`, or with `every` what `fitting`, needs; in steps of about a millisecond.
 
         The ledger may change between steps: changed nodes are judged again.
         """
@@ -82,7 +82,7 @@ class NodeIndex:
             self._catch_up()
 
     def choose(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> NodeChoice:
-        """Choose as `decide` does among `node_names`. GPUs that the pod's own reservation holds count as taken.
+        """Chooses as `decide` does among `node_names`. GPUs that the pod's own reservation holds count as taken.
 
         After `prepare` this takes at most about a millisecond, whatever has changed since.
         """
@@ -96,14 +96,14 @@ class NodeIndex:
         node = best.node
         if not best.done:
             ranking.judge(filter(None, [self._polls.rooms.pop(shape, None)]))
-            # When there is no time to search for a better node, one that fits is enough.
+            # There is no time to search for a better node, so one that fits is enough.
             node = self._any(ranking, node_names)
         if node is None:
             return self._nowhere(ranking, node_names)
         return NodeChoice(node=node, shares=ranking.shares(node), tally=lambda: self._tally(ranking, node, node_names))
 
     def others(self, request: GpuRequest, node_names: Sequence[str], best: str, most: int) -> Mapping[str, PodShares]:
-        """What the pod would get on the next best nodes after `best`, at most `most` of them."""
+        """Returns what the pod would get on the next best nodes after `best`, at most `most` of them."""
         found: dict[str, PodShares] = {}
         if most < 1:
             return found
@@ -116,7 +116,9 @@ class NodeIndex:
     def fitting(
         self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False
     ) -> Mapping[str, Preference]:
-        """The offered nodes that fit, as `decide` finds them. Reservations count as in `choose`."""
+        """Returns the preferences of the offered nodes that fit, as `decide` finds them. Reservations count as in
+        `choose`.
+        """
         if self._ledger.is_bound(request.uid):
             return preferences(request.policies.node, decide(request, self._ledger.snapshot(request.uid), node_names))
         ranking = self._ranking(self._shape(request))
@@ -124,8 +126,8 @@ class NodeIndex:
         return {name: ranking.fits[name] for name in node_names if name in ranking.fits}
 
     def fits_nowhere(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> bool:
-        """Whether the pod is known to fit on none of these nodes. False also if the effort for one answer does not show
-        it.
+        """Returns whether the pod is known to fit on none of these nodes. False also if the effort for one answer does
+        not show it.
         """
         if self._ledger.is_bound(request.uid):
             return False
@@ -133,7 +135,7 @@ class NodeIndex:
         return ranking.judge(node_names, self._effort(prepared=prepared)) and ranking.best_known(node_names) is None
 
     def without_gpus(self, host: HostAmount, node_names: Iterable[str]) -> Mapping[str, int]:
-        """Levels for a pod that takes CPU and memory but no GPU. A node without GPUs has that of one that loses
+        """Returns levels for a pod that takes CPU and memory but no GPU. A node without GPUs has that of one that loses
         nothing.
         """
         self._catch_up()
@@ -141,28 +143,28 @@ class NodeIndex:
         return {name: level(host, states.site(name)) if name in states.by_name else NOTHING_LOST for name in node_names}
 
     def look_ahead(self) -> None:
-        """Do now what the next pod would have to wait for, if it has the shape requested last."""
+        """Finds out now what the next pod would have to wait for, if it has the shape requested last."""
         self._catch_up()
         if self._rankings:
             next(reversed(self._rankings.values())).look_ahead()
 
     def poll(self, request: GpuRequest, effort: int) -> bool | None:
-        """Whether a waiting pod fits on any node. None if the effort did not suffice: the next poll goes on."""
+        """Returns whether a waiting pod fits on any node. None if the effort did not suffice: the next poll goes on."""
         return self._polls.poll(self._shape(request), effort)
 
     def end_polls(self) -> None:
-        """Forget searches for pods that were not polled since the last call."""
+        """Forgets searches for pods that were not polled since the last call."""
         self._polls.end_round()
 
     def _shape(self, request: GpuRequest) -> PodShape:
-        """What the pod asks of every node, as its quota is now."""
+        """Returns the shape of the pod, with what its quota leaves now."""
         self._catch_up()
         quota = self._ledger.quota(request.namespace, request.quota_class)
         covered = quota is None or quota.admits(*self._states.largest.taken(request.needs))
         return PodShape(request=request, quota=None if covered else quota)
 
     def _ranking(self, shape: PodShape) -> Ranking:
-        """The ranking of this shape, without what was found out about nodes that changed since."""
+        """Returns the ranking of this shape, without what was found out about nodes that changed since."""
         ranking = self._rankings.pop(shape, None)
         if ranking is None:
             ranking = Ranking(shape, self._states)
@@ -187,14 +189,14 @@ class NodeIndex:
                 ranking.outdate(changes.hosts)
 
     def _best_prepared(self, ranking: Ranking, node_names: Sequence[str]) -> Best | None:
-        """What was found while preparing, if it was for the same question."""
+        """Returns what `prepare` found, if it was for the same question; else None."""
         prepared, self._prepared = self._prepared, None
         if prepared is None or prepared[0] is not ranking or prepared[1] is not node_names or not prepared[2].done:
             return None
         return prepared[2]
 
     def _any(self, ranking: Ranking, node_names: Sequence[str]) -> str | None:
-        """The best node that is known to fit. If none is, some are judged."""
+        """Returns the best node that is known to fit; None if none is. If none is known, some nodes are judged."""
         known = ranking.best_known(node_names)
         if known is None:
             ranking.judge(node_names, self._step_effort)
@@ -205,7 +207,7 @@ class NodeIndex:
         return max(MOST_EFFORT * len(self._states.by_name), self._least_most_effort)
 
     def _effort(self, *, prepared: bool) -> int:
-        """The effort left for one answer."""
+        """Returns the effort left for one answer."""
         return self._step_effort if prepared else self._most_effort()
 
     def _tally(self, ranking: Ranking, node: str, node_names: Sequence[str]) -> Tally:

@@ -25,11 +25,11 @@ NUMBERED_A_NODE = 32
 
 _ALONE = {"uuid", "index", "numa"}
 _model_of = attrgetter(*(field.name for field in fields(Device) if field.name not in _ALONE))
-"""What a GPU is, apart from its name and its place in the machine."""
+"""The properties of a GPU, apart from its name and its place in the machine."""
 
 
 class NodeModel(NamedTuple):
-    """How a node is built. Equal `layout` numbers mean the same number of GPUs with the same links and places.
+    """The parts of a node. Equal `layout` numbers mean the same number of GPUs with the same links and places.
 
     `gpus`: equal numbers mean GPUs of the same kind, cordoned or not, on nodes that limit containers alike. `mig`: at
     least one GPU is in MIG mode. `mutual`: each pair has the same link in both directions. `slots`: the node's own
@@ -58,15 +58,15 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeChanges:
-    """What results must be forgotten: those for the nodes, for `hosts` with `fgd`, or all of them."""
+    """The results that must be forgotten: those for `nodes`, those for `hosts` with `fgd`, or all of them."""
 
     nodes: Collection[str] = ()
     hosts: Collection[str] = ()
     """Nodes with another amount of free CPU and memory."""
     workload: bool = False
-    """Whether other pods usually come than before. Only `fgd` asks for hosts and workload."""
+    """True if other pods usually come than before. Only `fgd` reads hosts and workload."""
     larger_gpu: bool = False
-    """Whether a GPU came that is larger than all before: what a quota leaves was computed with the largest one."""
+    """True if a GPU came that is larger than all before: what a quota leaves was computed with the largest one."""
 
 
 class NodeStates:
@@ -84,11 +84,11 @@ class NodeStates:
         """The number of each node's last change, in ascending order."""
         self._models: dict[str, tuple[RegisteredNode, NodeModel]] = {}
         self._sites: dict[str, Site] = {}
-        """As far as they were read since their last change."""
+        """The sites that were read since their last change, by node."""
         self._layout_numbers, self._gpu_models, self._gpu_uses, self._numbers = (_Numbers() for _ in range(4))
 
     def catch_up(self) -> NodeChanges | None:
-        """Read what changed in the ledger. None if nothing did."""
+        """Reads what changed in the ledger. Returns None if nothing did."""
         nodes, hosts, workload = self._ledger.take_changed(), self._ledger.take_changed_hosts(), self._ledger.workload()
         if new_workload := workload is not self.fragmentation.workload:
             self.fragmentation = Fragmentation(workload)
@@ -106,11 +106,13 @@ class NodeStates:
         )
 
     def changed_since(self, change: int) -> Iterator[str]:
-        """Nodes that were added or changed after the change with this number. `last_change` is the latest number."""
+        """Returns the nodes that were added or changed after the change with this number. `last_change` is the latest
+        number.
+        """
         return (name for name, number in takewhile(lambda item: item[1] > change, reversed(self._changes.items())))
 
     def site(self, name: str) -> Site:
-        """What counts of the node for `fgd`."""
+        """Returns the facts of the node that count for `fgd`."""
         site = self._sites.get(name)
         if site is None:
             state = self.by_name[name]
@@ -185,7 +187,7 @@ class LargestGpu:
         self._instance_cores = max(self._instance_cores, *(profile.cores for profile in profiles), 0)
 
     def taken(self, needs: Iterable[ContainerNeed | None]) -> tuple[int, int, int]:
-        """Memory in MiB, cores and GPUs that a pod takes of its quota at most. A quota that admits them refuses
+        """Returns memory in MiB, cores and GPUs that a pod takes of its quota at most. A quota that admits them refuses
         nothing.
         """
         memory_mib = cores = gpus = 0
@@ -212,6 +214,6 @@ class _Numbers:
         return known
 
     def forget_beyond(self, most: int) -> None:
-        """Forget all numbers if there are more than `most`."""
+        """Forgets all numbers if there are more than `most`."""
         if len(self._known) > most:
             self._known.clear()

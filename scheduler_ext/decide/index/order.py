@@ -13,12 +13,12 @@ class Order:
     """Preferences in ascending order, one for each node."""
 
     def __init__(self, preferences: Iterable[Preference] = ()) -> None:
-        """Cheap if they are nearly in order already."""
+        """Sorts the preferences. This costs little if they are nearly in order already."""
         self._sorted = sorted(preferences)
         self._of = {each[2]: each for each in self._sorted}
 
     def copy(self) -> "Order":
-        """Much cheaper than sorting again."""
+        """Returns a copy, which costs much less than sorting again."""
         made = Order()
         made._of, made._sorted = self._of.copy(), self._sorted.copy()
         return made
@@ -30,7 +30,7 @@ class Order:
         return iter(self._sorted)
 
     def put(self, changes: Mapping[str, Preference | None]) -> None:
-        """Insert or move nodes; None removes a node."""
+        """Inserts or moves nodes; None removes a node."""
         if len(changes) > FEW:
             self._put_many(changes)
             return

@@ -24,7 +24,7 @@ class _RoomSearch:
     seen: int = 0
     left: dict[str, None] = field(default_factory=dict)
     judge: ShapeJudge | None = None
-    """Only while the search goes on: its memory is not worth keeping for a few nodes."""
+    """The judge exists only while the search goes on: its memory is not worth keeping for a few nodes."""
 
 
 class Polls:
@@ -44,13 +44,13 @@ class Polls:
         """
 
     def end_round(self) -> None:
-        """Forget all shapes that were not polled since the last round."""
+        """Forgets all shapes that were not polled since the last round."""
         polled, self._polled = self._polled, set()
         self._searches = {shape: search for shape, search in self._searches.items() if shape in polled}
         self._under_way = {shape: number for shape, number in self._under_way.items() if shape in polled}
 
     def poll(self, shape: PodShape, effort: int) -> bool | None:
-        """Whether such a pod fits on any node. None if the effort did not suffice to find out.
+        """Returns whether such a pod fits on any node; None if the effort did not suffice to find out.
 
         `effort` is as `ShapeJudge` counts it. The pod itself holds nothing.
         """
@@ -88,8 +88,8 @@ class Polls:
         self.rooms[shape] = node
 
     def _goes_on(self, shape: PodShape) -> bool:
-        """Whether its search may be kept. A shape that was not polled since every other one belongs to pods that are
-        gone.
+        """Returns whether the shape's search may be kept. A shape that was not polled since every other one belongs to
+        pods that are gone.
         """
         if shape not in self._under_way and len(self._under_way) >= MOST_UNDER_WAY:
             oldest = next(iter(self._under_way))

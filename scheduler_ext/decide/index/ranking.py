@@ -31,13 +31,13 @@ class Best:
 
 
 class Ranking:
-    """Whether and how well pods of one shape fit on each node.
+    """A record of whether and how well pods of one shape fit on each node.
 
     A node is placed by the best result that it can have until it is judged: when it comes first.
     """
 
     def __init__(self, shape: PodShape, states: NodeStates) -> None:
-        """`states` are read whenever a node is judged."""
+        """Reads `states` whenever a node is judged."""
         self._shape = shape
         self._policy = shape.request.policies.node
         self._states = states.by_name
@@ -45,7 +45,7 @@ class Ranking:
         self._outdated: set[str] = set()
         self._levels: Levels | None = None
         self._unplaced: list[str] = []
-        """With `fgd`: nodes that are not in the order yet, and in `_bounds` the preferences of others that are not."""
+        """Nodes that are not in the order yet, with `fgd`; `_bounds` has the preferences of others that are not."""
         self._bounds: dict[str, Preference] = {}
         self._bounds_effort = EFFORT_OF_BOUNDS * len(self._states)
         if self._policy is NodePolicy.FGD:
@@ -54,18 +54,18 @@ class Ranking:
         else:
             self._order = self._first_order(states.orders[self._policy])
         self.fits: dict[str, Preference] = {}
-        """Judged nodes that fit."""
+        """The judged nodes that fit."""
         self.failed: dict[str, str] = {}
         """The reasons of judged nodes that do not fit and that eviction may help. `unresolvable` has the others."""
         self.unresolvable: dict[str, str] = {}
         self._ahead: tuple[NodeUsage, PodShares] | None = None
 
     def outdate(self, names: Iterable[str]) -> None:
-        """Mark nodes that changed, were added or were removed."""
+        """Marks nodes that changed, were added or were removed."""
         self._outdated.update(names)
 
     def update(self) -> None:
-        """Forget what was found out about outdated nodes."""
+        """Forgets what was found out about outdated nodes."""
         if not self._outdated:
             return
         names, self._outdated = self._outdated, set()
@@ -75,7 +75,7 @@ class Ranking:
         self._order.put({name: self._bound(name) for name in names})
 
     def find(self, offered: Collection[str] | None = None, effort: int | None = None) -> Best:
-        """Find the node that `choose_node` would take of those offered, or of all. Spends at most about `effort`."""
+        """Finds the node that `choose_node` would take of those offered, or of all. Spends at most about `effort`."""
         limit = self._limit(effort)
         if self._unplaced and not self._place_all(limit):
             return Best(None, done=False)
@@ -106,13 +106,13 @@ class Ranking:
         return Best(best[2] if best is not None and done else None, done)
 
     def best_known(self, offered: Collection[str]) -> str | None:
-        """The best of the judged nodes that fit."""
+        """Returns the best of the judged nodes that fit; None if none does."""
         names = set(offered)
         best = min((fits for name, fits in self.fits.items() if name in names), default=None)
         return None if best is None else best[2]
 
     def judge(self, names: Iterable[str], effort: int | None = None) -> bool:
-        """Judge these nodes with at most about `effort`. Returns whether all of them are judged."""
+        """Judges these nodes with at most about `effort`. Returns whether all of them are judged."""
         if len(self._order) == len(self.fits) and not self._unplaced:
             return True
         limit, judged, done = self._limit(effort), dict[str, Preference | None](), True
@@ -127,14 +127,14 @@ class Ranking:
         return done
 
     def look_ahead(self) -> None:
-        """Choose the GPUs on the first node before a request comes."""
+        """Chooses the GPUs on the first node before a request comes."""
         self.update()
         node = self.find(effort=EFFORT_AHEAD).node
         if node is not None:
             self._ahead = self._states[node].usage, self.shares(node)
 
     def shares(self, node: str) -> PodShares:
-        """The pod's GPUs on a node that fits."""
+        """Returns the pod's GPUs on a node that fits."""
         usage = self._states[node].usage
         if self._ahead is not None and self._ahead[0] is usage:
             return self._ahead[1]
@@ -150,7 +150,7 @@ class Ranking:
         return name in self.fits or name in self.failed or name in self.unresolvable
 
     def _place_all(self, limit: int | None) -> bool:
-        """Bring every node into the order. Returns whether that was done before the effort reached the limit."""
+        """Brings every node into the order. Returns whether that was done before the effort reached the limit."""
         effort = self._judge.effort
         began = effort.made
         while self._unplaced:
@@ -171,13 +171,13 @@ class Ranking:
         layouts = {state.model.layout: state for state in self._states.values()}
         best = {layout: self._judge.best_connection(state) for layout, state in layouts.items()}
         if len(set(best.values())) == 1:
-            # This holds nearly always; reading each node's layout takes several times as long.
+            # All layouts are equally good nearly always; reading each node's layout takes several times as long.
             (same,) = set(best.values())
             return Order([(-same, total, name) for _, total, name in unjudged])
         return Order([(-best[self._states[name].model.layout], total, name) for _, total, name in unjudged])
 
     def _bound(self, name: str, *, exact: bool = True) -> Preference | None:
-        """The best preference that the node can have. None if the node is gone."""
+        """Returns the best preference that the node can have; None if the node is gone."""
         state = self._states.get(name)
         if state is None:
             return None

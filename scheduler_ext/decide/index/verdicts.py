@@ -43,12 +43,12 @@ Found = int | NodeRefusal
 """The connection between the pod's GPUs (0 where links are not compared), or why the pod does not fit."""
 
 _asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "host")
-"""All fields of a request that do not say whose it is."""
+"""The fields of a request by which pods of one shape are alike: all that do not name its owner."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PodShape:
-    """What two pods have in common if they ask the same of every node: their request, and what their quota leaves.
+    """The common part of pods that request the same of every node: their request, and what their quota leaves.
 
     `request` is that of any pod of the shape.
     """
@@ -62,12 +62,14 @@ class PodShape:
         return self.quota == other.quota and _asked(self.request) == _asked(other.request)
 
     def __hash__(self) -> int:
-        """Hash the fields that nearly always differ: hashing a whole request costs more than comparing two."""
+        """Returns a hash of the fields that nearly always differ: hashing a whole request costs more than comparing
+        two.
+        """
         return hash(self.request.needs)
 
     @property
     def named(self) -> frozenset[str]:
-        """The GPUs that the pod names: a node that has one of them is like no other node."""
+        """Returns the GPUs that the pod names: a node that has one of them is like no other node."""
         return self.request.filter.refused_uuids | (self.request.filter.uuids or frozenset())
 
 
@@ -84,10 +86,10 @@ class ShapeJudge:
         self._containers = {slots: _Containers(*seen, slots=slots) for slots in (False, True)}
         self._by_state: dict[int, Found] = {}
         self._best_connection: dict[int, int] = {}
-        """By layout."""
+        """The best connection of pods of the shape, by layout."""
 
     def best_connection(self, state: NodeState) -> int:
-        """An upper bound: no choice of GPUs on a node of this layout is better connected."""
+        """Returns an upper bound: no choice of GPUs on a node of this layout is better connected."""
         if not self._compares:
             return 0
         layout = state.model.layout
@@ -112,7 +114,7 @@ class ShapeJudge:
         return found
 
     def _by_verdicts(self, state: NodeState) -> Found | None:
-        """What the verdicts of the GPUs decide; None if the GPUs have to be chosen."""
+        """Returns what the verdicts of the GPUs decide; None if the GPUs have to be chosen."""
         containers = self._containers[state.model.slots]
         verdicts = containers.verdicts(state)
         key = (state.model.layout, *verdicts) if containers.layout_matters else verdicts
@@ -164,7 +166,7 @@ class _ContainerVerdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _GpuVerdicts:
-    """One GPU's verdict on each container that asks for GPUs; empty for a GPU that is not NVIDIA's.
+    """One GPU's verdict on each container that requests GPUs; empty for a GPU that is not NVIDIA's.
 
     Equal verdicts are one object, which is compared and hashed by its identity: comparing their reasons takes longer.
     """
@@ -192,14 +194,14 @@ class _Containers:
         scattered = numa and keys[0] not in (SortKey.NUMA, SortKey.NUMA_DESCENDING)
         moves = compares and not all(step.lasts for step in self._steps)
         self._depends_on_choice = inherits or scattered or moves
-        """Whether the result always depends on which GPUs are chosen."""
+        """True if the result always depends on which GPUs are chosen."""
         self._can_be_counted = not (inherits or numa)
         self._effort = effort
         self._most_known = most_known
         self.known: dict[tuple[object, ...], Found | None] = {}
-        """What was found, by the GPUs' verdicts; None where the verdicts do not decide."""
+        """The results by the GPUs' verdicts; None where the verdicts do not decide."""
         self._of_gpu: dict[int, _GpuVerdicts] = {}
-        """By the GPU's number in a node's state."""
+        """The verdicts by the GPU's number in a node's state."""
         self._same: dict[tuple[_ContainerVerdict, ...], _GpuVerdicts] = {}
 
     def verdicts(self, state: NodeState) -> tuple[_GpuVerdicts, ...]:
@@ -210,13 +212,17 @@ class _Containers:
             return tuple([self._of_gpu[gpu] for gpu in state.gpus])
 
     def decide_all(self, verdicts: Sequence[_GpuVerdicts], *, mutual: bool) -> bool:
-        """Whether the verdicts alone decide whether the pod fits, and how well. `mutual` is the node model's."""
+        """Returns whether the verdicts alone decide whether the pod fits, and how well. `mutual` is the node
+        model's.
+        """
         if self._depends_on_choice or any(one.now is not one.then for each in verdicts for one in each.by_container):
             return False
         return not self._counts or (mutual and all(is_exact(len(verdicts), count) for count in self._counts))
 
     def fit_surely(self, verdicts: Sequence[_GpuVerdicts]) -> bool:
-        """Whether the pod fits whichever GPUs are chosen: earlier containers use up no more GPUs than they ask for."""
+        """Returns whether the pod fits whichever GPUs are chosen: earlier containers use up no more GPUs than they
+        request.
+        """
         if not self._can_be_counted:
             return False
         for position, step in enumerate(self._steps):
@@ -253,9 +259,9 @@ class _Containers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Step:
-    """One container that asks for GPUs, in the order of placement.
+    """One container that requests GPUs, in the order of placement.
 
-    `lasts` is False if the container ends before the next one starts. Earlier containers that last ask for `before`
+    `lasts` is False if the container ends before the next one starts. Earlier containers that last request `before`
     GPUs. `quota_then` is the least that they and the container's own other shares leave of `quota`.
     """
 
@@ -266,7 +272,7 @@ class _Step:
     quota_then: Quota | None
 
     def verdict(self, gpu: GpuUsage, then: GpuUsage, rules: Rules) -> _ContainerVerdict:
-        """`then` is the GPU with a share of each earlier container that lasts."""
+        """Returns the GPU's verdict. `then` is the GPU with a share of each earlier container that lasts."""
         need, device = self.need, gpu.device
         first = last = why_not(gpu, need, rules, self.quota)
         if then is not gpu or self.quota_then is not self.quota:
@@ -291,7 +297,7 @@ def _steps(request: GpuRequest, quota: Quota | None, largest_mib: int) -> Iterat
 
 
 def _most_of(need: ContainerNeed, count: int, largest_mib: int) -> Footprint:
-    """`count` shares for the container, on the largest GPUs."""
+    """Returns the amount of `count` shares for the container, on the largest GPUs."""
     return Footprint(count, count * need.reserved_mib(largest_mib), count * need.reserved_cores)
 
 
