@@ -196,7 +196,7 @@ def _from_any_thread(access: TokenAccess) -> Admission:
 
 
 def _forget_sent(binder: Binder) -> None:
-    log.info("another replica has bound pods since: nothing that was sent from here before can still be carried out")
+    log.info("another replica may have bound pods since: what was sent from here before is forgotten")
     binder.forget_sent()
 
 

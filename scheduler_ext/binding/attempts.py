@@ -105,8 +105,8 @@ class Attempts:
         return self.after(attempt, Event.NOT_BOUND)
 
     def forget_sent(self) -> None:
-        """Drops the reservations of everything that was sent from here. Another process has had the turn to write
-        Bindings, so nothing of it can be carried out any more, and its GPUs may have been given to other pods.
+        """Drops the reservations of everything that was sent from here. Another process may have had the turn to write
+        Bindings and have given these GPUs to other pods. Nothing of it can be carried out any more.
         """
         if self._files is not None:
             self._files.clear()

@@ -92,8 +92,8 @@ class Binder:
                 await asyncio.sleep(RETRY_SECONDS)
 
     def forget_sent(self) -> None:
-        """Forgets every Binding: another process has had the turn to write Bindings since anything was sent
-        from here.
+        """Forgets every Binding: another process may have had the turn to write Bindings since anything was
+        sent from here.
         """
         self._left.clear()
         self._attempts.forget_sent()

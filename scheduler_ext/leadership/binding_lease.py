@@ -88,21 +88,31 @@ class BindingLease:
         """Returns whether this process holds it, as far as is known."""
         return self._turn is not None and bool(self._turn.version) and self._turn.holder == self._process
 
-    def is_anothers(self) -> bool:
-        """Returns whether another process has held it since this one did, as far as is known."""
-        return self._turn is not None and is_anothers(self._turn, self._process)
-
     def held_for(self) -> float | None:
         """The longest time in seconds for which another process may still have Bindings under way; None if unknown."""
         if self._turn is None:
             return None
         return max(free_at(self._turn, self._process) - self._monotonic(), 0.0)
 
-    async def take(self) -> bool:
+    async def take(self, overtaken: Callable[[], None], *, settled: bool) -> bool:
         """Take the Lease. Returns whether it is held and was just renewed. The taker must still learn what earlier
         holders did.
+
+        If another process may have held it since this one did, `overtaken` is called first: the next process could not
+        see that any more. Then nothing that was sent from here may be carried out later, as `settled` tells. The watch
+        may be dead, so the Lease is judged as it is when it is written.
         """
-        await self._renew(lambda: self.held_for() == 0)
+
+        def may() -> bool:
+            if self._turn is None or self.held_for() != 0:
+                return False
+            if not is_anothers(self._turn, self._process):
+                return True
+            if settled:
+                overtaken()
+            return settled
+
+        await self._renew(may)
         return self._is_fresh()
 
     async def permit(self) -> str:

@@ -53,9 +53,9 @@ class LeaseSettings:
 class Leadership:
     """True if this replica leads. Without an election it leads once it has caught up.
 
-    `overtaken` forgets what was sent from here before another process had the turn to write. `catch_up` returns when
-    everything decided before is known. `written` returns when no Binding is on its way, and returns whether no Binding
-    that was sent can still be carried out. This process and the API server give up a Binding
+    `overtaken` forgets what was sent from here, because another process may have had the turn to write. `catch_up`
+    returns when everything decided before is known. `written` returns when no Binding is on its way, and returns
+    whether no Binding that was sent can still be carried out. This process and the API server give up a Binding
     without an answer after `write_seconds`.
     """
 
@@ -214,10 +214,7 @@ class Leadership:
         if held_for > 0:
             log.info("no decisions for up to %.0f s: %s may have Bindings under way", held_for, self._binding.holder())
             return held_for
-        if self._binding.is_anothers():
-            # Before the Lease is this process's own again: if it is killed, the next one could not see it any more.
-            self._overtaken()
-        if not await self._binding.take():
+        if not await self._binding.take(self._overtaken, settled=await self._written()):
             return _TAKE_RETRY_SECONDS
         await self._catch_up()
         if self._standing.holder == holder:

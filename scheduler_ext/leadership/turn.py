@@ -51,11 +51,8 @@ def after_seen(turn: Turn, lease: Lease | None, now: float) -> Turn:
 
 
 def is_anothers(turn: Turn, process: str) -> bool:
-    """Returns whether another process has held it since this one did.
-
-    Then nothing that this one sent before can be carried out any more: a process releases it only when that is so.
-    """
-    return bool(turn.version) and turn.holder != process
+    """Returns whether another process may have held it since this one did. A deleted Lease names no holder."""
+    return not turn.version or turn.holder != process
 
 
 def free_at(turn: Turn, process: str) -> float:

@@ -23,6 +23,10 @@ LEASE = {
 }
 
 
+def forgetting() -> None:
+    """Nothing was sent here."""
+
+
 @asynccontextmanager
 async def once_seen(server: EmbeddedApiServer, folder: Path) -> AsyncIterator[BindingLease]:
     """As it was listed, free to be taken, and not watched."""
@@ -66,7 +70,7 @@ async def test_what_became_of_it_is_looked_up(change: str, tmp_path: Path) -> No
                 case _:
                     server.create(LEASE | {"spec": {}})
             async with asyncio.timeout(30):
-                assert await lease.take()
+                assert await lease.take(forgetting, settled=True)
             assert lease.is_held()
 
 
@@ -77,7 +81,7 @@ async def test_one_that_another_process_took_is_left_to_it(tmp_path: Path) -> No
             taken = {"spec": {"holderIdentity": "host-3_c", "leaseDurationSeconds": 60}}
             server.patch("leases", "binding", taken, namespace="kube-system")
             async with asyncio.timeout(30):
-                assert not await lease.take()
+                assert not await lease.take(forgetting, settled=True)
             assert lease.holder() == "host-3_c"
             assert (lease.held_for() or 0) > 30
 
@@ -88,10 +92,30 @@ async def test_one_that_another_process_took_is_not_said_to_name_this_one(
     async with EmbeddedApiServer() as server:
         server.create(LEASE)
         async with once_seen(server, tmp_path) as lease:
-            assert await lease.take()
+            assert await lease.take(forgetting, settled=True)
             taken = {"spec": {"holderIdentity": "host-3_c", "leaseDurationSeconds": 60}}
             server.patch("leases", "binding", taken, namespace="kube-system")
             async with asyncio.timeout(30):
                 await lease.release()
             assert lease.holder() == "host-3_c"
             assert caplog.messages == []
+
+
+@pytest.mark.parametrize("ended", ["released", "deleted"])
+async def test_another_process_that_had_it_is_noticed_although_the_watch_did_not_show_it(
+    ended: str, tmp_path: Path
+) -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(LEASE)
+        async with once_seen(server, tmp_path) as lease:
+            assert await lease.take(forgetting, settled=True)
+            for holder in ("host-3_c", None):
+                server.patch("leases", "binding", {"spec": {"holderIdentity": holder}}, namespace="kube-system")
+            if ended == "deleted":
+                server.delete("leases", "binding", namespace="kube-system")
+            noticed: list[bool] = []
+            assert not await lease.take(lambda: noticed.append(lease.is_held()), settled=False)
+            assert noticed == []
+            assert await lease.take(lambda: noticed.append(lease.is_held()), settled=True)
+            assert noticed == [False]
+            assert lease.is_held()

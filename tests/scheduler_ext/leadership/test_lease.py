@@ -377,7 +377,8 @@ async def test_what_was_sent_before_another_process_bound_pods_is_not_bound_agai
         server.create(binding_lease_json("host-2_b", seconds=1))
         files = SentFiles(tmp_path)
         lease = replace(ELECTED, process=files.process)
-        async with extender_for(server, FAST, synced=True, lease=lease, files=files) as rig:
+        settings = replace(FAST, binding_seconds=1.0)
+        async with extender_for(server, settings, synced=True, lease=lease, files=files) as rig:
             await until(lambda: decides(rig))
             assert (await rig.filter(sent, "n", "m"))["NodeNames"] == ["m"]
             assert await rig.bind(sent, "m") == ""
