@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml' 'examples/*.yaml'
-SENTENCES := docs/prose program proto kubectl_topogpu daemonset simulation $(addprefix deviceplugin/,allocation cli container diagnosis doctor facts health machine metrics node nvml records remediation removal usage) scheduler_ext # folders whose docstrings and comments are sentences
+SENTENCES := docs/prose program proto kubectl_topogpu daemonset simulation deviceplugin scheduler_ext # folders whose docstrings and comments are sentences
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
 .PHONY: help demo test coverage fuzz test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics pictures promtool manifests check-manifests image image-check kubectl-plugin version release lock

@@ -141,7 +141,7 @@ class Agent:
         )
 
     def _contributors(self, metrics: Metrics) -> Sequence[Contributor]:
-        """Lists what the Node should say, by the part of the daemon that knows it."""
+        """Returns one contributor for each part of the daemon that decides about the Node."""
         own, gpus, settings, resource = self._own, self._gpus, self._settings, self._resource
         registered = RegisteredGpus(
             self._offer, settings.hami_scheduler, lambda taken: metrics.reported(outcome(taken))
@@ -211,7 +211,7 @@ class Agent:
         )
 
     def _booked(self) -> frozenset[DeviceUUID]:
-        """The GPUs whose ids kubelet has given out."""
+        """Returns the GPUs whose ids kubelet has given out."""
         holdings = self._read_checkpoint() or ()
         return frozenset(split_replica(identifier)[0] for each in holdings for identifier in each.ids)
 

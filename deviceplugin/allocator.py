@@ -15,17 +15,17 @@ class Allocator(Protocol):
     """Answers kubelet's calls about the GPUs."""
 
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
-        """The GPUs now and after every change."""
+        """Yields the GPUs, now and after every change."""
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        """Returns the replica ids on the GPUs decided for the container that asks; empty if unknown."""
+        """Returns the replica ids on the GPUs decided for the container of the call; empty if unknown."""
 
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """Returns what the container that asks gets. Raises CannotAllocate."""
+        """Returns the edits for the container of the call. Raises CannotAllocate."""
 
     @property
     def pre_start_required(self) -> bool:
-        """Whether `pre_start` must be called before each start of a container."""
+        """Returns whether `pre_start` must be called before each start of a container."""
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """A container that holds these ids is about to be created. Raises CannotAllocate."""
+        """Prepares the start of a container that holds these ids. Raises CannotAllocate."""

@@ -58,7 +58,7 @@ class OwnNode:
         self.pods_version = 0
         """The resourceVersion of their last change."""
         self._problems: dict[str, str] = {}
-        """Says for each resource whose watch is interrupted why it is."""
+        """The reason, for each resource whose watch is interrupted."""
 
     @property
     def problem(self) -> str:
@@ -79,11 +79,11 @@ class OwnNode:
         return "" if self.node is None else _lock_uid(self.node)
 
     def reference(self) -> ObjectReference:
-        """The Node as the subject of an event; kubelet, too, names nodes by name where a UID belongs."""
+        """Returns the Node as the subject of an event; kubelet, too, names nodes by name where a UID belongs."""
         return ObjectReference(api_version="v1", kind="Node", name=self.name, uid=self.name)
 
     async def follow_node(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         async for change in reflect(self._api, NODES, field_selector=f"metadata.name={self.name}"):
             match change:
                 case Replaced(objects):
@@ -105,7 +105,7 @@ class OwnNode:
             self._changes.announce()
 
     async def follow_pods(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         selection = f"spec.nodeName={self.name}"
         async for change in reflect(
             self._api, PODS, field_selector=selection, page_size=_PODS_OF_A_PAGE, trim=self._slim
@@ -155,7 +155,7 @@ class OwnNode:
         self._changes.announce()
 
     async def settle(self, pod: Pod, body: Mapping[str, object], *, release: bool) -> None:
-        """Patches the pod; then, if asked to or if the pod is gone, releases its lock. Raises ApiError or
+        """Patches the pod; then, if `release` is set or the pod is gone, releases its lock. Raises ApiError or
         ApiUnreachable.
 
         If the patch is refused for good, it releases the lock anyway: the pod has been answered.
@@ -211,7 +211,7 @@ class OwnNode:
 
 
 async def device_classes(api: ApiServer) -> Sequence[DeviceClass]:
-    """None where the cluster has no such objects. Raises ApiError or ApiUnreachable."""
+    """Returns all DeviceClasses; none where the cluster has no such objects. Raises ApiError or ApiUnreachable."""
     try:
         return (await api.list_page(DEVICE_CLASSES, limit=0)).items
     except NotFound:

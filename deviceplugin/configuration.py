@@ -354,7 +354,7 @@ class Configuration:
 
 
 def conflicts(configuration: Configuration) -> Iterator[str]:
-    """What cannot be together, one sentence each."""
+    """Yields the conflicts between settings, one sentence each."""
     strategies = configuration.device_list_strategy
     if DeviceListStrategy.DRIVER_FILES not in strategies:
         return

@@ -1,4 +1,4 @@
-"""Asks the container runtime, on its own socket, whether it applies CDI devices (edge)."""
+"""Reads from the container runtime, on its own socket, whether it applies CDI devices (edge)."""
 
 import logging
 from pathlib import Path

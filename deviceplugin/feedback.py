@@ -53,7 +53,7 @@ class FeedbackLoop:
         self._warned: frozenset[str] = frozenset()
         self._told: Set[Who] = frozenset()
         self._watched: frozenset[Who] = frozenset()
-        """Those that wait, or may."""
+        """The tasks that wait, or may."""
         self._problem = ""
         self._thread = OwnThreads("feedback")
         self._lock = Lock()
@@ -77,7 +77,7 @@ class FeedbackLoop:
 
     async def _end_in_time(self) -> None:
         try:
-            # Not on the thread of the rounds: one of them may hang there.
+            # The thread of the rounds is not used, because one of them may hang there.
             async with asyncio.timeout(self._end_seconds):
                 await OwnThreads("feedback's end").call(partial(self.end, self._tasks()))
         except TimeoutError:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 _MASK = 0x40 | 0x80 | 0x100 | 0x200 | 0x800
-"""IN_MOVED_FROM, IN_MOVED_TO, IN_CREATE, IN_DELETE, IN_MOVE_SELF."""
+"""`IN_MOVED_FROM`, `IN_MOVED_TO`, `IN_CREATE`, `IN_DELETE`, `IN_MOVE_SELF`."""
 _EVENT = struct.Struct("iIII")
 """Watch, mask, cookie, bytes of the name that follows."""
 _MANY_EVENTS = 64 * 1024
@@ -28,7 +28,7 @@ class FolderWatch:
         self._changed = asyncio.Event()
 
     def begin(self) -> bool:
-        """Starts the watch, and tells whether changes from now on end `wait`. Call it before each `wait`, because the
+        """Starts the watch, and returns whether changes from now on end `wait`. Call it before each `wait`, because the
         folder may have been replaced.
         """
         if self._file is None:

@@ -22,7 +22,7 @@ class Choice:
     wanted: Callable[[Mapping[str, str]], str]
     """Returns the name in the Node's labels."""
     check: Callable[[str], str]
-    """What is wrong with a configuration, as a sentence; empty if it can be used. Blocks."""
+    """Returns what is wrong with a configuration, as a sentence; empty if it can be used. Blocks."""
     restart: Callable[[], None]
 
 
@@ -38,7 +38,7 @@ async def follow(own: OwnNode, changes: Changes, events: EventRecorder, choice: 
             message = f"{_called(choice.name)} remains in use: {problem}"
             events.record(own.reference(), Notice(reason="ConfigurationNotUsed", message=message, distinct=True))
             continue
-        log.info("ending, to restart with %s, as node %s says", _called(name), own.name)
+        log.info("ending, to restart with %s, as node %s requires", _called(name), own.name)
         choice.restart()
         return
 

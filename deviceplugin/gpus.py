@@ -46,18 +46,18 @@ class Inventory:
     instances: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
     """MIG devices by the kubelet resource of their profile."""
     problems: Mapping[DeviceUUID, str] = field(default_factory=dict)
-    """Why each unhealthy GPU is unhealthy, in a sentence."""
+    """The reason why each unhealthy GPU is unhealthy, as a sentence."""
     physical: frozenset[DeviceUUID] = frozenset()
     """The GPUs whose health decides, also those that are not advertised themselves."""
     parents: Mapping[DeviceUUID, DeviceUUID] = field(default_factory=dict)
     """The GPU that each MIG instance is a part of."""
     hardware: Hardware = field(default_factory=Hardware)
     notes: tuple[str, ...] = ()
-    """What people should know of this reading, one sentence each: calls that failed, GPUs that are not advertised."""
+    """Notes for people on this reading, one sentence each: calls that failed, GPUs that are not advertised."""
     disagreements: tuple[str, ...] = ()
     """Pairs whose two directions read differently, one sentence each."""
     labels: Mapping[str, str] | None = None
-    """What the Node's labels say of the GPUs; None before they were read."""
+    """The Node's labels about the GPUs; None before they were read."""
     missing: tuple[MissingGpu, ...] = ()
     """GPUs that should be here: nothing is known of them, so they cannot be registered."""
     is_simulated: bool = False
@@ -96,17 +96,17 @@ class Gpus:
         self.inventory = Inventory()
         """The last reading with ailing GPUs unhealthy."""
         self.known = False
-        """Whether the driver has answered yet, even without a GPU."""
+        """The driver has answered, perhaps without a GPU."""
         self.problem = ""
-        """Why no GPU can be read; empty while they can."""
+        """The reason why no GPU can be read; empty while they can."""
         self.is_blind = False
-        """Whether no GPU can be read and that says nothing about the GPUs."""
+        """No GPU can be read, and the reason is no sign against the GPUs."""
 
     def by_uuid(self) -> dict[DeviceUUID, Device]:
         return {device.uuid: device for device in self.inventory.devices}
 
     def kept_by_uuid(self) -> dict[DeviceUUID, Device]:
-        """The GPUs for pods that have begun: a GPU that can be shared no longer is as `by_uuid` has it."""
+        """Returns the GPUs for pods that have begun: a GPU that can be shared no longer is as `by_uuid` has it."""
         return self.by_uuid() | {device.uuid: device for device in self.inventory.kept}
 
     def set_ailing(self, problems: Mapping[DeviceUUID, str]) -> None:
@@ -132,7 +132,7 @@ class Gpus:
                 continue
 
     async def _look(self) -> float:
-        """One reading; seconds until the next."""
+        """Reads the GPUs once, and returns the seconds until the next reading."""
         began, ailing = time.monotonic(), self._wanted
         overdue = asyncio.get_running_loop().call_later(self._silent_seconds, self._tell_silence)
         try:
@@ -163,7 +163,7 @@ class Gpus:
 
     def _tell_silence(self) -> None:
         what = "its last answer is used" if self.known else "nothing is served"
-        log.warning("the NVIDIA driver has not answered for %g s, %s; dmesg may say why", self._silent_seconds, what)
+        log.warning("the NVIDIA driver has not answered for %g s, %s; dmesg may show why", self._silent_seconds, what)
 
     def _judge(self) -> None:
         instances = {resource: self._judged(devices) for resource, devices in self._found.instances.items()}

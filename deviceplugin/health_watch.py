@@ -34,7 +34,7 @@ _LOOK_SECONDS = 1.5
 _DOUBT_SECONDS = 1.0
 """Seconds to the next poll after one without an answer, perhaps by chance."""
 _CLOSEST_POLLS_SECONDS = 0.25
-"""A GPU that reports one XID after the other is not asked more often than this."""
+"""The fewest seconds between two polls, because a GPU may report one XID after the other."""
 
 _KINDS = {XidSeen: "xid", DoubleBitError: "double_bit_error", Hint: "hint", Monitored: "registration"}
 """The kinds of the driver's events, as metrics count them."""
@@ -99,26 +99,26 @@ class HealthWatch:
         self._xids: dict[DeviceUUID, int] = {}
         self._heard: frozenset[DeviceUUID] = frozenset()
         self.problems: Mapping[DeviceUUID, str] = {}
-        """Why each unhealthy GPU is unhealthy."""
+        """The reason why each unhealthy GPU is unhealthy."""
 
     @property
     def unmonitored(self) -> Mapping[DeviceUUID, str]:
-        """GPUs that are only polled, because they give no events, and why."""
+        """Returns the GPUs that are only polled, because they give no events, with the reasons."""
         return self._state.unmonitored
 
     @property
     def xids(self) -> Mapping[DeviceUUID, int]:
-        """The last XID that the driver told of each GPU, 0 for none of those whose events are heard."""
+        """Returns the last XID that the driver reported of each GPU; 0 for a GPU without one whose events are heard."""
         return {**dict.fromkeys(self._heard, 0), **self._xids}
 
     def watch(self, gpus: frozenset[DeviceUUID]) -> None:
-        """From now on these GPUs, also those that do not answer at the moment."""
+        """Watches these GPUs from now on, also those that do not answer at the moment."""
         if gpus != self._gpus:
             self._gpus = gpus
             self._poll_due.set()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         if not self._settings.watches:
             log.warning("all health checks are disabled")
             return
@@ -134,7 +134,7 @@ class HealthWatch:
             self._events.stop()
 
     async def _pause(self) -> None:
-        """Until the next poll is due, with looks in between."""
+        """Waits until the next poll is due, with looks in between."""
         clock = asyncio.get_running_loop().time
         due_at = clock() + (min(_DOUBT_SECONDS, self._poll_seconds) if doubted(self._state) else self._poll_seconds)
         while (left := due_at - clock()) > 0:

@@ -32,7 +32,7 @@ class HookWatch:
         return None if self._found is None else limits_of(self._found, self._unenforced)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         while True:
             found = await self._thread.call(lambda: find_hook(self._root))
             if found != self._found:
@@ -57,6 +57,6 @@ def _tell(found: Hook | NoHook, unenforced: UnenforcedShares) -> None:
         )
     else:
         log.warning(
-            "pods that ask for a part of a GPU are refused here, because %s; whole GPUs are served; %s",
+            "pods that request a part of a GPU are refused here, because %s; whole GPUs are served; %s",
             *(found.problem, install),
         )

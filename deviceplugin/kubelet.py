@@ -40,8 +40,8 @@ _LOOK_SECONDS = 0.2
 _FIRST_RETRY_SECONDS = 0.1
 _SLOWEST_RETRY_SECONDS = 5.0
 _MOST_LOSSES = 3
-"""How often the registration may be lost within `_LOSS_SECONDS`. More often means that another process serves the same
-resource.
+"""The number of times that the registration may be lost within `_LOSS_SECONDS`. More losses mean that another process
+serves the same resource.
 """
 _LOSS_SECONDS = 60.0
 _TRUCE_SECONDS = 30.0
@@ -49,7 +49,9 @@ _TRUCE_SECONDS = 30.0
 end.
 """
 _MOST_SOCKETS = 8
-"""Served at a time. Earlier ones stay while kubelet listens: before 1.37, the end of one is that of the last."""
+"""The most sockets served at a time. Earlier ones stay while kubelet listens: before 1.37, the end of one is that of
+the last.
+"""
 
 
 class KubeletUnusable(Exception):
@@ -64,7 +66,7 @@ class KubeletUnusable(Exception):
 
 
 class _Due(Enum):
-    """Why to register."""
+    """The reasons to register."""
 
     NOTHING = ""
     NEW = "kubelet is new"
@@ -104,11 +106,11 @@ class PluginServer:
 
     @property
     def is_registered(self) -> bool:
-        """Whether the kubelet that runs now has registered the plugin."""
+        """Returns whether the kubelet that runs now has registered the plugin."""
         return self._answered is not None and self._answered == identity(self._settings.kubelet_socket)
 
     async def run(self) -> None:
-        """Until cancelled; then the plugin's sockets are gone."""
+        """Runs until cancelled; then the plugin's sockets are gone."""
         delay, problem, last = _FIRST_RETRY_SECONDS, "", None
         try:
             while True:
@@ -189,7 +191,9 @@ class PluginServer:
         await self._stop_unheard()
 
     async def _end(self) -> None:
-        """Kubelet before 1.37 would count on the GPUs of a plugin that it has forgotten; so the last is known to it."""
+        """Stops the sockets. A plugin that kubelet has forgotten registers once more before, because kubelet before
+        1.37 would count on its GPUs.
+        """
         self._others.look(self._own_names(), asyncio.get_running_loop().time())
         if self._is_forgotten and self._answered is not None and not self._others.served:
             with suppress(KubeletUnusable, CannotServe):
@@ -198,7 +202,9 @@ class PluginServer:
         await self._stop(self._served)
 
     async def _be_forgotten(self) -> None:
-        """Kubelet before 1.37 no longer knows whose connection to close when another plugin's ends."""
+        """Registers a socket that refuses kubelet's call: then kubelet before 1.37 no longer knows whose connection to
+        close when another plugin's ends.
+        """
         name = refusing_name(self._settings.resource_name, self._draw())
         refusing = await ServedSocket.start(self._path(name), _Refusing(self._allocator))
         try:
@@ -223,17 +229,19 @@ class PluginServer:
             raise KubeletUnusable(f"{problem}; remove it from this node", _TRUCE_SECONDS)
 
     def _is_given_up(self, now: float) -> bool:
-        """At once while daemons come and go, else after the time that a kubelet may need to restart."""
+        """Returns whether kubelet has closed its connection for good: at once while daemons come and go, else after the
+        time that a kubelet may need to restart.
+        """
         left_at = self._served[-1][1].left_at
         return left_at is not None and now - left_at >= (0 if self._is_handover() else self._settings.unheard_seconds)
 
     def _is_handover(self) -> bool:
-        """Tells whether daemons are being replaced, or just were, or whether we have just started."""
+        """Returns whether daemons are being replaced, or just were, or this one has just started."""
         return asyncio.get_running_loop().time() - self._others.changed_at < self._settings.unheard_seconds
 
     def _is_left(self, now: float) -> bool:
-        """By a daemon that came later, which kubelet may still call; or by one that came earlier, a while ago, because
-        kubelet hears of its end a moment later than its socket tells.
+        """Returns whether another daemon of the resource has ended: one that came later, which kubelet may still call,
+        or one that came earlier, a while ago, because kubelet notices its end a moment after its socket is gone.
         """
         is_over = now - self._others.changed_at >= self._settings.settled_seconds
         return self._others.later_ended or (self._others.earlier_ended and is_over)
@@ -248,7 +256,7 @@ class PluginServer:
         await asyncio.gather(*(each.stop() for each, _ in served))
 
     async def _pause(self, kubelet: SocketIdentity | None, seconds: float) -> None:
-        """Up to `seconds`, less when kubelet's socket changes meanwhile."""
+        """Waits for `seconds`, less when kubelet's socket changes meanwhile."""
         clock, poll = asyncio.get_running_loop().time, self._settings.poll_seconds
         ends_at = clock() + seconds
         while (left := ends_at - clock()) > 0:
@@ -274,7 +282,7 @@ class _Refusing(DevicePlugin):
 
 
 async def register(settings: KubeletSettings, endpoint: str, plugin: pb.DevicePluginOptions) -> None:
-    """One Register call. Raises KubeletUnusable."""
+    """Makes one Register call. Raises KubeletUnusable."""
     # A new channel: a shared one would wait for gRPC's back-off after kubelet's restart.
     own_pool = [("grpc.use_local_subchannel_pool", 1)]
     request = pb.RegisterRequest(

@@ -1,4 +1,4 @@
-"""Creates what containers will need on the node before the first of them asks, or logs what is missing."""
+"""Creates what containers will need on the node before the first of them starts, or logs what is missing."""
 
 import logging
 from functools import partial
@@ -15,7 +15,7 @@ _CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrat
 
 
 async def set_up_node(gpus: Gpus, changes: Changes, allocation: AllocationSettings, generator: SpecGenerator) -> None:
-    """NVIDIA's CDI specs once the GPUs are known."""
+    """Generates NVIDIA's CDI specs once the GPUs are known, where they are missing."""
     if not _CDI_STRATEGIES.intersection(allocation.strategies):
         return
     while not gpus.inventory.devices:

@@ -40,7 +40,9 @@ def untotalled(device_class: str, resource: str) -> Notice:
 
 
 def unlimited(before: NodeLimits | None, now: NodeLimits | None) -> Notice | None:
-    """What a node that begins to give out parts of GPUs without limits says, or one whose HAMi-core has gone."""
+    """Returns the notice of a node that begins to give out parts of GPUs without limits, or whose HAMi-core has gone;
+    else None.
+    """
     if now is NodeLimits.PARTLY_ENFORCED:
         message = (
             "containers may get parts of several GPUs, and HAMi-core does not hold them to these for sure: "

@@ -25,11 +25,11 @@ class OwnThreads:
         self._work: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
 
     async def call(self, function: Callable[[], T]) -> T:
-        """What the function returns or raises. Cancelling the wait drops a call that has not begun."""
+        """Returns the function's result, or raises its error. Cancelling the wait drops a call that has not begun."""
         return await asyncio.wrap_future(self.submit(function))
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
-        """To be run once its turn comes."""
+        """Queues the function, to be run once its turn comes."""
         future: Future[T] = Future()
         self._work.put((function, future))
         if self._begun < self._most:

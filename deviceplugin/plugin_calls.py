@@ -21,7 +21,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
         self._numa_hints = numa_hints
         self._listeners = 0
         self.left_at: float | None = None
-        """Since when no ListAndWatch is open, by the loop's clock; None while one is, and before the first."""
+        """The time since when no ListAndWatch is open, by the loop's clock; None while one is, and before the first."""
 
     async def GetDevicePluginOptions(  # noqa: N802
         self,
@@ -80,7 +80,7 @@ class DevicePlugin(rpc.DevicePluginServicer):
 
 
 def list_response(devices: Sequence[Device], *, numa_hints: bool) -> pb.ListAndWatchResponse:
-    """Every replica of every GPU.
+    """Returns every replica of every GPU.
 
     With hints, kubelet's topology manager may refuse a pod whose GPUs the extender has already chosen, or choose
     others, so they are for nodes whose CPU and memory managers must know them. An unknown NUMA node is no hint.
@@ -122,7 +122,7 @@ def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
 
 
 def options(allocator: Allocator) -> pb.DevicePluginOptions:
-    """Returns the options that say which calls kubelet must make."""
+    """Returns the options, which name the calls that kubelet must make."""
     return pb.DevicePluginOptions(
         get_preferred_allocation_available=True, pre_start_required=allocator.pre_start_required
     )

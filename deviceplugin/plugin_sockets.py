@@ -71,17 +71,17 @@ class ServedSocket:
 
 
 class OtherSockets:
-    """Those of the resource that other processes serve: which were there when we registered, came since, or ended."""
+    """The sockets of the resource that other processes serve: known when we registered, opened since, or ended."""
 
     def __init__(self, folder: str, resource: str) -> None:
         self._folder = folder
         self._resource = resource
         self._known: frozenset[_Served] = frozenset()
         self.served: frozenset[_Served] = frozenset()
-        """At the last look."""
+        """The sockets that were served at the last look."""
         self._ended: set[_Served] = set()
         self.changed_at = -math.inf
-        """When one came or ended last, or we registered, by the clock of `look`."""
+        """The time when a socket last came or ended, or we registered, by the clock of `look`."""
 
     def look(self, own: Collection[str], now: float) -> None:
         """Blocks for no longer than the file system. What dead daemons of ours left behind is removed."""
@@ -102,8 +102,8 @@ class OtherSockets:
 
     @asynccontextmanager
     async def alone(self) -> AsyncIterator[None]:
-        """No other daemon registers meanwhile, so that of two each knows who came later; nor does this one register
-        another resource. Raises CannotServe.
+        """Keeps other daemons from registering meanwhile, so that of two each knows which came later, and this one from
+        registering another resource. Raises CannotServe.
         """
         try:
             folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -116,7 +116,9 @@ class OtherSockets:
             os.close(folder)
 
     async def _lock(self, folder: int) -> None:
-        """Soon after the one before: after a restart of kubelet all resources have a second. Raises CannotServe."""
+        """Locks the folder soon after it is free: after a restart of kubelet all resources have a second. Raises
+        CannotServe.
+        """
         for _ in range(_LOCK_TRIES):
             try:
                 fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,17 +131,19 @@ class OtherSockets:
         raise CannotServe(f"another registration goes on in {self._folder}, so {self._resource} waits")
 
     def registered(self, now: float) -> None:
-        """Just now: who was there at the last look came before us."""
+        """Notes a registration that was made just now: the sockets of the last look were there before."""
         self._known, self._ended, self.changed_at = self.served, set(), now
 
     @property
     def is_taken(self) -> bool:
-        """A plugin that is not of this release came since, and does not leave the resource to its successor."""
+        """Returns whether a plugin that is not of this release came since; it does not leave the resource to its
+        successor.
+        """
         return any(name == shared_name(self._resource) for name, _ in self.served - self._known)
 
     @property
     def has_later(self) -> bool:
-        """One came since: kubelet calls that one."""
+        """Returns whether a socket came since: kubelet calls that one."""
         return bool(self.served - self._known)
 
     @property
@@ -177,7 +181,7 @@ def _made_at(path: str) -> int:
 
 
 def identity(path: str) -> SocketIdentity | None:
-    """Device, inode and time of creation, because inodes are used again at once; None when there is no file."""
+    """Returns device, inode and time of creation (ns), because inodes are used again at once; None without a file."""
     try:
         found = os.stat(path)
     except OSError:
@@ -186,7 +190,7 @@ def identity(path: str) -> SocketIdentity | None:
 
 
 def answers(path: str) -> bool:
-    """Whether a process listens on it."""
+    """Returns whether a process listens on the socket. Does not block."""
     if not Path(path).is_socket():
         return False
     with socket.socket(socket.AF_UNIX) as peer:

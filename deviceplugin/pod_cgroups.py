@@ -28,8 +28,8 @@ class PodCgroups:
         self._kubelet: Path | None = None
 
     def populated(self, known: Collection[str]) -> frozenset[str] | None:
-        """The UIDs of all pods in which a process runs. None until one of the `known` pods was found: another
-        kubelet's folders, or none, say nothing of this node.
+        """Returns the UIDs of all pods in which a process runs. None until one of the `known` pods was found, because
+        another kubelet's folders, or none, do not describe this node.
         """
         if self._kubelet is not None:
             return _populated(self._kubelet)
@@ -47,7 +47,7 @@ def _populated(kubelet: Path) -> frozenset[str]:
 
 
 def _pods(kubelet: Path) -> Iterator[tuple[str, Path]]:
-    """Those of each class of quality of service."""
+    """Yields UID and folder of each pod, whatever its class of quality of service."""
     for folder in _folders(kubelet):
         uid = pod_of(folder.name)
         if uid:
@@ -65,7 +65,7 @@ def _kubelets(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    """None of one that is gone or not ours to see."""
+    """Returns the folders inside; none of a folder that is gone or not ours to see."""
     try:
         with os.scandir(folder) as entries:
             return [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
@@ -89,7 +89,7 @@ def _has_processes(folder: Path) -> bool:
 
 
 def _is_populated(folder: Path) -> bool:
-    """Version 1. One that is gone meanwhile has none."""
+    """Returns whether a process is in the group (version 1); none is in one that is gone meanwhile."""
     try:
         with (folder / "cgroup.procs").open("rb") as file:
             return bool(file.read(1))

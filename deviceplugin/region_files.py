@@ -42,10 +42,10 @@ class RegionFiles:
 
 
 class RegionReader:
-    """Every readable region below the folder `containers`; one that is not is a problem of its own.
+    """Reads every region below the folder `containers`; one that cannot be read is a problem of its own.
 
     A look that takes too long ends, and the next goes on where it ended. Of the others the last look counts. Processes
-    that have ended do not count. `clock` tells what the thread has used of the processor, in seconds. Blocks.
+    that have ended do not count. `clock` returns the seconds of the processor that the thread has used. Blocks.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RegionReader:
         )
 
     def _read_folder(self, root: int, name: str) -> Region | str | None:
-        """The folder's one region, or why it cannot be read."""
+        """Returns the folder's one region, None before there is one, or why it cannot be read."""
         try:
             with _region(root, name, os.O_RDONLY) as found:
                 return None if found is None else parse_region(found.size, found.read_at, self._has_ended)
@@ -95,8 +95,8 @@ class RegionReader:
 
 
 def read_switches(containers: str, wanted: Iterable[Who]) -> tuple[Mapping[Who, Switches], Mapping[Who, str]]:
-    """Of those of the wanted regions that can be read, and why the others cannot. One that is not there yet is in
-    neither. Raises OSError where the folder cannot be opened.
+    """Returns the switches of the wanted regions that can be read, and why the others cannot. A region that is not
+    there yet is in neither. Raises OSError where the folder cannot be opened.
     """
     switches: dict[Who, Switches] = {}
     problems: dict[Who, str] = {}
@@ -141,7 +141,7 @@ class _Open:
 
 @contextmanager
 def _region(root: int, name: str, access: int) -> Iterator[_Open | None]:
-    """The folder's one region, None before there is one. Raises RegionError or OSError."""
+    """Yields the folder's one region, None before there is one. Raises RegionError or OSError."""
     with opened(name, inside=root) as folder:
         with os.scandir(folder) as entries:
             caches = [entry.name for entry in islice(entries, _MOST_FILES) if entry.name.endswith(".cache")]

@@ -20,7 +20,7 @@ def replica_ids(device: Device) -> tuple[str, ...]:
 
 
 def split_replica(identifier: str) -> tuple[DeviceUUID, int]:
-    """Device and replica number; an id that names no replica is a whole GPU or a MIG device, replica 0."""
+    """Returns device and replica number; an id that names no replica is a whole GPU or a MIG device, replica 0."""
     if identifier.startswith(MIG_PREFIX):
         return DeviceUUID(identifier), 0
     gpu, _, number = identifier.rpartition("-")
@@ -32,7 +32,7 @@ def split_replica(identifier: str) -> tuple[DeviceUUID, int]:
 def preferred_replicas(
     decided: Sequence[DeviceUUID], available: Collection[str], must_include: Sequence[str], size: int
 ) -> tuple[str, ...]:
-    """The ids that land on the decided GPUs: what must be included, then one free replica of each GPU left.
+    """Returns the ids on the decided GPUs: what must be included, then one free replica of each GPU left.
 
     Fewer than `size` when the decided GPUs have no more free replicas; kubelet fills up on its own.
     """

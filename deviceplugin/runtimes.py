@@ -1,6 +1,6 @@
 """Decides whether kubelet passes CDI devices on, and whether the container runtime always applies them, and last.
 
-A slot's spec holds all that a container is given, so it must replace what image and pod say, and a container must not
+A slot's spec holds all that a container is given, so it must replace what image and pod set, and a container must not
 start without it. What the releases do, by their sources:
 
 - kubelet passes CDI devices of device plugins on since 1.29 (feature gate DevicePluginCDIDevices).
@@ -25,14 +25,14 @@ _CONTAINERD_ON: Version = (2, 0, 0)
 _CONTAINERD_REFUSES: Version = (2, 3, 0)
 _CONTAINERD_ALWAYS: Version = (2, 4, 0)
 APPLY_FOR_SURE = "containerd 2.3 or CRI-O 1.34"
-"""Whatever their configuration says."""
+"""Releases that apply CDI devices whatever their configuration is."""
 _CRIO_ORDER = {31: 11, 32: 7, 33: 3}
 """The first patch of each minor release that applies CDI devices last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runtime:
-    """What is known of kubelet and the container runtime; empty and None where they are unknown."""
+    """The facts about kubelet and the container runtime; empty and None where they are unknown."""
 
     kubelet: str = ""
     """`v1.36.0`, as the Node has it."""
@@ -52,7 +52,7 @@ class Doubt:
 
 
 def why_no_cdi(node: Runtime) -> str:
-    """Why a slot is not applied here, or not last: a clause. Empty where it is, and where that is unknown."""
+    """Returns why a slot is not applied here, or not last, as a clause; empty where it is or that is unknown."""
     kubelet = _version(node.kubelet)
     if kubelet is None:
         return "the Node does not report its kubelet's version"
@@ -70,7 +70,7 @@ def why_no_cdi(node: Runtime) -> str:
 
 
 def doubt(node: Runtime) -> Doubt | None:
-    """What only the runtime itself can tell, and has not. None where nothing is left open."""
+    """Returns the doubt that only the runtime itself can settle, and has not; None if nothing is left open."""
     name, _, number = node.runtime.partition("://")
     if name == "cri-o":
         return None
@@ -88,7 +88,7 @@ def doubt(node: Runtime) -> Doubt | None:
 
 
 def enabled_cdi(info: Mapping[str, str]) -> bool | None:
-    """What a runtime's verbose Status says of its switch for CDI; None where it has none, or does not tell."""
+    """Returns the switch for CDI in a runtime's verbose Status; None where it has none, or does not report it."""
     try:
         return msgspec.json.decode(info.get("config", "{}"), type=_Config).enable_cdi
     except (msgspec.DecodeError, RecursionError):

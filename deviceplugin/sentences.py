@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 
 def enumerated(words: Sequence[str], most: int = 4) -> str:
-    """`a, b and c`, or `a, b, c, d and 5 more`. Kubelet cuts an event's message at 1024 bytes."""
+    """Returns `a, b and c`, or `a, b, c, d and 5 more`. Kubelet cuts an event's message at 1024 bytes."""
     shown, more = list(words[:most]), len(words) - most
     if more > 0:
         shown.append(f"{more} more")

@@ -35,38 +35,40 @@ class RequestedAllocation(StrEnum):
 
 
 class UnenforcedShares(StrEnum):
-    """What happens to a container that asks for a share of a GPU where nothing enforces shares."""
+    """The treatment of a container that requests a share of a GPU where nothing enforces shares."""
 
     REFUSE = "refuse"
     ALLOW = "allow"
 
 
 class Feedback(StrEnum):
-    """What the daemon makes GPU tasks do through HAMi-core's regions."""
+    """The rules that the daemon gives GPU tasks through HAMi-core's regions."""
 
     OFF = "off"
     PRIORITY = "priority"
     """Tasks wait for those of higher priority on their GPU."""
     CONTENTION = "contention"
-    """Also, as HAMi's monitor has it: limits of cores hold while several containers compute on a GPU."""
+    """The same; limits of cores also hold while several containers compute on a GPU, as in HAMi's monitor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletSettings:
-    """Where kubelet's sockets are, what is served there, and its deadlines."""
+    """The folder of kubelet's sockets, the resource that is served there, and deadlines."""
 
     root: str = "/var/lib/kubelet"
     resource_name: str = RESOURCE_COUNT
     poll_seconds: float = 1.0
-    """How often the sockets are looked at; that kubelet's is new is seen at once."""
+    """Seconds between two looks at the sockets; a new socket of kubelet's is seen at once."""
     register_seconds: float = 5.0
     """Deadline of one Register call."""
     unheard_seconds: float = 5.0
-    """How long a kubelet that does not listen any more may be busy restarting, before it is registered with again."""
+    """Seconds for which a kubelet that does not listen any more may be busy restarting, before the plugin registers
+    again.
+    """
     settled_seconds: float = 2.0
-    """After the end of a daemon that served the same, before the one that took over registers once more."""
+    """Seconds from the end of a daemon that served the same until the one that took over registers once more."""
     numa_hints: bool = False
-    """Tell kubelet each GPU's NUMA node."""
+    """Kubelet gets each GPU's NUMA node."""
 
     @property
     def kubelet_socket(self) -> str:
@@ -78,13 +80,13 @@ class KubeletSettings:
 
     @property
     def plugins(self) -> str:
-        """The folder of all plugins' sockets."""
+        """Returns the folder of all plugins' sockets."""
         return f"{self.root}/device-plugins"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalNames:
-    """The resources that pods name beside GPUs, and of which the Node tells how much it has."""
+    """The names of resources that pods request beside GPUs, and of which the Node has totals."""
 
     memory: str = keys.RESOURCE_MEMORY
     memory_percentage: str = keys.RESOURCE_MEMORY_PERCENTAGE
@@ -96,11 +98,11 @@ class TotalNames:
 
 
 class Remedy(StrEnum):
-    """What is done about GPUs that stay unhealthy. Each does what the one before it does, too."""
+    """The measures against GPUs that stay unhealthy. Each includes the one before it."""
 
     OFF = "off"
     REPORT = "report"
-    """The Node's condition says so."""
+    """The Node's condition reports them."""
     EVICT_WAITING = "evict-waiting"
     """Pods that wait for such a GPU are evicted."""
     EVICT = "evict"
@@ -116,7 +118,7 @@ class Remedy(StrEnum):
 
 
 class TaintWhen(StrEnum):
-    """Which GPUs of a node must be unhealthy for its taint."""
+    """The GPUs of a node that must be unhealthy for its taint."""
 
     NEVER = "never"
     ALL = "all"
@@ -125,12 +127,12 @@ class TaintWhen(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediationSettings:
-    """What is done about GPUs that stay unhealthy, when, and how much at most."""
+    """The measures against GPUs that stay unhealthy, their times and their limits."""
 
     remedy: Remedy = Remedy.OFF
     taint: TaintWhen = TaintWhen.NEVER
     after: timedelta = timedelta(minutes=10)
-    """How long a GPU must have been unhealthy."""
+    """The time for which a GPU must have been unhealthy."""
     at_once: int = 1
     """Pods of the node that may be on their way out at a time."""
     per_hour: int = 10
@@ -142,41 +144,41 @@ class RemediationSettings:
 
     @property
     def most_after(self) -> timedelta:
-        """How long GPUs must have been unhealthy before evictions while most GPUs of the node are: that many failures
-        at once suggest a fault of the driver.
+        """Returns how long GPUs must have been unhealthy before evictions while most GPUs of the node are: that many
+        failures at once suggest a fault of the driver.
         """
         return 6 * self.after
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentSettings:
-    """How this node allocates, and how often it looks at its GPUs."""
+    """The settings of the daemon of one node."""
 
     node_name: str
     hook_path: str = "/usr/local"
     unenforced_shares: UnenforcedShares = UnenforcedShares.REFUSE
     feedback: Feedback = Feedback.OFF
     allocate_seconds: float = 2.0
-    """How long one Allocate may wait for news of its pod."""
+    """Seconds that one Allocate may wait for news of its pod."""
     prefer_seconds: float = 0.5
-    """How long one GetPreferredAllocation may."""
+    """Seconds that one GetPreferredAllocation may wait."""
     allocation: RequestedAllocation = RequestedAllocation.AUTO
     cdi_directory: str = "/var/run/cdi"
-    """Where the specs of slots are written."""
+    """The folder to which the specs of slots are written."""
     cri_socket: str = "/run/containerd/containerd.sock"
-    """The container runtime's, asked once for its switch for CDI; nothing need be there."""
+    """The container runtime's socket, from which its switch for CDI is read once; it may be missing."""
     cgroup_root: str = "/sys/fs/cgroup"
-    """Where the host's control groups are seen; nothing need be there."""
+    """The folder at which the host's control groups are seen; it may be missing."""
     pre_start_seconds: float = 10.0
-    """How long one PreStartContainer may look for a proof; kubelet gives up after 30 s and tries again later."""
+    """Seconds that one PreStartContainer may look for a proof; kubelet gives up after 30 s and tries again later."""
     read_seconds: float = 30.0
-    """Between two readings of the GPUs."""
+    """Seconds between two readings of the GPUs."""
     retry_seconds: float = 5.0
-    """Between two tries while there is no driver or no GPU."""
+    """Seconds between two tries while there is no driver or no GPU."""
     hami_scheduler: HamiScheduler = HamiScheduler.NONE
     node_totals: bool = True
-    """Whether the Node says how much it has of `total_names`; else these are taken off it."""
+    """The Node has its totals of `total_names`; else these are taken off it."""
     feature_labels: bool = False
-    """Whether the Node has labels of its GPUs in the names of GPU feature discovery; else ours are taken off it."""
+    """The Node has labels of its GPUs in the names of GPU feature discovery; else ours are taken off it."""
     total_names: TotalNames = field(default_factory=TotalNames)
     remediation: RemediationSettings = RemediationSettings()

@@ -25,7 +25,7 @@ from proto.kubernetes.objects import (
 from proto.kubernetes.requests import requested
 
 MOST_CONTAINERS = 256
-"""As the extender has it."""
+"""The most containers of a pod, as in the extender."""
 MOST_VARIABLES = 256
 """The most variables of a pod, of those that are kept."""
 LONGEST_VALUE = 1024
@@ -41,7 +41,7 @@ _Decided = Mapping[str, str]
 
 
 def slim(pod: Pod, resource: str, totals: Sequence[str]) -> None:
-    """Cuts the pod down, in place. Containers ask for GPUs by `resource`; `totals` are further resources that the
+    """Cuts the pod down, in place. Containers request GPUs by `resource`; `totals` are further resources that the
     daemon counts.
     """
     decided: _Decided = {key: pod.metadata.annotations[key] for key in _ANNOTATIONS if key in pod.metadata.annotations}
@@ -107,8 +107,8 @@ def _container(container: Container, counted: Sequence[str]) -> Container:
 
 
 def _bare(containers: Iterable[Container], resource: str, totals: Mapping[str, int]) -> list[Container]:
-    """Returns containers that ask for GPUs, and one that asks for the pod's totals of the rest. Of variables it counts
-    alone whether a container names GPUs itself: then it is not known which ones it has.
+    """Returns the containers that request GPUs, and one that requests the pod's totals of the rest. Of variables it
+    matters only whether a container names GPUs itself: then it is not known which ones it has.
     """
     asking = (each for each in containers if resource in each.resources.limits)
     return [
@@ -150,5 +150,5 @@ def _status(status: ContainerStatus) -> ContainerStatus:
 
 @lru_cache(maxsize=256)
 def _resources(asked: tuple[tuple[str, str | int | float], ...]) -> Resources:
-    """Containers that ask for the same share one object."""
+    """Returns one object for all containers that request the same."""
     return Resources(limits=dict(asked))

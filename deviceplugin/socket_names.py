@@ -17,22 +17,22 @@ def socket_name(resource: str, token: str) -> str:
 
 
 def shared_name(resource: str) -> str:
-    """The one that earlier releases served on, as NVIDIA's and HAMi's plugins do."""
+    """Returns the socket on which earlier releases served, as NVIDIA's and HAMi's plugins do."""
     return f"{_stem(resource)}.sock"
 
 
 def refusing_name(resource: str, token: str) -> str:
-    """The socket of a registration that is to be refused; no program takes it for a plugin's socket."""
+    """Returns the socket of a registration that is to be refused; no program takes it for a plugin's socket."""
     return f".{socket_name(resource, token)}"
 
 
 def is_socket_name(name: str, resource: str) -> bool:
-    """Whether a daemon of ours, of this release or an earlier one, may have made it for the resource."""
+    """Returns whether a daemon of ours, of this or an earlier release, may have made the socket for the resource."""
     return name == shared_name(resource) or is_own_name(name, resource)
 
 
 def is_own_name(name: str, resource: str) -> bool:
-    """Whether only a daemon of ours makes it for the resource."""
+    """Returns whether only a daemon of ours makes such a socket for the resource."""
     before, after = f"{_stem(resource)}.", ".sock"
     middle = name.removeprefix(before).removesuffix(after)
     return name == f"{before}{middle}{after}" and _TOKEN.fullmatch(middle) is not None

@@ -52,7 +52,7 @@ async def test_another_label_ends_the_daemon_to_begin_again_and_running_pods_sta
         await node.runs("train")
         relabel(node, "whole")
         assert await asyncio.wait_for(node.ended(), LONGEST_SECONDS) == 0
-        assert node.said("ending, to restart with configuration 'whole', as node node-1 says")
+        assert node.said("ending, to restart with configuration 'whole', as node node-1 requires")
         await node.start()
         await until(lambda: slots(node) == {1})
         assert node.status("train")["phase"] == "Running"

@@ -28,7 +28,7 @@ async def test_a_container_with_a_part_of_a_gpu_is_not_started_and_one_with_a_wh
         assert node.visible(uid) == node.uuid(1)
         await until(lambda: "container c0 was given a part of" in node.waiting("part"))
         assert "set the daemon's unenforced_shares to allow" in node.waiting("part")
-        assert node.said("pods that ask for a part of a GPU are refused here")
+        assert node.said("pods that request a part of a GPU are refused here")
         series = await node.series()
         assert (series["topogpu_limits_enforced"], series["topogpu_unenforced_shares_allowed"]) == (0, 0)
 
