@@ -72,7 +72,7 @@ class Answering:
         await self._turns.end()
 
     async def not_ready(self) -> str:
-        """Wait until decisions are possible here. Returns a sentence if they are not in time, else an empty text."""
+        """Waits until decisions are possible here. Returns a sentence if they are not in time, else an empty text."""
         seconds = self._settings.sync_wait_seconds
         until = self._monotonic() + seconds
         if await self._leadership.wait(seconds):
@@ -175,8 +175,8 @@ class Answering:
         return answer
 
     async def _prepare(self, wanted: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> None:
-        """Search in advance, so that the decision itself is quick. Between the steps of a long search others get their
-        answers.
+        """Searches in advance, so that the decision itself is quick. Between the steps of a long search others get
+        their answers.
         """
         await self._turns.take(wanted.namespace, self._index.prepare(wanted, node_names, every=every))
 

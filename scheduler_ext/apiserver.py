@@ -82,7 +82,7 @@ class ClusterWatch:
         return True
 
     async def list_pods_again(self) -> None:
-        """List pods again. The new list contains everything that was written before the call."""
+        """Lists pods again. The new list contains everything that was written before the call."""
         if PODS.plural not in self._missing:
             self._missing.append(PODS.plural)
         self._synced.clear()
@@ -149,7 +149,7 @@ class ClusterWatch:
 
 
 def trim_pod(pod: Pod, *, labelled: bool) -> None:
-    """Keep identity, state, resource requests, and annotations of GPU schedulers; equal parts become one object.
+    """Keeps identity, state, resource requests, and annotations of GPU schedulers; equal parts become one object.
 
     Labels stay if the pod is `labelled`.
     """
@@ -174,7 +174,7 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
         [] if spec.node_name else [one for one in pod.status.conditions if one.type == POD_SCHEDULED]
     )
     if pod.has_ended or pod.is_pending or pod.is_running:
-        # The container statuses show whether any other pod has ended, so only its are kept.
+        # The container statuses of any other pod are kept: they show whether it has ended.
         pod.status.container_statuses = []
     pod.status = _one(PodStatus, pod.status)
 

@@ -45,7 +45,7 @@ _LABELS_PATTERN = rf"\s*({_LABEL.pattern}\s*(,\s*{_LABEL.pattern}\s*)*)?"
 
 
 def _read_label_selector(text: str) -> str:
-    """Parse as the API server does. Raises ValueError."""
+    """Parses a selector of labels as the API server does. Raises ValueError."""
     parts = [part.strip() for part in text.split(",")] if text.strip() else []
     if not all(map(_LABEL.fullmatch, parts)):
         raise ValueError(f"{text!r} selects no label")
@@ -53,7 +53,7 @@ def _read_label_selector(text: str) -> str:
 
 
 def _read_local_url(text: str) -> str:
-    """Parse a URL of this host. Raises ValueError."""
+    """Parses a URL of this host. Raises ValueError."""
     where = urlsplit(text)
     host = where.hostname or ""
     if text and (where.scheme not in ("http", "https") or not (host == "localhost" or ip_address(host).is_loopback)):
@@ -62,7 +62,7 @@ def _read_local_url(text: str) -> str:
 
 
 def _read_host(text: str) -> str:
-    """Parse a host. Raises ValueError."""
+    """Parses a host. Raises ValueError."""
     if not re.fullmatch(DNS_NAME, text):
         ip_address(text)
     return text

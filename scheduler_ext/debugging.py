@@ -68,7 +68,7 @@ class Debugging:
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:
-    """Encode node by node: other threads cannot run while the library encodes."""
+    """Encodes node by node: other threads cannot run while the library encodes."""
     encode = msgspec.json.Encoder().encode
     nodes = b",".join(encode(name) + b":" + encode(usage) for name, usage in snapshot.nodes.items())
     rest = encode(

@@ -86,7 +86,7 @@ class ExtenderMetrics:
         )  # fmt: skip
 
     def answered(self, verb: str, outcome: AnswerOutcome, seconds: float) -> None:
-        """Count an answer. `verb` is `filter`, `prioritize`, `preempt` or `bind`."""
+        """Counts an answer. `verb` is `filter`, `prioritize`, `preempt` or `bind`."""
         counted = self._answered.get((verb, outcome))
         if counted is None:
             # To look a series up by its labels takes longer than to count.
@@ -97,7 +97,7 @@ class ExtenderMetrics:
         answers.inc()
 
     def misfits(self, reasons: Iterable[str]) -> None:
-        """Count the nodes' reasons, in HAMi's words. Numbers and additions beside the words do not count."""
+        """Counts the nodes' reasons, in HAMi's words. Numbers and additions beside the words do not count."""
         for reason, nodes in Counted(reasons).items():
             for word in set(_WORD.findall(reason)) or {_NOT_OFFERED}:
                 self._misfits.labels(word).inc(nodes)

@@ -66,12 +66,12 @@ class Nudger:
         """True if room may have become free for pods already looked at in this round."""
 
     def freed(self) -> None:
-        """Call when room may have become free."""
+        """Records that room may have become free."""
         self._missed = True
         self._freed.set()
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Runs until cancelled."""
         while True:
             await self._sleep()
             self._freed.clear()
@@ -119,7 +119,7 @@ class Nudger:
         self._queue = list(reversed(self._waiting.due(self._monotonic())))
 
     def _end_round(self) -> None:
-        """End the round: each pod was looked at. Unfinished ones get another turn, with all others if room may have
+        """Ends the round: each pod was looked at. Unfinished ones get another turn, with all others if room may have
         become free.
         """
         if self._unfinished and not self._missed:

@@ -141,7 +141,7 @@ def _names_no_policy(text: str) -> bool:
 
 
 def _unknown_words(text: str) -> list[str]:
-    """Empty words inside a list do no harm, but an empty policy is not a policy."""
+    """Returns words that name no policy. Empty words inside a list do no harm, but an empty policy is not a policy."""
     is_list = "," in text
     return [t for t in _tokens(text) if t not in GPU_WORDS and t not in _ALIASES and (t or not is_list)]
 

@@ -290,7 +290,7 @@ def _lifted_by(container: Container, settings: RequestSettings) -> str:
 
 
 def _check_choices(containers: Sequence[Container], needs: Sequence[ContainerNeed | None]) -> None:
-    """Check the variables of a pod with GPUs. Raises RequestError for the first by which one of its containers would
+    """Checks the variables of a pod with GPUs. Raises RequestError for the first by which one of its containers would
     see others.
     """
     for container, need in zip(containers, needs, strict=True):

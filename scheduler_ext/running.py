@@ -201,7 +201,7 @@ def _forget_sent(binder: Binder) -> None:
 
 
 async def _catch_up(binder: Binder, watch: ClusterWatch, *, is_elected: bool) -> None:
-    """Catch up: other replicas may have bound pods since anything was reserved here."""
+    """Catches up: other replicas may have bound pods since anything was reserved here."""
     await binder.recover()
     # Without an election only this replica decides, and everything is listed after the start.
     if is_elected:
@@ -247,7 +247,7 @@ def _seen(state: Cluster, settings: ServeSettings, leadership: Leadership, watch
 
 @asynccontextmanager
 async def listening_to_kube_scheduler(verbs: Verbs, address: ListenAddress, flag: str) -> AsyncIterator[str]:
-    """Listen as `listening` does. On loopback a faster server is used; on other addresses one that is safe against
+    """Listens as `listening` does. On loopback a faster server is used; on other addresses one that is safe against
     strangers.
     """
     if address.host == "localhost" or is_local(address.host):

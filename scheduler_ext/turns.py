@@ -63,7 +63,7 @@ class Turns:
                 self._waiting[namespace] = searches
 
     def _made(self, namespace: str, steps: Iterator[None]) -> bool:
-        """Run one step. Returns whether it was the last."""
+        """Runs one step. Returns whether it was the last."""
         began = self._monotonic()
         spent = max(self._spent.get(namespace, began), began)
         ended = next(steps, steps) is steps

@@ -92,7 +92,7 @@ class Webhook:
 
 @asynccontextmanager
 async def kept_current(certificate: Certificate) -> AsyncIterator[None]:
-    """Refresh the certificate at once, and later whenever it is due."""
+    """Refreshes the certificate at once, and later whenever it is due."""
     tasks = Tasks()
     tasks.begin(_keep_current(certificate, await _refreshed(certificate)))
     try:

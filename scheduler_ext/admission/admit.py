@@ -52,7 +52,7 @@ class Why(StrEnum):
 
 
 def admit(review: PodReview, settings: AdmissionSettings, quota: Quota | None = None) -> AdmissionVerdict:
-    """Judge a new pod. `quota` is what the namespace's quotas leave to it. A second call on the patched pod patches
+    """Judges a new pod. `quota` is what the namespace's quotas leave to it. A second call on the patched pod patches
     nothing.
     """
     if review.operation != "CREATE":
@@ -86,7 +86,7 @@ def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | 
 def _completed(
     pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | None, found: tuple[str, ...]
 ) -> AdmissionVerdict:
-    """Complete a pod that we place. `found` are its bypasses."""
+    """Completes a pod that we place. `found` are its bypasses."""
     try:
         completed = _complete_containers(edited, pod, settings)
         needs = read_needs(completed, settings.requests)
@@ -127,7 +127,7 @@ def _complete_containers(edited: Json, pod: Pod, settings: AdmissionSettings) ->
 
 
 def _place(spec: Json, settings: AdmissionSettings) -> None:
-    """Send a pod that gets GPUs to our scheduler and to the runtime class for GPUs."""
+    """Sends a pod that gets GPUs to our scheduler and to the runtime class for GPUs."""
     if settings.runtime_class_name and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = settings.runtime_class_name
     if settings.scheduler_name:

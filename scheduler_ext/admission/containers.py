@@ -24,7 +24,7 @@ class BadPercentage(ValueError):
 
 
 def complete(container: Json, read: Container, settings: AdmissionSettings) -> Container:
-    """Complete `container` in place and return how it reads afterwards. `read` is how it reads before.
+    """Completes `container` in place. Returns how it reads afterwards. `read` is how it reads before.
 
     Raises BadPercentage, or RequestError if a priority is not a number.
     """
@@ -57,7 +57,7 @@ def gets_gpus(container: Container, settings: AdmissionSettings) -> bool:
 
 
 def check_percentage(container: Container, names: ResourceNames) -> None:
-    """Check the percentage of memory. Raises BadPercentage."""
+    """Checks the percentage of memory. Raises BadPercentage."""
     key = names.memory_percentage
     amount = _amount(container, key)
     try:
@@ -141,7 +141,7 @@ def _priority(container: Container, key: str) -> int:
 
 
 def _set_env(container: Json, name: str, value: str) -> None:
-    """Set the variable to this value. Of several entries the last one counts, so that one is changed."""
+    """Sets the variable to this value. Of several entries the last one counts, so that one is changed."""
     entries = list(container.get("env") or [])
     places = [place for place, entry in enumerate(entries) if entry["name"] == name]
     if not places:

@@ -11,7 +11,7 @@ def is_owned(annotation: str) -> bool:
 
 
 def strip(pod: Json) -> None:
-    """Remove them in place. Otherwise the creator of a pod could claim GPUs, or hide what the pod holds."""
+    """Removes these entries in place. A pod's creator could else claim GPUs, or hide what the pod holds."""
     metadata = pod.get("metadata") or {}
     for field, unwanted in (("annotations", is_owned), ("labels", LABELS.__contains__)):
         entries = metadata.get(field) or {}

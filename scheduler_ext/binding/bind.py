@@ -79,7 +79,7 @@ class Binder:
         self._cluster.apply(LeadershipGained())
 
     async def recover(self) -> None:
-        """Hold the GPUs of each Binding that the previous process sent, until its outcome is known."""
+        """Holds the GPUs of each Binding that the previous process sent, until its outcome is known."""
         said = ""
         while self._left:
             try:
@@ -99,7 +99,7 @@ class Binder:
         self._attempts.forget_sent()
 
     async def finish(self) -> None:
-        """Let the binds under way finish; each has its own deadline. The next process takes over what is then
+        """Lets the binds under way finish; each has its own deadline. The next process takes over what is then
         unanswered.
         """
         await self._answered()
@@ -126,7 +126,7 @@ class Binder:
                     self._break_off(run)
 
     def _break_off(self, run: Run) -> None:
-        """Answers kube-scheduler and gives the node its lock back. The GPUs are held until the lease ends."""
+        """Answers kube-scheduler, and releases the node's lock. The GPUs are held until the lease ends."""
         run.answer.set_result(self._failure(run))
         if run.attempt.locked:
             self._perform(run, Effect.UNLOCK)
@@ -180,7 +180,7 @@ class Binder:
         return sentence
 
     async def _recover(self, sent: Sent) -> None:
-        """Recover one Binding. Raises ApiError or ApiUnreachable."""
+        """Recovers one Binding. Raises ApiError or ApiUnreachable."""
         run = self._questions.begin(self._attempts.left_behind(sent))
         pod = await self._questions.found(run.attempt)
         self._go_on(run, self._attempts.recovered(run.attempt, pod))

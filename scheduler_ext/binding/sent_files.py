@@ -57,7 +57,7 @@ class SentFiles:
         self._unlink(self._file(uid))
 
     def clear(self) -> None:
-        """Remove every file."""
+        """Removes every file."""
         for file in self._folder.glob(f"*{_SUFFIX}"):
             self._unlink(file)
 

@@ -20,7 +20,7 @@ class CertificateFiles:
         self._told = ""
 
     def load(self) -> None:
-        """Load the pair. Raises UnusableKeyPair with the names of the files."""
+        """Loads the pair. Raises UnusableKeyPair with the names of the files."""
         try:
             if self._tls.use(read_key_pair(self._certificate, self._key)):
                 log.info("serving the certificate of %s", self._certificate)
@@ -28,7 +28,7 @@ class CertificateFiles:
             raise UnusableKeyPair(f"{self._certificate}, {self._key}: {error}") from error
 
     async def refresh(self) -> float:
-        """Load changed files. Returns the seconds until the next check."""
+        """Loads changed files. Returns the seconds until the next check."""
         try:
             self.load()
             self._told = ""

@@ -50,7 +50,7 @@ class CertificateSecret:
         self._told = ""
 
     async def refresh(self) -> float:
-        """Renew and load if due. Returns the seconds until the next check."""
+        """Renews and loads if due. Returns the seconds until the next check."""
         try:
             issued = await self._issued()
             if not self._tls.ready:
@@ -96,7 +96,7 @@ class CertificateSecret:
             return None
 
     async def _store(self, before: Secret | None, issued: Issued) -> None:
-        """Store the certificate. Raises Conflict if the Secret is no longer as it was `before`."""
+        """Stores the certificate. Raises Conflict if the Secret is no longer as it was `before`."""
         place, data = self._place, _encoded(issued)
         if before is None:
             secret = Secret(metadata=ObjectMeta(name=place.name), type="kubernetes.io/tls", data=data)

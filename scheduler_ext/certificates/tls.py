@@ -19,7 +19,7 @@ class UnusableKeyPair(Exception):
 
 
 def read_key_pair(certificate: Path, key: Path) -> KeyPair:
-    """Read the pair from two files. Raises UnusableKeyPair."""
+    """Reads the pair from two files. Raises UnusableKeyPair."""
     try:
         return KeyPair(certificate.read_bytes(), key.read_bytes())
     except OSError as error:
@@ -54,7 +54,7 @@ class ServingTls:
         return self._chosen is not None
 
     def use(self, pair: KeyPair) -> bool:
-        """Serve this pair. Returns whether it differs from the one before. Raises UnusableKeyPair, and the old pair
+        """Serves this pair. Returns whether it differs from the one before. Raises UnusableKeyPair, and the old pair
         stays.
         """
         if pair == self._pair:

@@ -27,7 +27,6 @@ class Budgets:
         self._by_namespace: dict[str, dict[str, PodDisruptionBudget]] = {}
 
     def replace(self, budgets: Iterable[PodDisruptionBudget]) -> None:
-        """Replace all budgets."""
         self._by_namespace.clear()
         for budget in budgets:
             self.apply(budget)

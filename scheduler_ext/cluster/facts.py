@@ -151,7 +151,6 @@ class Facts:
         return now < until and known is not None and known.lock == lock and not known.slots
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
-        """Replace all nodes."""
         self._nodes = {node.metadata.name: node_facts(node) for node in nodes}
 
     def apply_node(self, node: Node) -> bool:
@@ -164,14 +163,13 @@ class Facts:
         self._nodes.pop(name, None)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
-        """Replace all pods."""
         self._pods, self._names, self._running = {}, {}, {}
         for pod in pods:
             if self.concerns_gpus(pod):
                 self._put(pod_name(pod), pod_facts(pod))
 
     def apply_pod(self, pod: Pod) -> None:
-        """Keep a pod that concerns GPUs."""
+        """Keeps a pod that concerns GPUs."""
         name = pod_name(pod)
         self._drop(name)
         self._put(name, pod_facts(pod))

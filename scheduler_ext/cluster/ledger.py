@@ -47,7 +47,6 @@ class Ledger:
         self._quotas = Quotas(self._settings)
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
-        """Replace all nodes."""
         current = {node.metadata.name: node for node in nodes}
         for name in self._nodes.names() - current.keys():
             self.remove_node(name)
@@ -72,7 +71,7 @@ class Ledger:
         self._nodes.remove(name)
 
     def replace_pods(self, pods: Iterable[Pod], version: int = 0) -> None:
-        """Replace all pods. Reservations stay until they are forgotten or expire. `version` is that of the list."""
+        """Replaces all pods. Reservations stay until they are forgotten or expire. `version` is that of the list."""
         self._orphans.listed(version)
         current = {pod_key(pod): pod for pod in pods}
         for uid in self._bound.keys() - current.keys() - self._orphans.uids():
@@ -86,7 +85,7 @@ class Ledger:
             self._settle(name)
 
     def apply_pod(self, pod: Pod) -> None:
-        """Add or update a pod. A bound one takes over from its reservation; an ended one holds nothing.
+        """Adds or updates a pod. A bound one takes over from its reservation; an ended one holds nothing.
 
         A pod that kube-scheduler no longer means to bind loses its reservation, and its group loses theirs.
         """
@@ -133,7 +132,6 @@ class Ledger:
         self.give_up(uid)
 
     def replace_quotas(self, quotas: Iterable[ResourceQuota]) -> None:
-        """Replace all quotas."""
         self._quotas.replace(quotas)
 
     def apply_quota(self, quota: ResourceQuota) -> None:
@@ -177,8 +175,8 @@ class Ledger:
         others: Mapping[str, PodShares] = NO_OTHERS,
         request: GpuRequest | None = None,
     ) -> None:
-        """Hold `shares` for the pod until it is seen bound, forgotten, or `until` passes. Replaces an earlier
-        reservation.
+        """Holds `shares` for the pod until it is seen bound, forgotten, or `until` passes. It replaces an
+        earlier reservation.
 
         `others` is held on further nodes until the bind names one; the namespace is charged once. With its `request`
         the pod gets it once more if the lease ends while the pod waits in Permit.
@@ -225,7 +223,7 @@ class Ledger:
         return shares
 
     def extend(self, uid: str, until: float) -> None:
-        """Hold the pod's reservation until then, for a bind that has begun. No effect without a reservation."""
+        """Holds the pod's reservation until then, for a bind that has begun. No effect without a reservation."""
         self._reservations.bind_begins(uid, until)
 
     def send(self, uid: str, attempt: int) -> None:
@@ -246,12 +244,12 @@ class Ledger:
         return reservation.node if reservation is not None and reservation.sent_by else ""
 
     def drop_unsent(self) -> None:
-        """Drop every reservation for which no Binding was sent."""
+        """Drops every reservation for which no Binding was sent."""
         for uid in self._reservations.unsent():
             self.forget(uid)
 
     def forget(self, uid: str) -> None:
-        """Drop the pod's reservation, if it has one."""
+        """Drops the pod's reservation, if it has one."""
         self._reservations.pop(uid)
         self._booked.unreserve(uid)
         self._packing.unreserve(uid)
@@ -259,13 +257,13 @@ class Ledger:
             self._subtract(uid, holding)
 
     def keep(self, uid: str, room: KeptRoom) -> None:
-        """Keep room for the pod until it is given up or `room.until` passes. Replaces the room kept before."""
+        """Keeps room for the pod until it is given up or `room.until` passes. Replaces the room kept before."""
         self.give_up(uid)
         self._kept.put(uid, room)
         self._nodes.touch(room.node)
 
     def give_up(self, uid: str) -> None:
-        """Free the room kept for the pod, if any."""
+        """Frees the room kept for the pod, if any."""
         room = self._kept.drop(uid)
         if room is not None:
             self._nodes.touch(room.node)
@@ -275,7 +273,7 @@ class Ledger:
         return self._kept
 
     def expire(self, now: float) -> None:
-        """Drop expired reservations, expired kept room and expired parts of deleted pods."""
+        """Drops expired reservations, expired kept room and expired parts of deleted pods."""
         for uid in self._orphans.expired(now):
             self.remove_pod(uid)
         for uid in self._kept.ended(now):

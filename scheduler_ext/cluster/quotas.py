@@ -42,7 +42,6 @@ class Quotas:
     _held: dict[str, dict[QuotaClass, Footprint]] = field(default_factory=dict)
 
     def replace(self, quotas: Iterable[ResourceQuota]) -> None:
-        """Replace all quotas."""
         limits: dict[str, dict[str, Limits]] = {}
         for quota in quotas:
             limits.setdefault(_namespace(quota), {})[quota.metadata.name] = read_limits(quota, self._settings)

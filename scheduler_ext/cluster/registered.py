@@ -54,7 +54,7 @@ class RegisteredNode:
 
 
 def read_node(node: Node, count_name: str) -> RegisteredNode:
-    """Read a Node. Raises Unregistered for a node without GPUs, unreadable annotations, or a kubelet that is away or
+    """Reads a Node. Raises Unregistered for a node without GPUs, unreadable annotations, or a kubelet that is away or
     offers none.
 
     `count_name` is the resource under which kubelet offers them.

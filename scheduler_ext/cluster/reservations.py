@@ -238,7 +238,7 @@ class Reservations:
             self._rounds[reservation.group].promised.discard(uid)
 
     def change(self, uid: str, **changes: Any) -> None:
-        """Change other fields of a reservation. No effect if the pod has none."""
+        """Changes other fields of a reservation. No effect if the pod has none."""
         reservation = self._promised.get(uid)
         if reservation is not None:
             self._promised[uid] = changed = replace(reservation, **changes)
@@ -280,7 +280,7 @@ class Reservations:
         self._lapsed.pop(uid, None)
 
     def keep_only(self, uids: Collection[str]) -> None:
-        """Forget everything except about these pods and those with reservations."""
+        """Forgets everything, except about these pods and those with reservations."""
         self._unused = {uid: n for uid, n in self._unused.items() if uid in uids or uid in self._promised}
         self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if uid in uids}
 
@@ -303,7 +303,7 @@ class Reservations:
         return max(reservation.until, self._watched_since + LATEST_NEWS_SECONDS)
 
     def _lapse(self, ended: set[str]) -> set[str]:
-        """Remember those that may still wait in Permit."""
+        """Remembers the reservations of members that may still wait in Permit. Returns `ended`."""
         waiting = {uid: self._promised[uid] for uid in ended if self._promised[uid].waits}
         rejected = set(filter(self._is_rejected, {reservation.group for reservation in waiting.values()}))
         for uid, reservation in waiting.items():

@@ -48,7 +48,7 @@ class Cluster:
         self._handlers: Mapping[type[Event], Handler] = self._own_events() | self._watched()
 
     def apply(self, event: Event, now: float) -> Sequence[Effect]:
-        """Apply the event. What ends by `now`, in monotonic seconds, ends before it.
+        """Applies the event. What ends by `now`, in monotonic seconds, ends before it.
 
         Decisions of this process have no effect outside. What the API server shows has, and so do the evictions
         proposed to kube-scheduler.

@@ -60,7 +60,7 @@ class _Placing:
         self._rules = rules
 
     def add_all(self, choice: PodShares = ()) -> Misfit | None:
-        """Give every container its part of the choice; without one, what the policy prefers."""
+        """Gives every container its part of the choice; without one, what the policy prefers."""
         for position, need in enumerate(self._request.needs):
             misfit = self._add(position, need, choice[position] if choice else ())
             if misfit is not None:
@@ -88,7 +88,7 @@ class _Placing:
         return None
 
     def gather_inits(self, sharing: Sharing) -> Misfit | None:
-        """Move init containers to the GPUs of the pod's other containers where they must share or where they fit.
+        """Moves init containers to the GPUs of the pod's other containers where they must share or where they fit.
 
         Kubelet gives an init container's device ids to later containers, so GPUs that the pod has anyway are best.
         """
@@ -121,7 +121,7 @@ def _apply(gpus: list[GpuUsage], shares: ContainerShares) -> None:
 
 
 def _occupy(gpus: list[GpuUsage], shares: ContainerShares) -> None:
-    """Keep the placements of an init container's MIG instances: they exist as long as its pod does."""
+    """Keeps the placements of an init container's MIG instances: they exist as long as its pod does."""
     for share in shares:
         if share.instance is not None:
             position = _position(gpus, share)

@@ -217,7 +217,7 @@ def within(search: Search[T], effort: Effort, most: int) -> Search[T | None]:
 
 
 def finished(search: Search[T]) -> T:
-    """Run the search to its end and return the result."""
+    """Runs the search to its end. Returns the result."""
     while True:
         try:
             next(search)

@@ -57,7 +57,7 @@ class BindingLease:
         self._renewing: asyncio.Task[None] | None = None
 
     async def follow(self) -> None:
-        """Follow the Lease until cancelled."""
+        """Follows the Lease until cancelled."""
         selection = f"metadata.name={self._name}"
         async for change in reflect(self._api, LEASES, namespace=self._namespace, field_selector=selection):
             match change:
@@ -95,11 +95,11 @@ class BindingLease:
         return max(free_at(self._turn, self._process) - self._monotonic(), 0.0)
 
     async def take(self, overtaken: Callable[[], None], *, settled: bool) -> bool:
-        """Take the Lease. Returns whether it is held and was just renewed. The taker must still learn what earlier
+        """Takes the Lease. Returns whether it is held and was just renewed. The taker must still learn what earlier
         holders did.
 
         If another process may have held it since this one did, `overtaken` is called first: the next process could not
-        see that any more. Then nothing that was sent from here may be carried out later, as `settled` tells. The watch
+        see that any more. Then nothing that was sent from here may be carried out later, as `settled` states. The watch
         may be dead, so the Lease is judged as it is when it is written.
         """
 
@@ -127,8 +127,8 @@ class BindingLease:
         return f"lease {self._named()} cannot be renewed: {self._problem or f'it is held by {self.holder() or None}'}"
 
     async def release(self) -> None:
-        """Give the Lease up after every Binding sent from here is carried out or can no longer be. A failure is logged:
-        the next holder waits until the Lease ends.
+        """Gives the Lease up after every Binding sent from here is carried out or can no longer be. A failure is
+        logged: the next holder waits until the Lease ends.
         """
         self._asked_at = -BEGIN_SECONDS
         if not self.is_held() or await self._write({"holderIdentity": None, "renewTime": None}, self.is_held):
@@ -150,7 +150,7 @@ class BindingLease:
             self._asked_at = asked_at
 
     async def _write(self, spec: dict[str, object], may: Callable[[], bool]) -> bool:
-        """Write only onto the Lease as it was seen, and only while it `may` be written."""
+        """Writes the Lease in the version last seen, only while it `may` be written. Returns whether that succeeded."""
         while self._turn is not None and may():
             try:
                 self._saw(await self._written(self._turn.version, spec))
@@ -175,7 +175,7 @@ class BindingLease:
         return await self._api.patch(LEASES, self._name, body, namespace=self._namespace)
 
     async def _looked(self) -> bool:
-        """Read the Lease after it was written or deleted elsewhere: a watch that did not report that may be dead."""
+        """Reads the Lease after it was written or deleted elsewhere: a watch that did not report that may be dead."""
         selection = f"metadata.name={self._name}"
         try:
             page = await self._api.list_page(LEASES, namespace=self._namespace, field_selector=selection)

@@ -128,7 +128,7 @@ class Leadership:
         return f"no replica leads: {standing.holder} has not renewed lease {lease} for longer than the lease lasts"
 
     async def wait(self, seconds: float) -> bool:
-        """Wait until this replica leads. False if it does not within `seconds`."""
+        """Waits until this replica leads. Returns False if it does not within `seconds`."""
         if self.leads():
             return True  # Called for every pod: the ordinary case needs no timer.
         try:
@@ -140,7 +140,7 @@ class Leadership:
         return True
 
     async def run(self) -> None:
-        """Run until cancelled."""
+        """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             if self._settings.name:
                 tasks.create_task(self._follow())
@@ -152,7 +152,7 @@ class Leadership:
                 tasks.create_task(self._label())
 
     async def _begin(self) -> None:
-        """Begin without an election."""
+        """Begins without an election."""
         await self._catch_up()
         self._standing = Standing(role=Role.LEADER)
         self._has_changed()
@@ -231,7 +231,7 @@ class Leadership:
         return None
 
     async def leave(self) -> None:
-        """Give up the lead: no more Bindings begin here, so the next leader need not wait. Call it while `run` still
+        """Gives up the lead: no more Bindings begin here, so the next leader need not wait. Call it while `run` still
         runs.
         """
         self._leaving = True
@@ -240,7 +240,7 @@ class Leadership:
         await self._binding.end()
 
     async def _label(self) -> None:
-        """Label the pods: the webhook's Service selects the leader by its label."""
+        """Labels the pods: the webhook's Service selects the leader by its label."""
         while True:
             changed = self._changed
             if self.leads():
@@ -267,7 +267,7 @@ class Leadership:
 
 
 async def _wait(changed: asyncio.Event, seconds: float | None) -> None:
-    """Wait for the change, but no longer than `seconds`."""
+    """Waits for the change, but no longer than `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await changed.wait()
