@@ -1,5 +1,6 @@
 """`kubectl topogpu` on a real API server, with the rights that its document names and no others."""
 
+import json
 import os
 import re
 import subprocess
@@ -69,6 +70,8 @@ def user(plane: ControlPlane, tmp_path: Path) -> User:
     ]}  # fmt: skip
     (tmp_path / "state.yaml").write_text(yaml.safe_dump(state))
     plane.kubectl("apply", "-f", str(tmp_path / "state.yaml"))
+    offered = json.dumps({"status": node["status"]})
+    plane.kubectl("patch", "node", name, "--subresource=status", "--type=merge", f"--patch={offered}")
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", **pod}))
     plane.kubectl("apply", "-f", str(tmp_path / "pod.yaml"))
     plane.kubectl("create", "clusterrolebinding", name, f"--clusterrole={name}", f"--serviceaccount={name}:default")

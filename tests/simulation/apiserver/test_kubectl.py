@@ -71,6 +71,7 @@ async def test_it_describes_pods_with_events_and_nodes_with_pods(kubectl: Kubect
 
 async def test_it_applies_twice_and_deletes(kubectl: Kubectl) -> None:
     manifest = pod_json("a", labels={"app": "x"})
+    del manifest["metadata"]["uid"]
     assert "created" in await kubectl("apply", "-f", "-", text=json.dumps(manifest))
     manifest["metadata"]["labels"] = {"app": "y"}
     assert "configured" in await kubectl("apply", "-f", "-", text=json.dumps(manifest))
