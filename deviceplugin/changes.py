@@ -18,7 +18,7 @@ class Changes:
         changed.set()
 
     def next(self) -> asyncio.Event:
-        """Set by the next change. Take it before looking, so that no change is missed."""
+        """Returns what the next change sets. Take it before looking, so that no change is missed."""
         return self._event
 
     async def of(self, look: Callable[[], T]) -> AsyncGenerator[T, None]:

@@ -49,8 +49,7 @@ _TRUCE_SECONDS = 30.0
 end.
 """
 _MOST_SOCKETS = 8
-"""The most sockets served at a time. Earlier ones stay while kubelet listens: before 1.37, the end of one is that of
-the last.
+"""The most sockets at a time. Earlier ones stay while kubelet listens: before 1.37, the end of one is that of the last.
 """
 
 

@@ -40,9 +40,7 @@ def untotalled(device_class: str, resource: str) -> Notice:
 
 
 def unlimited(before: NodeLimits | None, now: NodeLimits | None) -> Notice | None:
-    """Returns the notice of a node that begins to give out parts of GPUs without limits, or whose HAMi-core has gone;
-    else None.
-    """
+    """Returns the notice of a node that begins to give out unlimited parts of GPUs, or whose HAMi-core has gone."""
     if now is NodeLimits.PARTLY_ENFORCED:
         message = (
             "containers may get parts of several GPUs, and HAMi-core does not hold them to these for sure: "

@@ -58,11 +58,11 @@ class ServedSocket:
 
     @property
     def is_there(self) -> bool:
-        """The file is still the one that was made."""
+        """Returns whether the file is still the one that was made."""
         return self._identity is not None and identity(self.path) == self._identity
 
     async def stop(self) -> None:
-        """The file goes too, unless it is another's by now."""
+        """Stops serving, and removes the file unless it is another's by now."""
         is_own = self.is_there
         await self._server.stop(_STOP_SECONDS)
         if is_own:
@@ -116,7 +116,7 @@ class OtherSockets:
             os.close(folder)
 
     async def _lock(self, folder: int) -> None:
-        """Locks the folder soon after it is free: after a restart of kubelet all resources have a second. Raises
+        """Locks the folder soon after it is free: all resources have a second after kubelet's restart. Raises
         CannotServe.
         """
         for _ in range(_LOCK_TRIES):

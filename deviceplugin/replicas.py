@@ -13,7 +13,7 @@ _REPLICA_DASHES = 6
 
 
 def replica_ids(device: Device) -> tuple[str, ...]:
-    """Every id kubelet may hand out for this device, in order."""
+    """Returns every id that kubelet may hand out for this device, in order."""
     if device.uuid.startswith(MIG_PREFIX):
         return (device.uuid,)
     return tuple(f"{device.uuid}-{number}" for number in range(device.slots))

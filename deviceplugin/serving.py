@@ -40,7 +40,7 @@ class Plugins:
 
     @property
     def are_registered(self) -> bool:
-        """Whether kubelet has registered all of them, and there is one."""
+        """Returns whether kubelet has registered all resources, and there is one."""
         return bool(self._plugins) and all(plugin.is_registered for plugin in self._plugins.values())
 
     async def run(self) -> None:

@@ -26,7 +26,7 @@ class HamiScheduler(StrEnum):
 
 
 class RequestedAllocation(StrEnum):
-    """How Allocate finds the pod that it serves."""
+    """The way in which Allocate finds the pod that it serves."""
 
     AUTO = "auto"
     """Allocates by slots if the node can, else immediately."""
@@ -62,9 +62,7 @@ class KubeletSettings:
     register_seconds: float = 5.0
     """Deadline of one Register call."""
     unheard_seconds: float = 5.0
-    """Seconds for which a kubelet that does not listen any more may be busy restarting, before the plugin registers
-    again.
-    """
+    """Seconds for which a kubelet that does not listen may be restarting, before the plugin registers again."""
     settled_seconds: float = 2.0
     """Seconds from the end of a daemon that served the same until the one that took over registers once more."""
     numa_hints: bool = False

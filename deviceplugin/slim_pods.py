@@ -41,9 +41,7 @@ _Decided = Mapping[str, str]
 
 
 def slim(pod: Pod, resource: str, totals: Sequence[str]) -> None:
-    """Cuts the pod down, in place. Containers request GPUs by `resource`; `totals` are further resources that the
-    daemon counts.
-    """
+    """Cuts the pod down, in place. Containers request GPUs by `resource`; the daemon counts `totals` besides."""
     decided: _Decided = {key: pod.metadata.annotations[key] for key in _ANNOTATIONS if key in pod.metadata.annotations}
     if pod.has_ended and decided.get(BIND_PHASE) != BindPhase.ALLOCATING:
         decided = {}

@@ -169,9 +169,7 @@ def _pod_resources(held: _Held, sources: Sources) -> Verdict:
 
 
 def _decided(held: _Held, everybody: list[_Held], sources: Sources) -> tuple[ContainerShares, Verdict]:
-    """Returns the container's shares, and the verdict on its annotation. Containers with the same slot have the larger
-    limits of both.
-    """
+    """Returns shares and the verdict on the annotation. Containers with one slot have the larger limits of both."""
     if held.pod is None:
         missing = Verdict(Word.DIFFERS, "the API server has no such pod here")
         return (), _UNKNOWN if sources.pods is None else missing

@@ -41,7 +41,7 @@ def why_unlimited(
 
 
 def answers_to(ids: Sequence[str], holdings: Sequence[Holding], resource: str) -> Iterator[Holding]:
-    """The records of containers that hold exactly these ids and were not answered with a slot."""
+    """Yields the records of containers that hold exactly these ids and were not answered with a slot."""
     held = frozenset(ids)
     for holding in holdings:
         if holding.ids == held and holding.resource_name == resource and not slot_in(holding.cdi_devices):

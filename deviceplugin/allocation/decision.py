@@ -35,9 +35,7 @@ def _decoded(key: str, value: str, containers: int) -> PodShares:
 def unfit(
     held: ContainerShares, inventory: Mapping[DeviceUUID, Device], problems: Mapping[DeviceUUID, str] | None = None
 ) -> str:
-    """Returns why these GPUs cannot be given out, as a clause; empty if they can. `problems` has the reasons of
-    unhealthy GPUs.
-    """
+    """Returns why these GPUs cannot be given out; empty if they can. `problems` are the reasons of unhealthy GPUs."""
     if len({share.uuid for share in held}) < len(held):
         return "one GPU was decided twice for the same container"
     for share in held:

@@ -138,9 +138,7 @@ def overtaken_phase(pod: Pod) -> BindPhase | None:
 
 
 def _awaits_devices(pod: Pod, view: NodeView) -> bool:
-    """Returns whether a pod that starts waits for GPUs. One with phase `success` counts as long as kubelet's record may
-    lack it.
-    """
+    """Returns whether a starting pod waits for GPUs. Phase `success` counts while kubelet's record may lack the pod."""
     annotations = pod.metadata.annotations
     phases = (BindPhase.ALLOCATING,) if view.recorded is None else (BindPhase.ALLOCATING, BindPhase.SUCCESS)
     return (

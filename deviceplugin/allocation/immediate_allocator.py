@@ -127,9 +127,7 @@ class ImmediateAllocator:
         return ""
 
     async def _find(self, ids: int, deadline: float) -> Proven | Refused:
-        """Finds the container of the call; until the deadline the watch may bring its pod. It does not wait after the
-        last look.
-        """
+        """Finds the container of the call. Until the deadline the watch may bring its pod; then it looks no more."""
         while True:
             change = self._changes.next()
             answer = self._prove(ids)

@@ -57,7 +57,7 @@ def choose(
 
 
 def _lasting_problem(node: NodeAbilities, scheduler: HamiScheduler, *, forced: bool) -> str:
-    """A user who configures slots confirms what only the runtime could answer."""
+    """Returns why slots cannot work, or nothing. A user who forces slots answers for the runtime."""
     if scheduler is not HamiScheduler.NONE:
         return "HAMi's scheduler locks the node for every pod and waits until the pod is marked as served"
     known = Runtime(kubelet=node.kubelet_version, runtime=node.runtime_version, enable_cdi=node.enable_cdi)

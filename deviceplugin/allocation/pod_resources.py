@@ -68,7 +68,7 @@ class PodResources:
 
 
 def holdings(answer: pb.ListPodResourcesResponse, resource: str) -> tuple[Listed, ...]:
-    """Kubelet spreads a container's ids over several entries: each device has its own."""
+    """Returns each container with its ids, which kubelet spreads over several entries: each device has its own."""
     listed = (
         Listed(
             namespace=pod.namespace,

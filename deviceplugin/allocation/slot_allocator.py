@@ -256,7 +256,7 @@ class SlotAllocator:
             return None
 
     def _starts(self, proven: Proven) -> Mapping[str, Start]:
-        """A slot that containers of an earlier release share counts for the last of them."""
+        """Returns starts by slot. A slot that containers of an earlier release share counts for the last of them."""
         uid, now = proven.pod.metadata.uid, self._monotonic()
         last = {slot.name: proven.pod.all_containers[slot.containers[-1]].name for slot in proven.slots}
         known = self._own.pods.get(uid, proven.pod)

@@ -103,7 +103,7 @@ class SlotFiles:
 
 
 def _readable(path: Path) -> dict[str, DefinedDevice]:
-    """An unreadable spec defines nothing."""
+    """Returns the devices of a spec; none of an unreadable one."""
     try:
         return dict(defined_edits(str(path), path.read_bytes()))
     except (OSError, UnreadableSpec):

@@ -63,9 +63,7 @@ class SlotSpecs:
             await self.collect()
 
     async def collect(self) -> None:
-        """Removes entries that are no longer needed, once. A folder that cannot be written is tried again at the next
-        write.
-        """
+        """Removes entries that are not needed any more, once. A write that fails is tried again with the next."""
         now = self._monotonic()
         is_old = any(now - since >= KEPT_SECONDS for since in self._foreign.values())
         if is_old or over(self._starts, self._pods(), now):

@@ -24,9 +24,7 @@ refuses the container, in legacy mode and in CDI mode; other runtimes show no GP
 """
 _PREFIX = f"{SLOT_KIND}="
 KEPT_SECONDS = 150.0
-"""Seconds that a slot is kept. Kubelet gives the container runtime two minutes to create a container; then it calls
-again.
-"""
+"""Seconds that a slot is kept: kubelet gives the container runtime two minutes, and then calls again."""
 
 _SETTLED_SECONDS = 2.0
 """Seconds in which another container id may still be the one before, because the watch was late."""
@@ -102,7 +100,7 @@ def larger(sharing: Collection[ContainerShares]) -> ContainerShares:
 
 
 def _larger(shares: Sequence[DeviceShare]) -> DeviceShare:
-    """0 is the largest: the whole memory, and no limit of cores."""
+    """Returns the larger amounts. 0 is the largest: the whole memory, and no limit of cores."""
     memory, cores = [share.memory_mib for share in shares], [share.cores for share in shares]
     return DeviceShare(
         uuid=shares[0].uuid,

@@ -32,7 +32,9 @@ class _Spec(msgspec.Struct):
 
 
 def defined_devices(source: str, text: bytes) -> frozenset[str]:
-    """The fully qualified names that a spec defines, JSON or YAML. Raises UnreadableSpec, which names the source."""
+    """Returns the fully qualified names that a spec defines, JSON or YAML. Raises UnreadableSpec, which names the
+    source.
+    """
     spec = read_spec(source, text, _Spec)
     return frozenset(f"{spec.kind}={device.name}" for device in spec.devices)
 

@@ -105,7 +105,7 @@ def ensure_defined(
 def missing_devices(
     wanted: Sequence[str], directories: Sequence[str] = CDI_DIRECTORIES, *, ignored: Path | None = None
 ) -> tuple[str, ...]:
-    """Those of the wanted names that no spec in the folders defines. An unreadable spec defines nothing."""
+    """Returns the wanted names that no spec in the folders defines. An unreadable spec defines nothing."""
     defined: set[str] = set()
     for path in spec_files(directories):
         if path == ignored:
@@ -135,7 +135,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def spec_files(directories: Sequence[str]) -> list[Path]:
-    """Those a runtime would read, the folder that takes precedence last."""
+    """Returns the specs that a runtime would read; those of the folder that takes precedence come last."""
     found: list[Path] = []
     for directory in directories:
         try:

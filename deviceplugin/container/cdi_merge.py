@@ -35,9 +35,7 @@ class DefinedDevice:
 
 
 def defined_edits(source: str, text: bytes) -> Mapping[str, DefinedDevice]:
-    """Returns the edits for each fully qualified name that a spec defines. Raises UnreadableSpec, which names the
-    source.
-    """
+    """Returns the edits for each full name that a spec defines. Raises UnreadableSpec, which names the source."""
     spec = read_spec(source, text, _Spec)
     return {
         f"{spec.kind}={device.name}": DefinedDevice(spec.cdi_version, (spec.container_edits, device.container_edits))
@@ -61,9 +59,7 @@ def with_devices(spec: Mapping[str, Any], devices: Sequence[DefinedDevice]) -> M
 
 
 def joined(specs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Returns one spec with the devices of all these, which are of one kind. The edits for all devices are the last
-    spec's.
-    """
+    """Returns one spec with the devices of all these, which are of one kind. The last has the edits for all devices."""
     version = max((spec["cdiVersion"] for spec in specs), key=_numbers)
     return {**specs[-1], "cdiVersion": version, "devices": [device for spec in specs for device in spec["devices"]]}
 

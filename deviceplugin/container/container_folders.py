@@ -43,7 +43,7 @@ _BLOCK = 512
 
 
 def is_writable(folder: str) -> bool:
-    """Whether files can be made in it, or it can be made."""
+    """Returns whether files can be made in the folder, or it can be made."""
     nearest = next(path for path in (Path(folder), *Path(folder).parents) if path.exists())
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
@@ -78,7 +78,7 @@ def is_of_container(name: str) -> bool:
 
 
 def split_folder(name: str) -> tuple[str, str]:
-    """Pod UID and container of a folder's name."""
+    """Returns pod UID and container of a folder's name."""
     uid, _, container = name.partition("_")
     return uid, container
 
@@ -95,9 +95,7 @@ def opened(path: str, flags: int = _OPEN_FOLDER, *, inside: int | None = None) -
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderQuota:
-    """The most that one container may leave in one of its folders on the host. HAMi-core leaves one file of about 2
-    MiB.
-    """
+    """The most that one container may leave in a folder on the host. HAMi-core leaves one file of about 2 MiB."""
 
     files: int = 64
     mib: int = 16
@@ -120,7 +118,7 @@ class FolderSweep:
         self._told: set[tuple[str, str]] = set()
 
     def sweep(self, known_uids: Container[str] | None, now: float) -> None:
-        """`known_uids` are all pods of the node, None while they are not known: then no pod counts as gone.
+        """Removes once. `known_uids` are all pods of the node; None while they are unknown: then no pod counts as gone.
 
         `now` is the monotonic clock.
         """
@@ -182,8 +180,8 @@ class FolderSweep:
 
 
 def _excess(folder: int, region: str, quota: FolderQuota) -> Iterator[bool]:
-    """Removes what is beyond the quota until a walk through the folder finds nothing. At each step: whether it removed
-    something. Raises OSError.
+    """Removes what is beyond the quota until a walk finds nothing. Yields at each step whether it removed something.
+    Raises OSError.
     """
     while (yield from _one_walk(folder, region, quota)):
         pass

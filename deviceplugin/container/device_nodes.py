@@ -27,7 +27,7 @@ class DeviceFiles:
         self._capabilities = proc_root / "driver/nvidia/capabilities"
 
     def control_nodes(self, imex_channels: Iterable[int] = ()) -> tuple[DeviceNode, ...]:
-        """Those every GPU program opens and the given IMEX channels, as far as this driver has them."""
+        """Returns the files that every GPU program opens, and the IMEX channels, as far as this driver has them."""
         names = (*_CONTROL, *(f"nvidia-caps-imex-channels/channel{channel}" for channel in imex_channels))
         return tuple(self._node(name) for name in names if (self._dev_root / "dev" / name).exists())
 
@@ -36,8 +36,7 @@ class DeviceFiles:
         return (self._node(f"nvidia{minor}"),)
 
     def mig_nodes(self, minor: int, gpu_instance: int, compute_instance: int) -> tuple[DeviceNode, ...]:
-        """Returns the GPU's file, and those of the rights to one MIG instance; none of these if the driver has no such
-        instance.
+        """Returns the GPU's file, and those of the rights to one MIG instance, if the driver has it.
 
         The rights' minor numbers stand in /proc/driver/nvidia/capabilities/gpu<minor>/mig (NVIDIA MIG user guide,
         "/proc based capabilities").

@@ -90,7 +90,7 @@ class DriverFiles:
 
 
 def wanted_files() -> tuple[str, ...]:
-    """Every path outside of the library folders and the firmware's at which a driver may have something."""
+    """Returns each path outside of the folders for libraries and firmware at which a driver may have something."""
     return tuple(dict.fromkeys(chain.from_iterable(places for places, _ in _wanted())))
 
 
@@ -103,7 +103,9 @@ def library(listing: DriverListing, name: str) -> str:
 
 
 def driver_files(listing: DriverListing, root: str, triple: str) -> DriverFiles:
-    """`root` is the host's folder above all that is listed. Raises NoDriver where CUDA's library is missing."""
+    """Returns the driver's files. `root` is the host's folder above all that is listed. Raises NoDriver without CUDA's
+    library.
+    """
     version = PurePosixPath(library(listing, CUDA)).name.removeprefix("libcuda.so.")
     if not version[:1].isdigit() or "." not in version:
         raise NoDriver(f"{CUDA} leads to {library(listing, CUDA)}, whose name has no version")
@@ -142,7 +144,7 @@ def _is_firmware(path: str, version: str) -> bool:
 
 
 def _file(names: Mapping[str, str], name: str) -> str:
-    """Empty where there is none, or where the links lead out of the folder or nowhere."""
+    """Returns the name that the links lead to; empty where none is, or where they lead out of the folder."""
     for _ in range(_MOST_LINKS):
         target = names.get(name)
         if not target:
@@ -152,7 +154,7 @@ def _file(names: Mapping[str, str], name: str) -> str:
 
 
 def _wanted() -> Iterator[tuple[Sequence[str], str]]:
-    """The places where something may lie, the first that is there counts, and its place in the container."""
+    """Yields the places where a file may lie, the first of which counts, and its place in the container."""
     for name in _PROGRAMS:
         yield [f"{folder}/{name}" for folder in _PROGRAM_FOLDERS], f"/usr/bin/{name}"
     for name in _SHARED:

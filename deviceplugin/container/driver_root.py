@@ -48,7 +48,7 @@ class DriverRoot:
             raise NoDriver(f"no NVIDIA driver below {self.host}: {error}") from error
 
     def missing(self, paths: Iterable[str]) -> tuple[str, ...]:
-        """Those of the host's paths that would lie below this root and do not."""
+        """Returns the paths of the host that would lie below this root and do not."""
         above = self.host.rstrip("/")
         below = (path for path in paths if path.startswith(f"{above}/"))
         return tuple(path for path in below if not os.path.exists(self._seen(path.removeprefix(above))))
@@ -59,7 +59,7 @@ class DriverRoot:
         return {folder: dict(self._listed(folder)) for folder in dict.fromkeys(real) if folder}
 
     def _listed(self, folder: str) -> Iterator[tuple[str, str]]:
-        """A host's own folder has thousands of names; the driver's are libraries."""
+        """Yields libraries and their links. A host's own folder has thousands of other names."""
         try:
             with os.scandir(self._seen(folder)) as entries:
                 for entry in entries:

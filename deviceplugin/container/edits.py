@@ -213,7 +213,7 @@ def container_edits(
 
 
 def cdi_names(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tuple[str, ...]:
-    """The fully qualified CDI names for these GPUs, and for the IMEX channels and features of the settings."""
+    """Returns the fully qualified CDI names for these GPUs, and for the IMEX channels and features of the settings."""
     vendor = settings.cdi_kind.partition("/")[0]
     return (
         *(f"{settings.cdi_kind}={uuid}" for uuid in uuids),
@@ -268,7 +268,7 @@ def _priority(container: Container, resource: str) -> int | None:
 def _by_address(
     shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], hardware: Hardware
 ) -> tuple[DeviceShare, ...]:
-    """NVML's index follows the PCI address in known drivers, but its documentation promises no order."""
+    """Sorts by PCI address. NVML's index follows it in known drivers, but its documentation promises no order."""
     addresses = hardware.pci_addresses
     known = all(share.uuid in addresses for share in shares)
     return tuple(

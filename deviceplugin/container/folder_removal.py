@@ -34,7 +34,9 @@ def removing(path: str, *, inside: int | None = None) -> Iterator[None]:
 
 
 def _pass_over(root: int) -> Generator[None, None, bool]:
-    """Remove what one walk finds; whether another walk may find more. Raises OSError when nothing could be removed."""
+    """Removes what one walk finds, and returns whether another may find more. Raises OSError if nothing could be
+    removed.
+    """
     removed, problem = False, None
     with os.scandir(root) as entries:
         for entry in entries:
@@ -49,7 +51,7 @@ def _pass_over(root: int) -> Generator[None, None, bool]:
 
 
 def take_apart(root: int, name: str) -> Iterator[None]:
-    """Remove one entry of an open folder; the full folders in it are moved beside it. Raises OSError."""
+    """Removes one entry of an open folder; the full folders in it are moved beside it. Raises OSError."""
     if not _is_removed(root, name):
         folder = os.open(name, _OPEN, dir_fd=root)
         try:

@@ -37,7 +37,7 @@ class HookUnusable(Exception):
 
 
 def find_hook(root: str) -> Hook | NoHook:
-    """HAMi-core below `<root>/vgpu`, if its library can be loaded, the preload list names it, and folders for
+    """Returns HAMi-core below `<root>/vgpu`, if its library can be loaded, the preload list names it, and folders for
     containers can be made. Blocks.
 
     The library is given by its versioned name, so that kubelet restarts a container with the one it started with.
@@ -101,8 +101,7 @@ def hook_for(
     root: str,
     allowed: UnenforcedShares,
 ) -> Hook | None:
-    """Returns the library that holds the container to its shares; None where none is needed, or none is there and that
-    is allowed.
+    """Returns what holds the container to its shares; None if nothing has to, or nothing does and that is allowed.
 
     Blocks. Raises HookUnusable where nothing would hold it to a part of a GPU and that is not `allowed`.
     """
@@ -137,14 +136,16 @@ def prepare(root: str, container: ContainerFacts, env: Mapping[str, str], mounte
 
 
 def _write_override(path: Path, text: str) -> None:
-    """Nothing is made durable: after a crash of the node its containers start again, each with a new file."""
+    """Writes without making it durable: after a crash of the node its containers start again, each with a new file."""
     make_fresh(str(path.parent), mode=0o755)
     path.write_text(text)
     path.chmod(0o644)
 
 
 def _damage(library: Path, preload: Path, plain: Path) -> str:
-    """Why these do not load the library under its name in containers, `plain`. Raises OSError."""
+    """Returns why these do not load the library under its name in containers, `plain`; empty if they do. Raises
+    OSError.
+    """
     if not preload.is_file():
         return f"{library} exists, but {preload} is missing"
     with library.open("rb") as file:
@@ -158,7 +159,7 @@ def _damage(library: Path, preload: Path, plain: Path) -> str:
 
 
 def _library(folder: Path) -> Path | None:
-    """The target of our installer's link, else the file HAMi installed last, else its name before 2.5."""
+    """Returns the target of our installer's link, else the file that HAMi installed last, else its name before 2.5."""
     plain = folder / LIBRARY
     if plain.is_symlink():
         return plain.resolve(strict=True) if plain.exists() else None

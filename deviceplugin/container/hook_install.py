@@ -122,8 +122,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _make_way(path: Path) -> None:
-    """A container that was to mount the file before it was there has a runtime make a folder of its name. Raises
-    CannotInstall where there is something in it.
+    """Removes an empty folder in place of a file: a runtime makes one if a container mounts the file before it is
+    there. Raises CannotInstall if something is in it.
     """
     if path.is_symlink() or not path.is_dir():
         return
@@ -135,7 +135,7 @@ def _make_way(path: Path) -> None:
 
 
 def _put(path: Path, content: bytes, mode: int) -> bool:
-    """Is it new? The same file stays, with its inode."""
+    """Writes the file and returns whether it is new. The same file stays, with its inode."""
     there = path.is_file() and not path.is_symlink()
     if there and path.stat().st_mode & 0o777 == mode and path.read_bytes() == content:
         return False
@@ -159,7 +159,7 @@ def _switch(link: Path, name: str) -> bool:
 
 
 def _collect(folder: Path, current: str, keep: int) -> tuple[str, ...]:
-    """Only names this installer makes, never HAMi's."""
+    """Removes old libraries, only those that this installer makes, never HAMi's; returns their names."""
     earlier = [path for path in folder.iterdir() if is_installed_library(path.name) and path.name != current]
     earlier.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in earlier[keep:]:

@@ -15,7 +15,7 @@ environment.
 """
 CONTAINER_FOLDERS = (CONTAINERS, LOCKS, OVERRIDES)
 LOCK_DIRECTORY = "/tmp/vgpulock"  # noqa: S108 - HAMi-core's own path
-"""Where a container finds its lock folder. HAMi's plugin has one folder of this name on the host, for all."""
+"""The folder of a container's lock. HAMi's plugin has one folder of this name on the host, for all."""
 _OURS = re.compile(r"libvgpu\.so\.[0-9a-f]{16}")
 _DIGITS = 16
 

@@ -1,4 +1,4 @@
-"""Which shares of GPUs need HAMi-core, and which of them it holds."""
+"""Decides which shares of GPUs need HAMi-core, and which of them it holds."""
 
 from collections.abc import Mapping
 
@@ -67,5 +67,5 @@ def _first_part(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device])
 
 
 def _memory_mib(share: DeviceShare, inventory: Mapping[DeviceUUID, Device]) -> int:
-    """A share without a size is the whole GPU."""
+    """Returns the memory of a share in MiB; a share without a size is the whole GPU."""
     return share.memory_mib or inventory[share.uuid].memory_mib

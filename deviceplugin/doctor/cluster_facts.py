@@ -115,7 +115,7 @@ async def _may(api: ApiServer, right: Right) -> bool | None:
 
 
 async def _holder(api: ApiServer, node: Node | None) -> LockHolder:
-    """The pod that the node lock names."""
+    """Reads the pod that the node lock names."""
     value = None if node is None else node.metadata.annotations.get(NODE_LOCK)
     if value is None:
         return LockHolder()

@@ -79,7 +79,7 @@ class CdiFolderFacts:
     missing: tuple[str, ...]
     """CDI names that containers will get but no specification defines."""
     writable: bool
-    """Whether the last folder, in which the daemon generates, is writable."""
+    """The last folder, in which the daemon generates, is writable."""
 
 
 def judge_cdi_specs(facts: CdiFolderFacts, strategies: Sequence[DeviceListStrategy]) -> Finding:

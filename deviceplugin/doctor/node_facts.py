@@ -61,7 +61,7 @@ def driver_files_facts(root: DriverRoot) -> DriverFilesFacts:
 
 
 def runtime_facts(path: str, root: DriverRoot | None, driver: DriverFacts) -> RuntimeFacts:
-    """`path` is the host's, which is seen below the driver's root where that is the host's root. Blocks."""
+    """Reads `path` of the host, which is seen below the driver's root where that is the host's root. Blocks."""
     seen = Path(root.seen, path.lstrip("/")) if root is not None and root.host == "/" else Path(path)
     try:
         text = seen.read_text(errors="replace")
@@ -96,7 +96,7 @@ def other_sockets(folder: str, resource: str, ours: str) -> tuple[str, ...]:
 
 
 def cdi_facts(names: Sequence[str], directories: tuple[str, ...] = CDI_DIRECTORIES) -> CdiFolderFacts:
-    """`names` are those that containers will be given."""
+    """Reads the CDI folders. `names` are those that containers will be given. Blocks."""
     missing = missing_devices(names, directories)
     return CdiFolderFacts(directories=directories, missing=missing, writable=is_writable(directories[-1]))
 

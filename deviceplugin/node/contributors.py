@@ -1,4 +1,4 @@
-"""What each part of this node's Node should be, from the daemon's state at the time of a look (edge)."""
+"""The parts of this node's Node, from the daemon's state at the time of a look (edge)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -68,7 +68,7 @@ class NodeTotals:
         self._asked = ByPod(asked_totals)
 
     def desired(self, node: Node, _now: datetime) -> Desired | None:
-        """Without a GPU the Node keeps its totals, as it keeps its registration."""
+        """Returns the totals; None without a GPU: the Node keeps its totals, as it keeps its registration."""
         names, devices = self._settings.total_names, self._gpus.inventory.devices
         if not self._settings.node_totals:
             return Desired(totals=dict.fromkeys(present_totals(node, names)))
@@ -90,7 +90,9 @@ class UndecidedPods:
         self._found = ByPod[str, Pod | None](lambda pod, asked: pod if is_undecided(pod, asked) else None)
 
     def desired(self, _node: Node, _now: datetime) -> Desired | None:
-        """Until pods and GPUs are known the annotation stays: no pod gets other GPUs while it lives."""
+        """Returns the annotation; None, which keeps it, until pods and GPUs are known: no pod gets other GPUs while it
+        lives.
+        """
         gpus = self._gpus.by_uuid()
         if not self._own.pods_known or not gpus:
             return None

@@ -1,4 +1,4 @@
-"""What one contributor wants the Node to have, and the patch that makes the Node have it. Pure."""
+"""The part of the Node that one contributor wants, and the patch that makes the Node have it. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -16,9 +16,7 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node
 
 _CLAIMS = "nfd.node.kubernetes.io/feature-labels"
-"""The annotation in which Node Feature Discovery lists its labels; an instance with a name writes the name and a dot
-before it.
-"""
+"""The annotation with the labels of Node Feature Discovery; a named instance writes its name and a dot before it."""
 _TIMESTAMP = "nvidia.com/gfd.timestamp"
 """Only GPU feature discovery writes it."""
 FEATURE_LABEL = (

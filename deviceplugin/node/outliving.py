@@ -78,7 +78,7 @@ def read_outliving(node: Node) -> Outliving | None:
 
 
 def desired_outliving(departures: Departures | None) -> Desired:
-    """None removes the annotation."""
+    """Returns the annotation of the pods that are gone; without `departures` the Node gets none."""
     return Desired(
         annotations={NODE_OUTLIVING: None if departures is None else encode_outliving(outliving_of(departures))}
     )

@@ -1,5 +1,4 @@
-"""The order in which contributors' parts of the Node are written: events in, commands out; the time is an argument.
-Pure.
+"""The order of writes of the Node: events in, commands out; the time is an argument. Pure.
 
 | event | command |
 |---|---|

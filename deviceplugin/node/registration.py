@@ -67,9 +67,7 @@ def _register(devices: Sequence[Device], scheduler: HamiScheduler) -> str:
 
 
 def _answer_due(node: Node, scheduler: HamiScheduler, answered_at: datetime | None, now: datetime) -> datetime | None:
-    """A report that is up to date needs no other; a question or a deletion is answered, but not more often than HAMi
-    does.
-    """
+    """Returns when a question or a deletion is due to be answered, no more often than by HAMi; None for a report."""
     value = node.metadata.annotations.get(NODE_HANDSHAKE)
     asked = value is None or decode_handshake(value).state is not HandshakeState.REPORTED
     if not scheduler.asks or not asked:

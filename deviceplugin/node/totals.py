@@ -21,8 +21,7 @@ def node_totals(names: TotalNames, devices: Sequence[Device], pods: Iterable[Pod
 
 
 def totals_with(names: TotalNames, devices: Sequence[Device], asked: Iterable[tuple[int, ...]]) -> Mapping[str, int]:
-    """Returns totals by resource name: MiB, percent of a GPU's memory, percent of a GPU's cores; as registered, scaling
-    included.
+    """Returns totals by resource name: MiB, percent of a GPU's memory and of its cores; as registered, with scaling.
 
     Unhealthy GPUs count, and no total is below what the pods of the node request (`asked`): kubelet judges running pods
     again when it restarts, and would end those that no longer fit. `asked` in the order of the names.

@@ -42,7 +42,7 @@ def known_of(
 
 
 def desired_undecided(known: Mapping[str, Given]) -> Desired:
-    """A Node without such pods has no such annotation."""
+    """Returns the annotation; a Node without such pods has none."""
     return Desired(annotations={NODE_UNDECIDED: encode_undecided(known) if known else None})
 
 
@@ -71,8 +71,7 @@ def _given(pod: Pod, recorded: Sequence[Holding], gpus: Collection[DeviceUUID], 
 
 
 def _is_served_by_ids(entry: Holding, *, begun: bool) -> bool:
-    """Returns whether the container has the GPUs of its ids and no others: ours gets the decided ones, whatever its ids
-    are.
+    """Returns whether the container has exactly the GPUs of its ids: ours gets the decided ones, whatever its ids are.
 
     One that waits for its slot has none yet, and gets none without a decision.
     """

@@ -35,15 +35,13 @@ class Memory(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     runtime: str
     gpus: tuple[str, ...]
     pods: tuple[Pod, ...]
-    """The node's pods that have not ended, if it allocates by slots; of each, no more than serving its containers
-    takes.
-    """
+    """The node's pods that have not ended, if it allocates by slots, cut down to what serving them takes."""
 
 
 def memory_of(
     node: Node, boot: str, mode: AllocationMode, gpus: Collection[DeviceUUID], pods: Iterable[Pod | None]
 ) -> Memory:
-    """`pods` are those of the node, as `memorable` has them."""
+    """Returns the memory. `pods` are those of the node, as `memorable` has them."""
     info = node.status.node_info
     return Memory(
         node=node.metadata.name,
@@ -52,7 +50,7 @@ def memory_of(
         kubelet=info.kubelet_version,
         runtime=info.container_runtime_version,
         gpus=tuple(sorted(gpus)),
-        # An Allocate that names no pod needs all pods of the node: it is refused meanwhile.
+        # An immediate Allocate needs all pods of the node, so it is refused meanwhile.
         pods=tuple(pod for pod in pods if pod is not None) if mode is AllocationMode.SLOTS else (),
     )
 

@@ -16,7 +16,7 @@ from proto.kubernetes.objects import Container, ContainerStatus, Pod
 
 _STARTING = ("", "ContainerCreating", "PodInitializing")
 _SYSTEM_PRIORITY = 2_000_000_000
-"""From here on a priority is Kubernetes' own: system-cluster-critical, system-node-critical."""
+"""The least priority of Kubernetes' own: system-cluster-critical, system-node-critical."""
 _SYSTEM_NAMESPACE = "kube-system"
 MIRROR = "kubernetes.io/config.mirror"
 _NOT_SHOWN = "the driver does not show it"
@@ -126,9 +126,7 @@ def _with_parent(uuid: DeviceUUID, parents: Mapping[DeviceUUID, DeviceUUID]) -> 
 
 
 def why_spared(pod: Pod, controller: str) -> str:
-    """Returns why the pod is never evicted, as a clause; empty if it may be. `controller` is the kind of its
-    controller.
-    """
+    """Returns why the pod is never evicted, as a clause; empty if it may be. `controller` is the kind of controller."""
     if MIRROR in pod.metadata.annotations or controller == "Node":
         return "it is a static pod, which only its node can end"
     if pod.metadata.namespace == _SYSTEM_NAMESPACE or (pod.spec.priority or 0) >= _SYSTEM_PRIORITY:

@@ -134,7 +134,7 @@ class Remediation:
                 continue
 
     def _look(self) -> None:
-        """Nothing is concluded before node, pods and GPUs are known."""
+        """Takes the state of the GPUs, once node, pods and GPUs are known."""
         node, inventory = self._own.node, self._gpus.inventory
         if node is not None and self._had is None:
             self._had = _named(node)
@@ -155,9 +155,7 @@ class Remediation:
             self._take(found)
 
     def _lost(self, unshown: frozenset[DeviceUUID]) -> frozenset[DeviceUUID]:
-        """Returns the GPUs that the Node has named or kubelet has given out. The others do not exist: pods were
-        changed.
-        """
+        """Returns the GPUs that the Node has named or kubelet has given out. Others do not exist: pods were changed."""
         lost = unshown and unshown & {*(self._had or ()), *self._state.ill, *self._booked()}
         strange = unshown - lost
         if strange and not self._told_of_strangers:
@@ -274,9 +272,7 @@ class Remediation:
 
 
 def _named(node: Node) -> frozenset[str]:
-    """Returns the GPUs that an earlier life of the daemon registered or reported as unhealthy, as far as they can be
-    read.
-    """
+    """Returns the GPUs that an earlier daemon registered or reported as unhealthy, as far as they can be read."""
     named: set[str] = set()
     with suppress(AnnotationError):
         named |= {device.uuid for device in decode_register(node.metadata.annotations.get(NODE_REGISTER, ""))}

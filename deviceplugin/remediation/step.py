@@ -44,9 +44,7 @@ _LOOK = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sign:
-    """A sign against one GPU. `name` is for people; `missing`: the GPU should be there, and nothing else is known of
-    it.
-    """
+    """A sign against one GPU. `name` is for people; `missing`: nothing is known of it but that it should be there."""
 
     name: str
     problem: str
