@@ -201,6 +201,10 @@ def decided(pod: JsonObject, container: str) -> ContainerShares:
     return decode_pod_devices(key, pod["metadata"]["annotations"][key], len(names))[names.index(container)]
 
 
+_FEATURES = ("NVIDIA_NVSWITCH", "NVIDIA_GDRCOPY", "NVIDIA_GDS", "NVIDIA_MOFED")
+"""What NVIDIA's runtime would add for an image that asks for it."""
+
+
 def decided_for(node: RealNode, shares: ContainerShares) -> JsonObject:
     """What a container with these shares must see, GPUs in the order of their PCI addresses, which is NVML's here."""
     indices = {node.uuid(gpu): gpu for gpu in range(len(node.description.gpus))}
@@ -211,8 +215,12 @@ def decided_for(node: RealNode, shares: ContainerShares) -> JsonObject:
         env[f"CUDA_DEVICE_SM_LIMIT_{position}"] = str(share.cores)
     env["CUDA_DEVICE_SM_LIMIT"] = str(ordered[0].cores)
     env["LIBCUDA_LOG_LEVEL"] = "1"
-    if len(ordered) > 1:
+    is_limited = any(share.memory_mib < node.description.gpus[indices[share.uuid]].memory_mib for share in ordered)
+    if is_limited:
+        env |= {"CUDA_DISABLE_CONTROL": "false", "GPU_CORE_UTILIZATION_POLICY": "default"}
+    if is_limited or len(ordered) > 1:
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    env |= {"NVIDIA_IMEX_CHANNELS": "void"} | dict.fromkeys(_FEATURES, "disabled")
     files = {f"/dev/nvidia{indices[share.uuid]}": f"195:{indices[share.uuid]}" for share in ordered}
     return {"env": env, "devices": files | {"/dev/nvidiactl": "195:255"}}
 
