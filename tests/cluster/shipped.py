@@ -16,6 +16,7 @@ BASE = Path(__file__).parents[2] / "daemonset" / "base"
 NAMESPACE = "topogpu-system"
 DAEMON, SCHEDULER = "topogpu-device-plugin", "topogpu-scheduler"
 MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 RBAC = ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
 POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 

@@ -17,7 +17,7 @@ from proto.kubernetes.objects import DeviceClass, Node
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
 from tests.cluster.scheduling import gpu_node, gpu_pod, running
-from tests.cluster.shipped import MERGE_PATCH
+from tests.cluster.shipped import STRATEGIC_MERGE_PATCH
 
 pytestmark = pytest.mark.cluster
 
@@ -69,9 +69,24 @@ async def test_without_totals_it_keeps_pods_off_their_nodes_and_totals_bring_the
         await cluster.bound("whole")
         await cluster.add(gpu_pod("part", 1, gpumem=1000, gpucores=10, priority=1))
         assert "cannot fit resource" in (await cluster.refused("part"))["message"]
-        status, _ = await peer.send("PATCH", "/api/v1/nodes/a/status", total_patch(node), MERGE_PATCH)
+        status, _ = await peer.send("PATCH", "/api/v1/nodes/a/status", total_patch(node), STRATEGIC_MERGE_PATCH)
         assert status == 200
         await cluster.bound("part")
+
+
+async def test_totals_are_taken_away_as_they_are_written(peer: Peer) -> None:
+    await peer.create("/api/v1/nodes", gpu_node("a"))
+    path, kubelets = "/api/v1/nodes/a/status", {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    await peer.send("PATCH", path, {"status": {"conditions": [kubelets]}}, STRATEGIC_MERGE_PATCH)
+    _, node = await peer.send("GET", path)
+    before = node["status"]
+    _, node = await peer.send("PATCH", path, total_patch(node), STRATEGIC_MERGE_PATCH)
+    assert set(TotalNames()) <= node["status"]["capacity"].keys() & node["status"]["allocatable"].keys()
+    gone = patch_of(msgspec.convert(node, Node), Desired(totals=dict.fromkeys(TotalNames())), NO_TIME)
+    assert gone is not None
+    _, node = await peer.send("PATCH", path, gone.body, STRATEGIC_MERGE_PATCH)
+    assert node["status"] == before
+    await peer.send("DELETE", "/api/v1/nodes/a")
 
 
 async def test_with_totals_pods_are_placed_whatever_they_name(
