@@ -57,6 +57,8 @@ class OwnNode:
         self.pods_known = False
         self.pods_version = 0
         """The resourceVersion of their last change."""
+        self.returns = Changes()
+        """Announces that a watch works again that was interrupted."""
         self._problems: dict[str, str] = {}
         """The reason, for each resource whose watch is interrupted."""
 
@@ -201,8 +203,10 @@ class OwnNode:
 
     def _answered(self, resource: Resource[T]) -> None:
         self._heard(resource.plural)
-        if self._problems.pop(resource.plural, "") and not self._problems:
-            log.info("the API server answers again")
+        if self._problems.pop(resource.plural, ""):
+            self.returns.announce()
+            if not self._problems:
+                log.info("the API server answers again")
 
     def _interrupted(self, resource: Resource[T], problem: str) -> None:
         if not self._problems:

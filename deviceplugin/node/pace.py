@@ -6,7 +6,7 @@
 | Looked, and no such part | AwaitChange for a change, at most until a part may be written or may differ |
 | Taken | Pause: none, or one that doubles with each write of the last minute beyond `UNHURRIED` |
 | Refused: the API server refused the patch of this part | no Pause, but the part waits, each time twice as long |
-| Unreachable | Pause, each time twice as long |
+| Unreachable | AwaitReturn of the API server, each time twice as long |
 
 The writes of a minute are counted, whatever they contain: a second daemon with other settings, or another program, may
 undo each of them.
@@ -68,6 +68,13 @@ class Pause:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitReturn:
+    """A watch that works again ends it: what is due after half a minute away must not wait for half a minute more."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     free_at: float = float("-inf")
     wrote_at: float = float("-inf")
@@ -81,12 +88,12 @@ class NodePace:
     recent: tuple[float, ...] = ()
     """The times of the writes of the last minute."""
     retry: float = FIRST_RETRY_SECONDS
-    """Seconds of the next pause while the API server is unreachable."""
+    """Seconds of the next wait while the API server is unreachable."""
 
 
 def step(
     pace: NodePace, event: Looked | Taken | Refused | Unreachable, at: float
-) -> tuple[NodePace, Write | AwaitChange | Pause]:
+) -> tuple[NodePace, Write | AwaitChange | Pause | AwaitReturn]:
     """Returns the state after the event, and what to do next. `at` is in seconds of a clock that is never set."""
     match event:
         case Looked():
@@ -100,7 +107,7 @@ def step(
             waiting = replace(before, free_at=at + before.retry, retry=min(2 * before.retry, SLOWEST_RETRY_SECONDS))
             return replace(pace, parts={**pace.parts, part: waiting}, retry=FIRST_RETRY_SECONDS), Pause()
         case Unreachable():
-            return replace(pace, retry=min(2 * pace.retry, SLOWEST_RETRY_SECONDS)), Pause(pace.retry)
+            return replace(pace, retry=min(2 * pace.retry, SLOWEST_RETRY_SECONDS)), AwaitReturn(pace.retry)
 
 
 def _after_look(pace: NodePace, look: Looked, at: float) -> Write | AwaitChange:

@@ -10,11 +10,24 @@ from datetime import datetime
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.node.desired import Desired, NodePatch, patch_of
-from deviceplugin.node.pace import AwaitChange, Looked, NodePace, Pause, Refused, Taken, Unreachable, Write, step
+from deviceplugin.node.pace import (
+    AwaitChange,
+    AwaitReturn,
+    Looked,
+    NodePace,
+    Pause,
+    Refused,
+    Taken,
+    Unreachable,
+    Write,
+    step,
+)
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict
 from proto.kubernetes.objects import Node
 
 log = logging.getLogger(__name__)
+
+_UNHURRIED = NodePace()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +59,10 @@ class NodeWriter:
         self._monotonic = monotonic
         self._sleep = sleep
 
-    async def run(self) -> None:
+    async def run(self, pace: NodePace = _UNHURRIED) -> None:
         """Runs until cancelled."""
-        pace = NodePace()
         while True:
-            change = self._changes.next()
+            change, returned = self._changes.next(), self._own.returns.next()
             patches, again_in = self._look()
             pace, command = step(pace, Looked(tuple(patches), again_in), self._monotonic())
             match command:
@@ -59,8 +71,11 @@ class NodeWriter:
                     pace, command = step(pace, answer, self._monotonic())
                 case AwaitChange(seconds):
                     await _wait(change, seconds)
-            if isinstance(command, Pause) and command.seconds:
-                await self._sleep(command.seconds)
+            match command:
+                case Pause(seconds) if seconds:
+                    await self._sleep(seconds)
+                case AwaitReturn(seconds):
+                    await _wait(returned, seconds)
 
     def _look(self) -> tuple[Mapping[str, NodePatch], float | None]:
         """Returns the patches that are due, by contributor, and the seconds until the next look."""

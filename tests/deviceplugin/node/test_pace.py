@@ -3,10 +3,21 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.node.pace import AwaitChange, Looked, NodePace, Pause, Refused, Taken, Unreachable, Write, step
+from deviceplugin.node.pace import (
+    AwaitChange,
+    AwaitReturn,
+    Looked,
+    NodePace,
+    Pause,
+    Refused,
+    Taken,
+    Unreachable,
+    Write,
+    step,
+)
 
 Event = Looked | Taken | Refused | Unreachable
-Command = Write | AwaitChange | Pause
+Command = Write | AwaitChange | Pause | AwaitReturn
 
 
 def commands(*dialogue: tuple[float, Event]) -> list[Command]:
@@ -67,9 +78,10 @@ def test_a_refused_part_waits_longer_and_longer_and_the_others_do_not() -> None:
 
 def test_an_unreachable_api_server_stops_all_parts_for_twice_as_long_each_time() -> None:
     away = [(float(at), Unreachable()) for at in range(9)]
-    pauses = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0]
-    assert commands(*away, (9, Taken("gpus")), (9, Unreachable())) == [*map(Pause, pauses), Pause(0), Pause(0.2)]
-    assert commands((0, Unreachable()), (1, Refused("gpus")), (1, Unreachable())) == [Pause(0.2), Pause(0), Pause(0.2)]
+    waits = [*map(AwaitReturn, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0])]
+    first = AwaitReturn(0.2)
+    assert commands(*away, (9, Taken("gpus")), (9, Unreachable())) == [*waits, Pause(0), first]
+    assert commands((0, Unreachable()), (1, Refused("gpus")), (1, Unreachable())) == [first, Pause(0), first]
 
 
 def test_beyond_ten_writes_of_a_minute_every_write_doubles_the_pause_whatever_is_written() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.node.desired import Desired
+from deviceplugin.node.pace import NodePace
 from deviceplugin.node.writer import Contributor, NodeWriter
 from proto.kubernetes.client import ApiServer
 from simulation.apiserver import EmbeddedApiServer, Fault
@@ -17,6 +18,7 @@ from tests.deviceplugin.gpus import NODE
 from tests.polling import until
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
+FRESH = NodePace()
 NODE_OBJECT = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
 
 
@@ -44,14 +46,16 @@ class Wishes:
 
 
 @asynccontextmanager
-async def writing(tmp_path: Path) -> AsyncIterator[tuple[EmbeddedApiServer, Wishes]]:
+async def writing(
+    tmp_path: Path, pace: NodePace = FRESH, **status: Any
+) -> AsyncIterator[tuple[EmbeddedApiServer, Wishes]]:
     async with EmbeddedApiServer() as server:
-        server.create(NODE_OBJECT)
+        server.create(NODE_OBJECT | {"status": status})
         (tmp_path / "kubeconfig").write_text(server.kubeconfig())
         api = await ApiServer.connect(str(tmp_path / "kubeconfig"))
         changes = Changes()
         own, wishes = OwnNode(api, NODE, changes), Wishes(changes)
-        loops = (own.follow_node(), NodeWriter(own, changes, wishes.contributors(), now=lambda: NOW).run())
+        loops = (own.follow_node(), NodeWriter(own, changes, wishes.contributors(), now=lambda: NOW).run(pace))
         tasks = [asyncio.create_task(loop) for loop in loops]
         yield server, wishes
         for task in tasks:
@@ -102,3 +106,14 @@ async def test_a_conflict_is_no_failure_and_the_node_is_read_again(tmp_path: Pat
         wishes.want(a="2")
         await until(lambda: annotations(server) == {"a": "2"})
         assert wishes.outcomes == [True, True]
+
+
+async def test_an_api_server_that_returns_ends_the_longest_wait(tmp_path: Path) -> None:
+    async with writing(tmp_path, NodePace(retry=3600), capacity={"example.com/gpu": "2"}) as (server, wishes):
+        wishes.want()
+        await until(lambda: server.open_watches == 1)
+        await server.go_offline()
+        wishes.want(a="2")
+        await until(lambda: wishes.outcomes[-1:] == [False])
+        await server.go_online()
+        await until(lambda: annotations(server) == {"a": "2"})
