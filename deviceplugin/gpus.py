@@ -42,6 +42,8 @@ class Inventory:
     """The devices of the shared resource, by NVML index."""
     kept: tuple[Device, ...] = ()
     """The devices as pods that have begun may hold them: with what the driver's GPUs have, whatever is shared now."""
+    memory_mib: Mapping[DeviceUUID, int] = field(default_factory=dict)
+    """The memory that each GPU has, however often its node promises it."""
     scores: PairScores = field(default_factory=dict)
     instances: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
     """MIG devices by the kubelet resource of their profile."""
@@ -108,6 +110,14 @@ class Gpus:
     def kept_by_uuid(self) -> dict[DeviceUUID, Device]:
         """Returns the GPUs for pods that have begun: a GPU that can be shared no longer is as `by_uuid` has it."""
         return self.by_uuid() | {device.uuid: device for device in self.inventory.kept}
+
+    def with_own_memory(self, known: Mapping[DeviceUUID, Device]) -> dict[DeviceUUID, Device]:
+        """Returns these GPUs, each with no more memory than it has."""
+        has = self.inventory.memory_mib
+        return {
+            uuid: replace(device, memory_mib=min(device.memory_mib, has.get(uuid, device.memory_mib)))
+            for uuid, device in known.items()
+        }
 
     def set_ailing(self, problems: Mapping[DeviceUUID, str]) -> None:
         """Takes what health found, by GPU, and reads the machine again, because links may have changed with the GPUs.

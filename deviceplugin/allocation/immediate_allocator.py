@@ -97,7 +97,11 @@ class ImmediateAllocator:
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Prepares the start of a container again, because its Allocate may be long ago. Raises CannotAllocate."""
         sentence = await self._threads.call(
-            partial(self._ready, ids, self._read_checkpoint() or (), self._own.pods, self._gpus.by_uuid())
+            partial(
+                self._ready,
+                *(ids, self._read_checkpoint() or (), self._own.pods),
+                self._gpus.with_own_memory(self._gpus.by_uuid()),
+            )
         )
         if sentence:
             log.warning("PreStartContainer refused: %s", sentence)

@@ -34,7 +34,7 @@ from deviceplugin.container.edits import (
     DeviceListStrategy,
     container_facts,
 )
-from deviceplugin.container.hook import HookUnusable, prepared_edits
+from deviceplugin.container.hook import HookUnusable, prepared_edits, ran_without
 from deviceplugin.container.limits import must_be_limited
 from deviceplugin.container.own_variables import unreplaced
 from deviceplugin.gpus import Gpus
@@ -271,7 +271,8 @@ class SlotAllocator:
         """
         known = self._gpus.kept_by_uuid() if proven.is_kept else self._gpus.by_uuid()
         others = why_unlimited(
-            *(tuple(ids), self._read_checkpoint() or (), {proven.pod.metadata.uid: proven.pod}, known),
+            *(tuple(ids), self._read_checkpoint() or (), {proven.pod.metadata.uid: proven.pod}),
+            self._gpus.with_own_memory(known),
             settings=self._settings,
             resource=self._resource,
         )
@@ -285,11 +286,11 @@ class SlotAllocator:
         if slot.problem:
             by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
             return self._files.spec(slot.name, refused(slot.problem, hardware.driver_mounts if by_files else ()))
-        allowed = self._settings.unenforced_shares
+        allowed, root = self._settings.unenforced_shares, self._settings.hook_path
+        if ran_without(root, facts):
+            known = self._gpus.with_own_memory(known)
         edits = applied(
-            prepared_edits(
-                *(slot.shares, known, facts, self._allocation, hardware), root=self._settings.hook_path, allowed=allowed
-            )
+            prepared_edits(*(slot.shares, known, facts, self._allocation, hardware), root=root, allowed=allowed)
         )
         limited = must_be_limited(slot.shares, known, allowed)
         if problem := unreplaced(facts.name, facts.env, edits.env, limited=limited):

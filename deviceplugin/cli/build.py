@@ -218,6 +218,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             scores=pair_scores(build_topology(machine), [device.uuid for device in devices]),
             instances=found,
             problems={gpu.uuid: gpu.problem for gpu in machine.gpus if not gpu.healthy},
+            memory_mib={gpu.uuid: gpu.memory_mib for gpu in machine.gpus if gpu.memory_mib is not None},
             physical=frozenset(gpu.uuid for gpu in machine.gpus),
             parents={uuid: mig.parent for uuid, mig in machine.mig_devices.items()},
             hardware=hardware,

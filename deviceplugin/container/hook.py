@@ -114,6 +114,11 @@ def hook_for(
     return None if isinstance(hook, NoHook) else hook
 
 
+def ran_without(root: str, container: ContainerFacts) -> bool:
+    """Tells whether the container has run, and without HAMi-core: its folder stays as long as its pod. Blocks."""
+    return container.has_run and not os.path.isdir(cache_directory(root, container))
+
+
 def prepare(root: str, container: ContainerFacts, env: Mapping[str, str], mounted: Collection[str]) -> None:
     """Makes new what a container mounts of its own: the folders for its region and for the lock of its processes, and
     the file with its limits. `env` and `mounted`, paths of the host, are what the container is given. Blocks. Raises

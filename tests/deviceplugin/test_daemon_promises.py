@@ -54,3 +54,16 @@ async def test_a_pod_that_was_served_immediately_keeps_its_limits_and_library_in
         before = await envs(node, (uid, "c0"))
         await start_again(node, options, "--allocation", "slots", *LOWER)
         assert await envs(node, (uid, "c0")) == before
+
+
+@pytest.mark.parametrize("allocation", ["slots", "immediate"])
+async def test_a_container_with_whole_gpus_goes_on_without_the_library_when_their_memory_is_promised_more_than_once(
+    allocation: str,
+) -> None:
+    async with daemon("--allocation", allocation) as node:
+        options, memory = node.options, node.gpus()[0].memory_mib
+        uid = node.bind_shares("p", (tuple(share(node.uuid(gpu), memory, 100) for gpu in range(2)),))
+        await node.runs("p")
+        before = await envs(node, (uid, "c0"))
+        await start_again(node, options, "--device-memory-scaling", "1.5")
+        assert await envs(node, (uid, "c0")) == before
