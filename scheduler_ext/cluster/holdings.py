@@ -65,7 +65,7 @@ def read_holding(
     still holds its GPUs.
 
     The pod holds what it was `known` to hold until it ends, even if its annotation is gone, is unreadable now, or names
-    none of its node's `gpus` any more. A pod that never had a decision holds what kubelet gave it.
+    others than its node's `gpus` instead. A pod that never had a decision holds what kubelet gave it.
     """
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
     if not pod.spec.node_name or pod.has_ended:
@@ -99,8 +99,8 @@ def _decided(
             problem=str(error),
         )
     footprints = effective(kinds, shares)
-    if known is not None and known.footprints.keys() & gpus and not footprints.keys() & gpus:
-        return _remembered(pod, known, f"{DEVICES_ALLOCATED} names no GPU of node {node} any more")
+    if known is not None and footprints.keys() - gpus and known.footprints.keys() & gpus - footprints.keys():
+        return _remembered(pod, known, f"{DEVICES_ALLOCATED} names a GPU that node {node} lacks")
     allocations, problem = _read_allocations(pod)
     return Holding(
         node=node,

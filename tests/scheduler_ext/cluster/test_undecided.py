@@ -155,6 +155,15 @@ def test_a_holding_ends_with_its_pod_not_with_its_annotation(text: str) -> None:
     assert used(made) == [(0, 0, 0)] * 2
 
 
+def test_a_gpu_is_not_freed_by_the_name_of_one_that_the_node_lacks() -> None:
+    made = ledger()
+    for second in ("G1", "GPU-elsewhere"):
+        decision = f"G0,NVIDIA,1000,10:{second},NVIDIA,1000,10:;"
+        made.apply_pod(pod(container(gpu=2), name="a", node_name="n", annotations={keys.DEVICES_ALLOCATED: decision}))
+        assert used(made) == [(1, 1000, 10)] * 2
+    assert "names a GPU that node n lacks" in made.pod_problem("uid-a")
+
+
 def with_container(state: ContainerState, phase: str = "Running") -> Pod:
     found = bound("a", "G0,NVIDIA,1000,10:;", phase=phase)
     found.status.container_statuses = [ContainerStatus(name="c", state=state)]
