@@ -108,11 +108,11 @@ class PodSpec(Object):
 
 
 def version_number(version: str) -> int:
-    """Returns a resourceVersion for comparison; 0 for one that is no number.
+    """Returns a resourceVersion for comparison; 0 for one that is no number of etcd's, which have 64 bits.
 
     Versions of one kind grow (Kubernetes 1.35 promises it).
     """
-    return int(version) if version.isascii() and version.isdigit() else 0
+    return int(version) if version.isascii() and version.isdigit() and len(version) < 20 else 0
 
 
 class ContainerStateTerminated(Object):

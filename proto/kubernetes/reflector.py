@@ -98,7 +98,8 @@ async def reflect(
 ) -> AsyncGenerator[Replaced[T] | ObjectApplied[T] | ObjectRemoved[T] | Interrupted | Resumed, None]:
     """Yields the objects, then every change to them, without end. It never raises for errors of the API server.
 
-    A watch without events for `silent_seconds` is opened again at its position: its connection may be dead. `trim` may
+    A watch without events for `silent_seconds` is opened again at its position: its connection may be dead. If it had
+    shown nothing at all, not even a bookmark, everything is listed: the API server's own watch may be stuck. `trim` may
     remove unused fields from a listed object, because a list is held until its last page has arrived.
 
     Before a watch is opened again, a list of one object shows whether the API server has gone back in its history, as
@@ -111,7 +112,7 @@ async def reflect(
     backoff = Backoff(jitter)
     is_away = False
     while True:
-        began = clock()
+        began, is_silent = clock(), True
         try:
             version = position.resource_version
             if version is not None and await _is_outdated(api, resource, version, namespace, field_selector):
@@ -134,6 +135,7 @@ async def reflect(
                         is_away = False
                         continue
                     backoff.reset()
+                    is_silent = False
                     version, change = _change(event)
                     position.resource_version = version or position.resource_version
                     if change is not None:
@@ -141,9 +143,10 @@ async def reflect(
             problem: Exception | None = None
         except (ApiError, ApiUnreachable) as error:
             problem = error
-        if clock() - began >= SETTLED_SECONDS:
+        has_settled = clock() - began >= SETTLED_SECONDS
+        if has_settled:
             backoff.reset()
-        if isinstance(problem, Gone):
+        if isinstance(problem, Gone) or (problem is None and has_settled and is_silent):
             position.resource_version = None
         if _may_go_on_at_once(problem, backoff):
             backoff.failures += 1

@@ -15,6 +15,7 @@ from proto.kubernetes.objects import (
     ObjectReference,
     Pod,
     ResourceQuota,
+    version_number,
 )
 from proto.kubernetes.wire import NotJson, UnreadableObject, decode_object
 
@@ -61,6 +62,10 @@ def test_errors_say_where() -> None:
     for garbage in (b"", b"{", b"\xff", b'{"x":' + b"[" * 99999):
         with pytest.raises(NotJson):
             decode_object(Node, garbage)
+
+
+def test_a_resource_version_that_is_no_number_of_etcds_is_0() -> None:
+    assert [version_number(each) for each in ("17", "", "rv-17", "\u0663", "9" * 5000)] == [17, 0, 0, 0, 0]
 
 
 def test_paths_follow_the_api() -> None:

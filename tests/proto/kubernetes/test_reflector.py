@@ -8,7 +8,16 @@ from aiohttp import web
 from proto.kubernetes import client
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, PODS, Node, ObjectMeta
-from proto.kubernetes.reflector import Backoff, Interrupted, ObjectApplied, ObjectRemoved, Replaced, Resumed, reflect
+from proto.kubernetes.reflector import (
+    SETTLED_SECONDS,
+    Backoff,
+    Interrupted,
+    ObjectApplied,
+    ObjectRemoved,
+    Replaced,
+    Resumed,
+    reflect,
+)
 from tests.proto.kubernetes.scripted_server import (
     Scripted,
     answer,
@@ -289,6 +298,15 @@ async def test_a_watch_without_a_whole_event_is_opened_again_where_it_was(server
         found = await changes(api, 3)
     assert names(found) == ["=", "+a", "+b"]
     assert server.queries("resourceVersion", watch=True) == ["7", "8"]
+
+
+async def test_everything_is_listed_after_a_watch_that_showed_nothing(server: Scripted) -> None:
+    """The API server's own watch may be stuck. Bindings and lists then work as before."""
+    server.lists.extend([page(7), page(9, node("b", 9))])
+    server.watches.extend([server.silence(), server.silence(event("ADDED", node("c", 10)))])
+    async with connected(server, silent_seconds=SETTLED_SECONDS) as api:
+        assert names(await changes(api, 3)) == ["=", "=b", "+c"]
+    assert server.queries("resourceVersion", watch=True) == ["7", "9"]
 
 
 async def test_events_keep_a_watch_open(server: Scripted) -> None:
