@@ -185,6 +185,7 @@ class Agent:
         finally:
             await self._served_pods.close()
             await self._slots.end()
+            await self._immediate.end()
             await self._pod_resources.end()
 
     async def follow(self, choice: Choice) -> None:

@@ -5,6 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from weakref import WeakValueDictionary
 
 from deviceplugin.allocation.answered import answers_to, why_unlimited
 from deviceplugin.allocation.capacity import Holds, exceeded, has_begun, held_by
@@ -29,6 +30,7 @@ from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.checkpoint import Holding, witness_reader
 from deviceplugin.replicas import preferred_replicas, split_replica
 from deviceplugin.settings import AgentSettings
+from program.tasks import Tasks
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Pod
 
@@ -68,6 +70,8 @@ class ImmediateAllocator:
             lambda pod, inventory: (pod, held_by(pod, inventory, resource))
         )
         self._threads = OwnThreads("folders", _FOLDERS_AT_ONCE)
+        self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
+        self._starting = Tasks()
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
         """Yields the GPUs, now and after every change."""
@@ -96,16 +100,25 @@ class ImmediateAllocator:
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Prepares the start of a container again, because its Allocate may be long ago. Raises CannotAllocate."""
-        sentence = await self._threads.call(
-            partial(
+        # A thread that hangs on a disk cannot be ended: it keeps the lock, so that it does not empty the folder of a
+        # container that was started meanwhile.
+        sentence = await asyncio.shield(self._starting.begin(self._start(ids)))
+        if sentence:
+            log.warning("PreStartContainer refused: %s", sentence)
+            raise CannotAllocate(sentence)
+
+    async def end(self) -> None:
+        """Ends its tasks; no container starts after this."""
+        await self._starting.end()
+
+    async def _start(self, ids: Sequence[str]) -> str:
+        async with self._locks.setdefault(frozenset(ids), asyncio.Lock()):
+            ready = partial(
                 self._ready,
                 *(ids, self._read_checkpoint() or (), self._own.pods),
                 self._gpus.with_own_memory(self._gpus.by_uuid()),
             )
-        )
-        if sentence:
-            log.warning("PreStartContainer refused: %s", sentence)
-            raise CannotAllocate(sentence)
+            return await self._threads.call(ready)
 
     def _ready(
         self,

@@ -1,12 +1,17 @@
 """The daemon as a process on a node without HAMi-core, between an API server and a kubelet that runs containers."""
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.records.checkpoint import decode_checkpoint
+from deviceplugin.records.checkpoint_file import CHECKPOINT_NAME
 from proto.annotations.keys import NODE_LIMITS
 from proto.devices import DeviceShare
+from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from simulation.hook import install_placeholder
 from simulation.kubelet.device_manager import PreStartRefused
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
@@ -171,3 +176,41 @@ async def test_a_container_that_was_started_without_limits_when_that_was_allowed
         with pytest.raises(PreStartRefused, match="container c0 was given a part of"):
             await node.kubelet.restart_container(part, "c0")
         await node.kubelet.restart_container(entire, "c0")
+
+
+async def test_a_start_that_hangs_on_a_disk_empties_no_folder_of_a_container_that_was_started_meanwhile() -> None:
+    """The library's version of the container is a pipe for a while: who reads it waits for who writes it."""
+    async with daemon(runtime_version="simulated://1") as node:
+        uid = node.bind("part", 0)
+        await node.runs("part")
+        root = node.kubelet.root
+        link = root / "hook/vgpu/libvgpu.so"
+        library = link.resolve()
+        newer, kept = library.with_name("libvgpu.so.v2"), library.with_name("kept")
+        newer.write_bytes(library.read_bytes())
+        link.unlink()
+        link.symlink_to(newer)
+        library.rename(kept)
+        os.mkfifo(library)
+        (held,) = decode_checkpoint((root / "device-plugins" / CHECKPOINT_NAME).read_bytes())
+        writers: list[int] = []
+
+        def is_read() -> bool:
+            with suppress(OSError):
+                writers.append(os.open(library, os.O_WRONLY | os.O_NONBLOCK))
+            return bool(writers)
+
+        request = pb.PreStartContainerRequest(devices_ids=sorted(held.ids))
+        async with node.plugin() as plugin:
+            late = plugin.PreStartContainer(request)
+            await until(is_read)
+            late.cancel()
+            kept.replace(library)
+            following = plugin.PreStartContainer(request)
+            other = node.bind("other", 1)
+            await node.runs("other")
+            await node.kubelet.restart_container(other, "c0")
+            assert not following.done()
+            os.close(writers[0])
+            await following
+        await node.kubelet.restart_container(uid, "c0")
