@@ -78,7 +78,7 @@ class Ledger:
             self._unbind(uid)
         self._booked.keep_only(current.keys())
         self._packing.keep_only(current.keys())
-        self._reservations.keep_only(current.keys())
+        self._reservations.keep_only(current.keys(), version)
         for pod in current.values():
             self.apply_pod(pod)
         for name in self._orphans.nodes():

@@ -279,8 +279,15 @@ class Reservations:
         self._unused.pop(uid, None)
         self._lapsed.pop(uid, None)
 
-    def keep_only(self, uids: Collection[str]) -> None:
-        """Forgets everything, except about these pods and those with reservations."""
+    def keep_only(self, uids: Collection[str], version: int = 0) -> None:
+        """Forgets everything, except about these pods and those with reservations.
+
+        A pod that is missing in a list of a later `version` than its own is gone. Its reservation ends with its lease:
+        no watch will show what became of it.
+        """
+        for uid, reservation in self._promised.items():
+            if uid not in uids and 0 < reservation.seen.version <= version:
+                self.change(uid, sent_by=0)
         self._unused = {uid: n for uid, n in self._unused.items() if uid in uids or uid in self._promised}
         self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if uid in uids}
 

@@ -3,6 +3,7 @@
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 
 from proto.annotations import keys
 from proto.kubernetes.objects import Node, Pod
@@ -25,6 +26,8 @@ from scheduler_ext.cluster.events import (
     Nominated,
     NominationEnded,
     Nudged,
+    PodWatchBack,
+    PodWatchLost,
     Proposed,
     Refused,
     Removed,
@@ -148,3 +151,19 @@ def test_a_pod_without_gpus_has_no_story() -> None:
     ):
         made.apply(event, 0.0)
     assert made.stories.of("uid-p").steps == ()
+
+
+@pytest.mark.parametrize(("pods", "free_at"), [([], 700.0), ([WAITING], 1130.0)], ids=["gone", "still there"])
+def test_a_sent_reservation_waits_for_the_watch_only_while_its_pod_exists(pods: list[Pod], free_at: float) -> None:
+    """Otherwise it would never end where the watch is interrupted now and then."""
+    asked = pod(container(gpu=1), name="p")
+    asked.metadata.resource_version = "10"
+    made = cluster(PodWatchLost(), replace(DECIDED, pod=asked, until=600.0), BindingSent("uid-p", 1))
+    for now in (30.0, 530.0):
+        made.apply(PodWatchLost(), now - 1)
+        made.apply(Listed(Pod, pods, 20), now)
+        made.apply(PodWatchBack(), now)
+    made.apply(TimePassed(), free_at - 101)
+    assert made.ledger.reservation("uid-p") is not None
+    made.apply(TimePassed(), free_at)
+    assert made.ledger.reservation("uid-p") is None
