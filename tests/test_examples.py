@@ -101,7 +101,7 @@ class OneNode:
         await self.node.runs(*(pod["metadata"]["name"] for pod in own))
         granted = [self.granted(uid) for uid in uids]
         for pod in own:
-            ended = {"status": {"phase": "Succeeded"}}
+            ended = {"status": {"phase": "Succeeded", "containerStatuses": [], "initContainerStatuses": []}}
             self.node.server.patch("pods", pod["metadata"]["name"], ended, namespace="default", subresource="status")
         await until(self.is_idle)
         for item in [*others, *own]:

@@ -243,14 +243,14 @@ EVENTS = """
 import ctypes, os, sys, pynvml
 from pathlib import Path
 from simulation.machines import load
-from simulation.nvml.machine_file import Event, write_machine_file
+from simulation.nvml.machine_file import MachineEvent, write_machine_file
 machine, path = load("4x-a100-pcie-80g-bridged"), Path(os.environ["TOPOGPU_FAKE_NVML_MACHINE"])
 pynvml.nvmlLib = ctypes.CDLL(sys.argv[1])
 pynvml.nvmlInit()
 gpu = pynvml.nvmlDeviceGetHandleByIndex(1)
 events = pynvml.nvmlEventSetCreate()
 pynvml.nvmlDeviceRegisterEvents(gpu, 8, events)
-write_machine_file(machine, path, "n", [Event(gpu=1, data=79)])
+write_machine_file(machine, path, "n", [MachineEvent(gpu=1, data=79)])
 event = pynvml.nvmlEventSetWait_v2(events, 30_000)
 print(event.eventType, event.eventData, pynvml.nvmlDeviceGetUUID(event.device) == pynvml.nvmlDeviceGetUUID(gpu))
 try:

@@ -129,6 +129,7 @@ class Binds(RuleBasedStateMachine):
             left=tuple(self.files.values()),
             add=lambda sent: self.files.update({sent.uid: sent}),
             remove=lambda uid: self.files.pop(uid, None),
+            clear=self.files.clear,
         )
         questions: Any = self.questions
         self.binder = Binder(
@@ -304,6 +305,7 @@ class Binds(RuleBasedStateMachine):
     def change_the_leader(self, name: str, to: str) -> None:
         """The next one begins when nothing of this one is on its way, and binds by what the API server has."""
         if self.other_leads:
+            self.binder.forget_sent()
             self.loop.run_until_complete(self.binder.drop_reservations())
             self.list_pods()
         elif to not in self.bound.values():
