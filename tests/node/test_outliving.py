@@ -5,6 +5,7 @@ import pytest
 from proto.annotations.keys import NODE_OUTLIVING
 from proto.annotations.outliving_pods import Outliving, decode_outliving
 from tests.deviceplugin.gpus import share
+from tests.node import image
 from tests.node.pods import Pods, container, pod
 from tests.node.real_node import NODE
 from tests.polling import until
@@ -19,11 +20,12 @@ async def told(pods: Pods) -> Outliving | None:
 
 
 async def test_the_node_names_a_pod_that_was_deleted_by_force_until_its_containers_have_ended(pods: Pods) -> None:
-    """A first process that handles no SIGTERM goes on until kubelet kills it, at the end of the pod's grace period."""
+    """A first process that handles no SIGTERM goes on until kubelet kills it, two seconds later at the earliest."""
     await pods.serve()
     uuid = pods.node.uuid(0)
     stubborn = pod("stubborn", container())
     stubborn["spec"]["terminationGracePeriodSeconds"] = 10
+    stubborn["spec"]["containers"][0]["command"] = [image.PROGRAM, "stay"]
     await pods.add_bound(stubborn, ((share(uuid, 1000),),))
     await pods.add_bound(pod("stays", container()), ((share(pods.node.uuid(1), 1000),),))
     await pods.started("stubborn", "stays")

@@ -1,5 +1,5 @@
 /* The only program of the image. Without words it sleeps, as a pod's sandbox does. `show` tells what its container was
- * given and sleeps; `show STATUS` tells and ends. */
+ * given and sleeps; `show STATUS` tells and ends. `stay` tells and sleeps until it is killed. */
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ static void show_mounts(void) {
 }
 
 int main(int count, char **words) {
-    signal(SIGTERM, end);
+    if (count < 2 || strcmp(words[1], "stay") != 0) signal(SIGTERM, end);
     if (count > 1) {
         for (char **entry = environ; *entry; entry++) printf("env %s\n", *entry);
         show_devices();
