@@ -115,7 +115,7 @@ def hook_for(
 
 
 def ran_without(root: str, container: ContainerFacts) -> bool:
-    """Tells whether the container has run, and without HAMi-core: its folder stays as long as its pod. Blocks."""
+    """Returns whether the container has run, and without HAMi-core: its folder stays as long as its pod. Blocks."""
     return container.has_run and not os.path.isdir(cache_directory(root, container))
 
 
