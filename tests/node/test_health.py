@@ -8,7 +8,7 @@ import pytest
 from proto.annotations.keys import NODE_CONDITION
 from simulation.nvml.machine_file import lost_gpu
 from tests.deviceplugin.gpus import share
-from tests.node.pods import Pods, container, pod
+from tests.node.pods import SEVERAL, Pods, container, pod
 from tests.node.real_node import NODE
 from tests.polling import until
 
@@ -37,7 +37,7 @@ async def test_the_status_of_a_pod_says_which_of_its_gpus_are_ill(pods: Pods) ->
     if await pods.peer.minor() < TELLS_HEALTH:
         pytest.skip("the feature gate ResourceHealthStatus is on since Kubernetes 1.36")
     node = pods.node
-    await pods.serve("--allocation", "slots", *QUICK)
+    await pods.serve("--allocation", "slots", *QUICK, *SEVERAL)
     await pods.add_bound(pod("two", container(gpus=2)), ((share(node.uuid(2)), share(node.uuid(3))),))
     await pods.started("two")
     await shows(pods, "two", "Healthy", "Healthy")
