@@ -86,6 +86,11 @@ async def test_the_extender_evicts_where_only_gpus_are_scarce_and_keeps_the_room
         await cluster.bound("urgent")
         assert [name for name in late if await cluster.node_of(name)] == []
         assert len(await _leaving(cluster)) == 0
+
+        async def recorded() -> bool:
+            return ("urgent", "Preempting") in await _events(cluster)
+
+        await until(recorded)
         told = await _events(cluster)
         assert all(f"{cluster.namespace}/{name}" in told["urgent", "Preempting"] for name in victims)
         assert {name for name, reason in told if reason == "Preempted"} == set(victims)
