@@ -47,7 +47,7 @@ SETTINGS = ServeSettings(
     bind_deadline_seconds=0.01, reservation_lease_seconds=60, bound_lease_seconds=600, settle_seconds=0
 )
 LONGEST_LAG_SECONDS = 500.0
-"""Of a watch that works, be it again: short of the lease of a written Binding."""
+"""The longest delay of a watch that works, in seconds: shorter than the lease of a reservation that was sent."""
 
 HAPPENINGS = (
     "runs",
