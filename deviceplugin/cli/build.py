@@ -25,11 +25,13 @@ from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair_scores
 from deviceplugin.metrics.metrics import Metrics
+from deviceplugin.metrics.processes import has_ended
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.node_setup import set_up_node
 from deviceplugin.nvml.events import NvmlEvents
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.region_files import RegionReader
 from deviceplugin.settings import (
     AgentSettings,
 )
@@ -110,7 +112,8 @@ def _metrics_server(
         from deviceplugin.metrics.server import MetricsServer, Samples  # noqa: PLC0415
 
     use_host_proc(configuration.proc_root)
-    sampler = Sampler(nvml, f"{configuration.hook_path}/vgpu/containers", thread.call)
+    regions = RegionReader(f"{configuration.hook_path}/vgpu/containers", has_ended=has_ended)
+    sampler = Sampler(nvml, regions.read, thread.call)
     samples = Samples(sampler.take, metrics, monotonic=time.monotonic)
     telemetry = Samples(sampler.telemetry, metrics, monotonic=time.monotonic, reading="telemetry")
     address = configuration.metrics_bind_address

@@ -5,12 +5,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from deviceplugin.metrics.processes import has_ended, host_is_seen, owners_of
+from deviceplugin.metrics.processes import host_is_seen, owners_of
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.telemetry import read_telemetry
 from deviceplugin.nvml.usage import UsageReader
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.region_files import RegionReader
+from deviceplugin.region_files import RegionFiles
 from deviceplugin.usage.telemetry import NodeTelemetry
 from deviceplugin.usage.used import GpuSample, NodeSample
 
@@ -26,16 +26,16 @@ class Call(Protocol):
 
 
 class Sampler:
-    """`call` runs a function on the thread that owns `nvml`. `containers` is the folder of HAMi-core's regions.
+    """`call` runs a function on the thread that owns `nvml`. `read_regions` reads HAMi-core's regions.
 
     Tenants' files are read on a separate thread: the driver's thread also serves the GPUs' health.
     """
 
-    def __init__(self, nvml: Nvml, containers: str, call: Call) -> None:
+    def __init__(self, nvml: Nvml, read_regions: Callable[[], RegionFiles], call: Call) -> None:
         self._nvml = nvml
         self._call = call
         self._files = OwnThreads("regions")
-        self._regions = RegionReader(containers, has_ended=has_ended)
+        self._read_regions = read_regions
         self._reader = UsageReader()
         self._told: frozenset[tuple[str, str]] = frozenset()
 
@@ -43,7 +43,7 @@ class Sampler:
         """Reads what is used; no GPUs without a driver. Raises OSError if the regions' folder cannot be read."""
         gpus = await self._call(self._gpus)
         pids = {process.pid for gpu in gpus for process in gpu.processes or ()}
-        files, owners = await self._files.call(lambda: (self._regions.read(), owners_of(sorted(pids))))
+        files, owners = await self._files.call(lambda: (self._read_regions(), owners_of(sorted(pids))))
         self._tell(files.problems)
         return NodeSample(
             gpus=gpus,

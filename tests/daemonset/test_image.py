@@ -3,13 +3,13 @@
 import os
 import platform
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 
 from daemonset import image, render
 from daemonset.image import DOCKERFILE, ImageBuilder
+from tests.programs import put_program
 
 ROOT = render.HERE.parent
 dockerfile = pytest.importorskip(
@@ -89,23 +89,19 @@ def test_the_image_holds_no_simulation() -> None:
 def test_a_base_is_made_again_after_a_day_so_that_it_gets_what_debian_has_mended(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hours_old: int | None, made: int
 ) -> None:
-    archive, commands = tmp_path / "debian-run-arm64.tar", list[list[str]]()
+    archive, called = tmp_path / "debian-run-arm64.tar", tmp_path / "called"
     if hours_old is not None:
         archive.touch()
         os.utime(archive, times=(archive.stat().st_mtime - hours_old * 3600,) * 2)
 
-    def run(words: list[str], *_: object) -> str:
-        commands.append(words)
-        if words[0] == "mmdebstrap":
-            Path(words[-1]).touch()
-        return ""
-
+    put_program(tmp_path / "bin", "podman", f'echo podman "$@" >> {called}')
+    put_program(tmp_path / "bin", "mmdebstrap", f'echo mmdebstrap >> {called}; for last; do :; done; : > "$last"')
     monkeypatch.setattr(image, "OUT", tmp_path)
-    monkeypatch.setattr(image, "run", run)
-    monkeypatch.setattr(shutil, "which", lambda name: name)
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     assert image.debian_base(ImageBuilder("podman"), "run", "arm64") == "localhost/topogpu-base-run-arm64:bookworm"
-    assert sum(words[0] == "mmdebstrap" for words in commands) == made
-    assert commands[-1][:3] == ["podman", "import", "--platform=linux/arm64"]
+    *before, last = called.read_text().splitlines()
+    assert before == ["mmdebstrap"] * made
+    assert last.startswith("podman import --platform=linux/arm64 ")
 
 
 def test_an_image_for_another_processor_needs_an_emulator(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from daemonset import helm, image, oci_chart, release, render, versions
 from daemonset.release import Tree
 from daemonset.retar import retar
 from proto import __version__
+from tests.programs import put_program
 
 CHANGELOG = f"""# Changelog
 
@@ -140,11 +142,9 @@ def test_a_build_that_fails_leaves_what_was_there(
         folder.mkdir(parents=True)
         (folder / "file").write_text(before)
 
-    def fails(base: str, tag: str) -> Path:
-        raise image.CannotBuild("no registry")
-
-    monkeypatch.setattr(image, "build", fails)
-    with pytest.raises(image.CannotBuild, match="no registry"):
+    put_program(tmp_path / "bin", "git", 'echo "no commit" >&2; exit 128')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    with pytest.raises(image.CannotBuild, match="no commit"):
         release.build(__version__, "registry", folder)
     assert [path.name for path in (tmp_path / "release").iterdir()] == ([__version__] if before else [])
 
@@ -193,8 +193,10 @@ def test_the_chart_is_a_layout_whose_blobs_are_named_by_their_content(tmp_path: 
 def test_both_images_and_the_chart_are_pushed_and_the_tag_comes_last(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: str
 ) -> None:
-    monkeypatch.setattr(image, "find_engine", lambda: image.ImageBuilder(program))
-    monkeypatch.setattr(helm, "find", lambda: Path("helm"))
+    for name in (program, "helm", "git"):
+        put_program(tmp_path / "bin", name, "exit 0")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("HELM", str(tmp_path / "bin" / "helm"))
     *pushes, chart, tag = [" ".join(words) for words in release.publish("N", "r.example/t", tmp_path)]
     wanted = []
     for name in ("topogpu:N", "topogpu-simulated:N"):
@@ -202,7 +204,7 @@ def test_both_images_and_the_chart_are_pushed_and_the_tag_comes_last(
         by["docker"] = [f"docker tag {name} r.example/t/{name}", f"docker push r.example/t/{name}"]
         wanted += by[program]
     assert pushes == wanted
-    assert chart == f"helm push {tmp_path}/topogpu-N.tgz oci://r.example/t/charts"
+    assert chart == f"{tmp_path}/bin/helm push {tmp_path}/topogpu-N.tgz oci://r.example/t/charts"
     assert tag.endswith("push origin vN")
 
 

@@ -1,20 +1,19 @@
 """`topogpu-sim plan`, as it is typed."""
 
+import asyncio
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from multiprocessing import active_children
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from threading import Thread
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from simulation.cli import main
-from simulation.plan import planned, workers
+from tests.polling import until
 
 DATA = Path(__file__).parents[2] / "data" / "plan"
 MIX = ("--cluster", "1x:dgx-a100,1x:4x-a100", "--mix", "notebook=50,training-2=30,training-8=20", "--count", "30")
@@ -84,24 +83,24 @@ def test_runs_in_several_processes_give_the_same_report() -> None:
     assert document(*asked, "--processes", "2") == document(*asked)
 
 
-def test_a_path_that_cannot_be_written_is_told_before_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned, "perform", None)
+def test_a_path_that_cannot_be_written_is_named_before_the_runs() -> None:
+    days = ("--count", "100000", "--seeds", "1-100")
     for option in ("--html", "--json", "--svg"):
-        answer = plan(*MIX, option, "/proc/none/plan")
+        answer = plan(*MIX, *days, option, "/proc/none/plan")
         assert answer.exit_code == 1
         assert "Error: /proc/none/plan: cannot be written: No such file or directory" in answer.output
 
 
-def test_a_process_that_ends_before_it_has_its_question_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    @contextmanager
-    def ended(_: object, count: int) -> Iterator[list[Connection]]:
-        ours, theirs = zip(*(Pipe() for _ in range(count)), strict=True)
-        for each in theirs:
-            each.close()
-        yield list(ours)
+def test_a_process_that_is_killed_ends_the_plan_with_a_sentence() -> None:
+    def kill() -> None:
+        asyncio.run(until(active_children))
+        for process in active_children():
+            process.kill()
 
-    monkeypatch.setattr(workers, "_workers", ended)
-    answer = plan(*MIX, "--policy", "binpack", "--policy", "spread", "--processes", "2")
+    killing = Thread(target=kill)
+    killing.start()
+    answer = plan(*MIX, "--count", "100000", "--policy", "binpack", "--policy", "spread", "--processes", "2")
+    killing.join()
     assert answer.exit_code == 1
     assert "Error: a process of the plan ended early" in answer.output
 
