@@ -2,8 +2,9 @@
 
 Run it with `python -m benchmarks.hostile`. Pods are drawn at random from everything that costs work: GPU containers of
 each kind, counts, amounts that nearly fit or fit nowhere, policies, lists, quotas. Pods that the webhook refuses do not
-count. The worst at the first size are asked about again at the others. Each is of a shape that was never asked about
-before.
+count. The worst at the first size are sent again at the others. Each has a shape that was never sent before. The last
+column shows what one unit of `Effort`, by which answers are cut off, took on one node: the docstring of `Effort`
+promises two microseconds.
 """
 
 import gc
@@ -27,7 +28,9 @@ from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.events import Applied, Dropped
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.decide.place import place
 from scheduler_ext.requests import LONGEST_LIST, MOST_GPU_CONTAINERS, RequestError, RequestSettings, read_request
 
 SETTINGS = RequestSettings()
@@ -38,11 +41,14 @@ NEAR = "near"
 
 @dataclass(frozen=True)
 class Cost:
-    """Milliseconds of CPU: at the webhook, until `/filter` has answered, and afterwards."""
+    """Milliseconds of CPU: at the webhook, until `/filter` has answered, and afterwards. `unit` is the microseconds
+    that one unit of effort took.
+    """
 
     webhook: float
     answer: float
     after: float
+    unit: float
     fits: bool
 
     @property
@@ -71,7 +77,7 @@ def main(*, nodes: str, pods: int, tries: int, seed: int, worst: int) -> None:
         else:
             with_costs.append((cost, pod))
     with_costs.sort(key=lambda pair: -pair[0].total)
-    table = Table("nodes", "pod", "fits", "webhook ms", "/filter ms", "after it ms")
+    table = Table("nodes", "pod", "fits", "webhook ms", "/filter ms", "after it ms", "us per effort")
     for cost, pod in with_costs[:worst]:
         _row(table, first, pod, cost)
     for size in others:
@@ -125,11 +131,14 @@ class _Asking:
         answer.notices()
         self._index.look_ahead()
         ended = time.thread_time()
+        place(wanted, self._cluster.ledger.snapshot().nodes[self._names[0]], None, effort := Effort())
+        placed = time.thread_time()
         self._cluster.apply(Dropped(wanted.uid), 0.0)
         return Cost(
             webhook=1e3 * (admitted - began),
             answer=1e3 * (answered - start),
             after=1e3 * (ended - answered),
+            unit=1e6 * (placed - ended) / max(effort.made, 1),
             fits=bool(answer.result.node_names),
         )
 
@@ -187,8 +196,8 @@ def _row(table: Table, nodes: int, pod: Json, cost: Cost) -> None:
     table.add_row(str(nodes), _in_words(pod), "yes" if cost.fits else "no", *(f"{ms:.1f}" for ms in _times(cost)))
 
 
-def _times(cost: Cost) -> tuple[float, float, float]:
-    return cost.webhook, cost.answer, cost.after
+def _times(cost: Cost) -> tuple[float, ...]:
+    return cost.webhook, cost.answer, cost.after, cost.unit
 
 
 def _in_words(pod: Json) -> str:
