@@ -29,7 +29,7 @@ from proto.annotations.pod_devices import decode_pod_devices
 from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library

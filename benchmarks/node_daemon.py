@@ -42,7 +42,7 @@ from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
 

@@ -7,24 +7,21 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
-from deviceplugin.allocation.immediate_allocator import ImmediateAllocator
-from deviceplugin.allocation.pod_resources import PodResources
-from deviceplugin.allocation.remembering import RememberedMode
-from deviceplugin.allocation.served_pods import ServedPods
-from deviceplugin.allocation.slot_allocator import SlotAllocator
-from deviceplugin.allocation.slot_files import SlotFiles
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.container.container_folders import FolderSweep
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import AllocationSettings
-from deviceplugin.container.hook_names import CONTAINER_FOLDERS
+from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS
 from deviceplugin.feedback import FeedbackLoop
 from deviceplugin.following import Choice, follow
 from deviceplugin.gpus import Gpus
-from deviceplugin.hook_watch import HookWatch
+from deviceplugin.hami_core_watch import HamiCoreWatch
+from deviceplugin.immediate.allocator import ImmediateAllocator
+from deviceplugin.immediate.served_pods import ServedPods
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.metrics.view import DaemonView
+from deviceplugin.mode.remembered import RememberedMode
 from deviceplugin.node.announcing import GpuEvents, warn_without_totals
 from deviceplugin.node.contributors import FeatureLabels, NodeTotals, OutlivingPods, RegisteredGpus, UndecidedPods
 from deviceplugin.node.registration import Offer
@@ -32,11 +29,14 @@ from deviceplugin.node.writer import Contributor, NodeWriter
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint_file import checkpoint_reader
+from deviceplugin.records.pod_resources import PodResources
 from deviceplugin.remediation.remedy import Remediation
 from deviceplugin.replicas import split_replica
 from deviceplugin.serving import Plugins, outcome
 from deviceplugin.settings import AgentSettings, KubeletSettings
 from deviceplugin.slim_pods import slim
+from deviceplugin.slots.allocator import SlotAllocator
+from deviceplugin.slots.files import SlotFiles
 from proto.annotations.node_allocation import AllocationMode
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
@@ -113,7 +113,7 @@ class Agent:
         self._memory = RememberedMode(
             self._own, gpus, changes, settings, slots=slot_files, pod_resources=self._pod_resources
         )
-        self._hook = HookWatch(settings.hook_path, settings.unenforced_shares, changes)
+        self._hami_core = HamiCoreWatch(settings.hook_path, settings.unenforced_shares, changes)
         self._labels = FeatureLabels(gpus, enabled=settings.feature_labels)
         self._writer = NodeWriter(self._own, changes, self._contributors(metrics), now=now)
         self._feedback = FeedbackLoop(
@@ -125,7 +125,9 @@ class Agent:
             announce=self._events.record,
         )
         self._folders = FolderSweep([f"{settings.hook_path}/vgpu/{name}" for name in CONTAINER_FOLDERS])
-        self._announcing = GpuEvents(self._own, gpus, changes, self._events, hook=self._hook, labels=self._labels)
+        self._announcing = GpuEvents(
+            self._own, gpus, changes, self._events, hami_core=self._hami_core, labels=self._labels
+        )
         self._plugins = Plugins(
             gpus=gpus,
             changes=changes,
@@ -175,7 +177,7 @@ class Agent:
                     self._plugins.run(),
                     self._allocate(),
                     self._memory.keep(),
-                    self._hook.run(),
+                    self._hami_core.run(),
                     self._feedback.run(),
                     self._sweep(),
                     self._events.run(),
@@ -207,7 +209,7 @@ class Agent:
             api_problem=self._own.problem,
             lasting_gpus=self._remediation.lasting(),
             stranded_pods=len(self._remediation.stranded()),
-            limits=self._hook.limits,
+            limits=self._hami_core.limits,
             waiting=len(self._feedback.waiting),
         )
 
@@ -218,7 +220,7 @@ class Agent:
 
     def _offer(self) -> Offer | None:
         """Returns what schedulers are offered; None until the GPUs, their allocation and their limits are known."""
-        inventory, limits = self._gpus.inventory, self._hook.limits
+        inventory, limits = self._gpus.inventory, self._hami_core.limits
         if self._memory.mode is None or limits is None or not inventory.devices:
             return None
         return Offer(

@@ -10,7 +10,7 @@ from threading import Lock
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.container.edits import container_facts
-from deviceplugin.container.hook_names import CONTAINERS
+from deviceplugin.container.hami_core_names import CONTAINERS
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.region_files import read_switches, write_switches
 from deviceplugin.settings import Feedback

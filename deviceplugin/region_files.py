@@ -1,6 +1,6 @@
 """Reads and writes HAMi-core's regions, in folders that tenants can write: it follows no link and maps no file (edge).
 
-A region is `<hook>/vgpu/containers/<pod UID>_<container>/<any name>.cache`.
+A region is `<hook path>/vgpu/containers/<pod UID>_<container>/<any name>.cache`.
 """
 
 import os

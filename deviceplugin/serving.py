@@ -5,19 +5,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.allocation.driver_guard import DriverGuard
-from deviceplugin.allocation.immediate_allocator import ImmediateAllocator
-from deviceplugin.allocation.instance_allocator import InstanceAllocator
 from deviceplugin.allocation.measured_allocator import MeasuredAllocator
-from deviceplugin.allocation.slot_allocator import SlotAllocator
 from deviceplugin.allocator import Allocator
 from deviceplugin.changes import Changes
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy
 from deviceplugin.gpus import Gpus
+from deviceplugin.immediate.allocator import ImmediateAllocator
+from deviceplugin.instances import InstanceAllocator
 from deviceplugin.kubelet import PluginServer
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import KubeletSettings
+from deviceplugin.slots.allocator import SlotAllocator
 from proto.annotations.node_allocation import AllocationMode
 
 

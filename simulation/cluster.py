@@ -20,7 +20,7 @@ from proto.quantity import integer_quantity
 from simulation import machines
 from simulation.apiserver.server import EmbeddedApiServer
 from simulation.choice import DEFAULT_GPU_POLICY, DEFAULT_NODE_POLICY
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import MachineDescription

@@ -7,7 +7,7 @@ import pytest
 
 SLOW = ("aiohttp", "grpc", "kubernetes", "prometheus_client", "psutil", "pynvml", "rich")
 PROGRAMS = {
-    "deviceplugin": ("run", "topo", "install-hook", "doctor", "allocations", "uninstall-node", "devices"),
+    "deviceplugin": ("run", "topo", "install-hami-core", "doctor", "allocations", "uninstall-node", "devices"),
     "scheduler_ext": ("serve", "decide", "explain"),
     "simulation": ("demo", "up", "break", "mend", "machines", "plan"),
 }

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from deviceplugin.allocation.decision import decided_devices
-from deviceplugin.allocation.identity import Evidence, Proven, prove_slot
 from deviceplugin.container.edits import ContainerFacts, cache_directory
 from deviceplugin.node.desired import patch_of
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import HamiScheduler
+from deviceplugin.slots.proof import Evidence, Proven, prove_slot
 from proto import __version__
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
@@ -29,7 +29,7 @@ from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Po
 from scheduler_ext.binding.write import binding_of
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.ledger import Ledger
-from tests.deviceplugin.allocation.slot_rig import as_recorded
+from tests.deviceplugin.slots.slot_rig import as_recorded
 
 GOLDEN = Path(__file__).parent / "data" / "golden"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)

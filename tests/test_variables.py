@@ -13,10 +13,10 @@ from celpy.adapter import json_to_cel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.slots import applied
-from deviceplugin.container.edits import AllocationSettings, Hook, container_edits, container_facts
+from deviceplugin.container.edits import AllocationSettings, HamiCore, container_edits, container_facts
 from deviceplugin.container.limits import unenforced
 from deviceplugin.container.own_variables import outdone, unreplaced
+from deviceplugin.slots.slot import applied
 from proto.admission import Json
 from proto.environment import CHOOSING, lifting
 from proto.kubernetes.objects import Container, EnvVar, Pod
@@ -42,7 +42,9 @@ from tests.variables import (
 EVERY = pytest.mark.parametrize(
     ("verdict", "env"), TABLE, ids=[" ".join(f"{e['name']}={e.get('value')}" for e in env) for _, env in TABLE]
 )
-HOOK = Hook(root="/usr/local", library="/usr/local/vgpu/libvgpu.so.v2", preload="/usr/local/vgpu/ld.so.preload")
+HAMI_CORE = HamiCore(
+    root="/usr/local", library="/usr/local/vgpu/libvgpu.so.v2", preload="/usr/local/vgpu/ld.so.preload"
+)
 PART = share(A)
 WITHOUT_GPUS = pytest.mark.parametrize(("verdict", "env"), UNANSWERED)
 
@@ -164,7 +166,7 @@ def by_daemon(env: tuple[Json, ...], *, slot: bool) -> tuple[str, Mapping[str, s
     """What the daemon says of a container with a part of a GPU, and the environment that it gives it."""
     container = Container(name="c", env=msgspec.convert(env, list[EnvVar]))
     facts = container_facts("uid", container, "nvidia.com/priority")
-    edits = container_edits((PART,), INVENTORY, facts, AllocationSettings(), HOOK)
+    edits = container_edits((PART,), INVENTORY, facts, AllocationSettings(), HAMI_CORE)
     answer = applied(edits).env if slot else edits.env
     judge = unreplaced if slot else outdone
     refused = unenforced((PART,), INVENTORY, facts, "") or judge("c", container.env, answer, limited=True)

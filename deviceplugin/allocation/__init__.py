@@ -1,1 +1,1 @@
-"""Finds the pod that a call of kubelet is for, and answers the call."""
+"""What both ways to answer Allocate share: the decision, and whether it can be given out."""

@@ -8,7 +8,10 @@ from proto import __version__
 _COMMANDS = {
     "run": ("deviceplugin.cli.run", "Serve this node's GPUs to kubelet and describe them on the Node."),
     "topo": ("deviceplugin.cli.topo", "Show how the GPUs of a machine are connected."),
-    "install-hook": ("deviceplugin.cli.install_hook", "Install HAMi-core on this node, or bring it up to date."),
+    "install-hami-core": (
+        "deviceplugin.cli.install_hami_core",
+        "Install HAMi-core here, or bring it up to date.",
+    ),
     "doctor": ("deviceplugin.cli.doctor", "Find what keeps this node from serving its GPUs, and suggest what to do."),
     "allocations": (
         "deviceplugin.cli.allocations",

@@ -7,12 +7,12 @@ from collections.abc import Callable, Coroutine
 
 import click
 
-from deviceplugin.allocation.mode import SlotsUnsupported
 from deviceplugin.cli.build import build_daemon, build_nvml
 from deviceplugin.cli.named import Chosen
 from deviceplugin.following import Choice
 from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
+from deviceplugin.mode.rules import SlotsUnsupported
 from deviceplugin.own_threads import UnjoinedExecutor
 from program.tasks import until_first
 from proto.kubernetes.client import ApiServer

@@ -22,7 +22,7 @@ from deviceplugin.cli.options import read
 from deviceplugin.configuration import Configuration
 from deviceplugin.container.container_folders import is_writable
 from deviceplugin.container.edits import cdi_names
-from deviceplugin.container.hook import find_hook
+from deviceplugin.container.hami_core import find_hami_core
 from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.doctor.cluster import daemon_rights
 from deviceplugin.doctor.cluster_facts import cluster_facts
@@ -152,7 +152,7 @@ def _look_around(
         pod_resources=socket_facts(settings.pod_resources_socket),
         plugin=socket_facts(plugin),
         other_sockets=other_sockets(settings.plugins, settings.resource_name, plugin),
-        hook=find_hook(configuration.hook_path),
+        hami_core=find_hami_core(configuration.hook_path),
         enable_cdi=None,
         nvidia_runtime=runtime_facts(configuration.nvidia_runtime_config, root, driver),
         cdi=cdi_facts(_cdi_names(configuration, machine)),

@@ -8,15 +8,16 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from deviceplugin.allocation.agreement import Row, Sources, Verdict, Word, agreement
-from deviceplugin.allocation.identity import Listed
-from deviceplugin.allocation.pod_resources import PodResources, PodResourcesUnavailable
-from deviceplugin.allocation.slots import SPEC_FILE, slot_in
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration import Configuration
+from deviceplugin.container.slot_names import slot_in
+from deviceplugin.doctor.agreement import Row, Sources, Verdict, Word, agreement
 from deviceplugin.records.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
 from deviceplugin.records.checkpoint_file import CHECKPOINT_NAME
+from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.settings import KubeletSettings
+from deviceplugin.slots.slot import SPEC_FILE
 from program.output import print_json, print_text
 from program.tables import Column, FittingTable
 from program.words import model
@@ -97,7 +98,7 @@ async def _ask_api_server(configuration: Configuration, problems: list[str]) -> 
         return _Cluster()
 
 
-async def _ask_kubelet(kubelet: KubeletSettings, problems: list[str]) -> tuple[Listed, ...] | None:
+async def _ask_kubelet(kubelet: KubeletSettings, problems: list[str]) -> tuple[ListedContainer, ...] | None:
     try:
         return await PodResources(kubelet.pod_resources_socket, kubelet.resource_name).listed()
     except PodResourcesUnavailable as error:

@@ -21,9 +21,9 @@ def uninstall_node(*, dry_run: bool, force: bool, host_root: str, **given: str |
     """Remove what the daemon wrote for this node.
 
     The annotations, feature labels, condition and taint of the Node and the totals in its capacity, the CDI specs,
-    HAMi-core as install-hook installed it, the folders of its containers, and a socket that a plugin left behind. What
-    other programs wrote stays. Run it with the daemon's options, after the daemon has stopped. Missing parts are no
-    error: a second run finds nothing.
+    HAMi-core as install-hami-core installed it, the folders of its containers, and a socket that a plugin left behind.
+    What other programs wrote stays. Run it with the daemon's options, after the daemon has stopped. Missing parts are
+    no error: a second run finds nothing.
 
     Exit status: 0 when nothing of TopoGPU is left, 1 when it was refused or something could not be removed.
     """

@@ -10,7 +10,7 @@ import click
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
-from deviceplugin.container.hook_names import LOCK_DIRECTORY
+from deviceplugin.container.hami_core_names import LOCK_DIRECTORY
 from deviceplugin.doctor.containers import CDI_STRATEGIES
 from deviceplugin.node.labels import labels_of_ours
 from deviceplugin.removal.cluster import read_node, read_pods, remove_health, remove_metadata, remove_totals
@@ -87,7 +87,7 @@ async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: b
     if in_the_way and not force:
         return [*in_the_way, "Nothing was removed; --force removes whatever it can reach."]
     taken, problem = await _take_off(configuration)
-    kept = remove(paths, folders.hook)
+    kept = remove(paths, folders.hami_core)
     _tell("Removed", configuration, taken, [path for path in paths if path not in kept])
     problems = [*([problem] if problem else []), *kept.values()]
     if not (problems or taken != _Taken() or paths):
@@ -153,7 +153,7 @@ def _folders(configuration: Configuration, host_root: str) -> Folders:
     return Folders(
         slots=host_root + configuration.cdi_directory,
         specs=host_root + CDI_DIRECTORIES[-1],
-        hook=f"{host_root}{configuration.hook_path}/vgpu",
+        hami_core=f"{host_root}{configuration.hook_path}/vgpu",
         locks=host_root + LOCK_DIRECTORY,
         plugins=f"{host_root}{configuration.kubelet.root}/device-plugins",
     )

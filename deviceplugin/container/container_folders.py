@@ -17,7 +17,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from deviceplugin.container.folder_removal import removing, take_apart
-from deviceplugin.container.hook_names import LIBRARY
+from deviceplugin.container.hami_core_names import LIBRARY
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from deviceplugin.container.hook_names import CONTAINERS, LOCK_DIRECTORY, LOCKS, OVERRIDES
+from deviceplugin.container.hami_core_names import CONTAINERS, LOCK_DIRECTORY, LOCKS, OVERRIDES
 from proto.annotations.keys import RESOURCE_PRIORITY
 from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.environment import (
@@ -102,7 +102,7 @@ class ContainerEdits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hook:
+class HamiCore:
     """HAMi-core as installed on this node; paths are the host's."""
 
     root: str
@@ -115,7 +115,7 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
-class NoHook:
+class NoHamiCore:
     """Nothing enforces shares of GPUs. `problem` is the reason, as a clause."""
 
     problem: str
@@ -177,15 +177,15 @@ def container_edits(
     inventory: Mapping[DeviceUUID, Device],
     container: ContainerFacts,
     settings: AllocationSettings,
-    hook: Hook | None,
+    hami_core: HamiCore | None,
     *,
     hardware: Hardware | None = None,
 ) -> ContainerEdits:
     """Returns the edits for one container. Every share's GPU must be in `inventory`.
 
     GPUs are listed by PCI address, and CUDA_DEVICE_ORDER makes CUDA do the same: HAMi-core applies limit i to CUDA's
-    i-th GPU, whatever order the annotation has. Without `hook`, as for whole GPUs, the limits are still written, for
-    programs that read them.
+    i-th GPU, whatever order the annotation has. Without `hami_core`, as for whole GPUs, the limits are still written,
+    for programs that read them.
     """
     hardware = hardware or Hardware()
     ordered = _by_address(shares, inventory, hardware)
@@ -195,9 +195,9 @@ def container_edits(
     limited = [share for share in ordered if not _is_mig(share.uuid)]
     if limited:
         env |= _core_env(limited, inventory, container, settings)
-    if hook is not None:
-        env |= {name: value for name, value in _hook_env(hook, container).items() if name not in env}
-        mounts += _hook_mounts(hook, container)
+    if hami_core is not None:
+        env |= {name: value for name, value in _hami_core_env(hami_core, container).items() if name not in env}
+        mounts += _hami_core_mounts(hami_core, container)
     names = cdi_names(uuids, settings)
     chosen = frozenset(settings.strategies)
     return ContainerEdits(
@@ -222,24 +222,24 @@ def cdi_names(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tupl
     )
 
 
-def cache_directory(hook_root: str, container: ContainerFacts) -> str:
+def cache_directory(hami_core_root: str, container: ContainerFacts) -> str:
     """Returns the host folder of the container's HAMi-core region; vGPUmonitor takes UID and name from it."""
-    return f"{hook_root}/vgpu/{CONTAINERS}/{container.pod_uid}_{container.name}"
+    return f"{hami_core_root}/vgpu/{CONTAINERS}/{container.pod_uid}_{container.name}"
 
 
-def lock_directory(hook_root: str, container: ContainerFacts) -> str:
+def lock_directory(hami_core_root: str, container: ContainerFacts) -> str:
     """Returns the host folder of the lock file by which HAMi-core's processes take turns.
 
     Each container has its own. HAMi's plugin has one for the node, which any container can block for all others.
     HAMi-core since March 2026 takes turns by a semaphore in the container's region, so no longer across containers
     either (sem_postinit in multiprocess_memory_limit.c of Project-HAMi/HAMi-core).
     """
-    return f"{hook_root}/vgpu/{LOCKS}/{container.pod_uid}_{container.name}"
+    return f"{hami_core_root}/vgpu/{LOCKS}/{container.pod_uid}_{container.name}"
 
 
-def override_file(hook_root: str, container: ContainerFacts) -> str:
+def override_file(hami_core_root: str, container: ContainerFacts) -> str:
     """Returns the host's file with the container's `override_text`, in a folder that its tenant cannot write."""
-    return f"{hook_root}/vgpu/{OVERRIDES}/{container.pod_uid}_{container.name}/overrideEnv"
+    return f"{hami_core_root}/vgpu/{OVERRIDES}/{container.pod_uid}_{container.name}/overrideEnv"
 
 
 def override_text(env: Mapping[str, str]) -> str:
@@ -307,34 +307,34 @@ def _limits(shares: Sequence[DeviceShare], inventory: Mapping[DeviceUUID, Device
     return limits | {f"{CORE_LIMIT}_{position}": str(share.cores) for position, share in enumerate(shares)}
 
 
-def _hook_env(hook: Hook, container: ContainerFacts) -> Mapping[str, str]:
+def _hami_core_env(hami_core: HamiCore, container: ContainerFacts) -> Mapping[str, str]:
     """Includes what HAMi-core would do without: a slot's values replace those of ConfigMaps and images."""
     forced = any((variable.name, variable.value) == (CORE_POLICY, FORCED) for variable in container.env)
     return {
-        SHARED_CACHE: f"{hook.root}/vgpu/{container.pod_uid}.cache",
-        REDIRECT: f"{hook.root}/vgpu/libvgpu.so",
+        SHARED_CACHE: f"{hami_core.root}/vgpu/{container.pod_uid}.cache",
+        REDIRECT: f"{hami_core.root}/vgpu/libvgpu.so",
         DEVICE_ORDER: BY_PCI_ADDRESS,
         CORE_POLICY: FORCED if forced else DEFAULT_CORE_POLICY,
         **({} if is_turned_off(container.env) else {DISABLE_CONTROL: "false"}),
     }
 
 
-def _hook_mounts(hook: Hook, container: ContainerFacts) -> tuple[Mount, ...]:
-    inside = f"{hook.root}/vgpu"
+def _hami_core_mounts(hami_core: HamiCore, container: ContainerFacts) -> tuple[Mount, ...]:
+    inside = f"{hami_core.root}/vgpu"
     mounts = [
-        Mount(container_path=f"{inside}/libvgpu.so", host_path=hook.library, read_only=True),
-        Mount(container_path=inside, host_path=cache_directory(hook.root, container), read_only=False),
-        Mount(container_path=LOCK_DIRECTORY, host_path=lock_directory(hook.root, container), read_only=False),
+        Mount(container_path=f"{inside}/libvgpu.so", host_path=hami_core.library, read_only=True),
+        Mount(container_path=inside, host_path=cache_directory(hami_core.root, container), read_only=False),
+        Mount(container_path=LOCK_DIRECTORY, host_path=lock_directory(hami_core.root, container), read_only=False),
     ]
     if not is_turned_off(container.env):
-        override = override_file(hook.root, container)
+        override = override_file(hami_core.root, container)
         mounts += [
-            Mount(container_path=PRELOAD_LIST, host_path=hook.preload, read_only=True),
+            Mount(container_path=PRELOAD_LIST, host_path=hami_core.preload, read_only=True),
             Mount(container_path="/overrideEnv", host_path=override, read_only=True),
         ]
-    if hook.license:
+    if hami_core.license:
         mounts += [
-            Mount(container_path="/tmp/license", host_path=hook.license, read_only=True),  # noqa: S108 - HAMi-core's
+            Mount(container_path="/tmp/license", host_path=hami_core.license, read_only=True),  # noqa: S108 - HAMi-core's
             Mount(container_path="/usr/bin/vgpuvalidator", host_path=f"{inside}/vgpuvalidator", read_only=True),
         ]
     return tuple(mounts)

@@ -2,17 +2,17 @@
 
 from collections.abc import Mapping
 
-from deviceplugin.container.edits import ContainerFacts, Hook, NoHook
+from deviceplugin.container.edits import ContainerFacts, HamiCore, NoHamiCore
 from deviceplugin.settings import UnenforcedShares
 from proto.annotations.node_limits import NodeLimits
 from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.environment import DISABLE_CONTROL, lifted_by
 
 
-def limits_of(found: Hook | NoHook, unenforced: UnenforcedShares) -> NodeLimits:
+def limits_of(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares) -> NodeLimits:
     """Returns what enforces the shares of containers on this node."""
     allowed = unenforced is UnenforcedShares.ALLOW
-    if isinstance(found, Hook):
+    if isinstance(found, HamiCore):
         return NodeLimits.PARTLY_ENFORCED if allowed else NodeLimits.HAMI_CORE
     return NodeLimits.UNENFORCED if allowed else NodeLimits.NONE
 
@@ -33,21 +33,21 @@ def must_be_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Devi
 
 
 def unenforced(
-    shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], container: ContainerFacts, no_hook: str
+    shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], container: ContainerFacts, no_hami_core: str
 ) -> str:
     """Returns why nothing would enforce the container's shares, as a sentence; empty if something does, or need not.
 
-    `no_hook` is why HAMi-core is missing on this node, empty if it is installed. HAMi-core does not hold a process to
-    parts of several GPUs once CUDA_VISIBLE_DEVICES chooses among them, as launchers of one process for each GPU do. A
-    container that has run with them is not refused at its restart.
+    `no_hami_core` is why HAMi-core is missing on this node, empty if it is installed. HAMi-core does not hold a process
+    to parts of several GPUs once CUDA_VISIBLE_DEVICES chooses among them, as launchers of one process for each GPU do.
+    A container that has run with them is not refused at its restart.
     """
     part = _first_part(shares, inventory)
     if part is None:
         return ""
     if DISABLE_CONTROL in lifted_by(container.env):
         why, remedy = f"{DISABLE_CONTROL} turns its limits off", f"remove {DISABLE_CONTROL}"
-    elif no_hook:
-        why, remedy = f"HAMi-core does not limit containers on this node ({no_hook})", "install HAMi-core"
+    elif no_hami_core:
+        why, remedy = f"HAMi-core does not limit containers on this node ({no_hami_core})", "install HAMi-core"
     elif len(shares) > 1 and not container.has_run:
         why = f"HAMi-core does not hold a container to parts of several GPUs, here of {len(shares)}"
         remedy = "ask for one GPU in each container"

@@ -1,7 +1,7 @@
 """Checks how Allocate finds the pod that it serves, and whether this node supports that."""
 
-from deviceplugin.allocation.mode import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.doctor.finding import Finding, ok, problem, warning
+from deviceplugin.mode.rules import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.settings import HamiScheduler, RequestedAllocation
 from proto.annotations.node_allocation import AllocationMode
 

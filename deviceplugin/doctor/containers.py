@@ -4,47 +4,47 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deviceplugin.container.cdi import missing_sentence
-from deviceplugin.container.edits import DeviceListStrategy, Hook, NoHook
+from deviceplugin.container.edits import DeviceListStrategy, HamiCore, NoHamiCore
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.runtimes import APPLY_FOR_SURE, Runtime, doubt, why_no_cdi
 from deviceplugin.settings import UnenforcedShares
 from proto.annotations.node_allocation import AllocationMode
 
-HOOK = "HAMi-core"
+HAMI_CORE = "HAMi-core"
 CDI = "CDI"
 CDI_SPECS = "CDI specifications"
 
 CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
 
 
-def judge_hook(found: Hook | NoHook, unenforced: UnenforcedShares, containers_per_gpu: int) -> Finding:
+def judge_hami_core(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares, containers_per_gpu: int) -> Finding:
     """Checks HAMi-core. Nodes that give out only whole GPUs do not need it."""
-    if isinstance(found, Hook):
+    if isinstance(found, HamiCore):
         installed = f"{found.library} is installed"
         if unenforced is not UnenforcedShares.ALLOW:
-            return ok(HOOK, f"{installed}.")
+            return ok(HAMI_CORE, f"{installed}.")
         return warning(
-            HOOK,
+            HAMI_CORE,
             f"{installed}, but it may not hold containers to parts of several GPUs, which are given out too: "
             "unenforced_shares is allow.",
             "Set unenforced_shares to refuse, and containers get whole GPUs or a part of one.",
         )
     why, install = (
         _sentence(found.problem),
-        "Install HAMi-core: set hamiCore.enabled of the chart, or run topogpu-device-plugin install-hook --from DIR, "
-        "DIR holding libvgpu.so.",
+        "Install HAMi-core: set hamiCore.enabled of the chart, or run topogpu-device-plugin install-hami-core --from "
+        "DIR, DIR holding libvgpu.so.",
     )
     if unenforced is UnenforcedShares.ALLOW:
         return warning(
-            HOOK,
+            HAMI_CORE,
             f"{why}, so no limit of memory or cores holds in containers, although up to {containers_per_gpu} share a "
             "GPU: unenforced_shares is allow.",
             f"{install} Or set unenforced_shares to refuse, and only whole GPUs are given out.",
         )
     refused = "so pods that ask for a part of a GPU are refused here; whole GPUs are given out."
     if found.is_damaged:
-        return problem(HOOK, f"{why}, {refused}", install)
-    return ok(HOOK, f"{why}, {refused}")
+        return problem(HAMI_CORE, f"{why}, {refused}", install)
+    return ok(HAMI_CORE, f"{why}, {refused}")
 
 
 def judge_cdi(node: Runtime, strategies: Sequence[DeviceListStrategy], mode: AllocationMode) -> Finding:

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from deviceplugin.allocation.mode import NodeAbilities
 from deviceplugin.configuration import Configuration
-from deviceplugin.container.edits import Hook, NoHook
+from deviceplugin.container.edits import HamiCore, NoHamiCore
 from deviceplugin.container.limits import limits_of
 from deviceplugin.doctor.allocation import ALLOCATION, judge_allocation
 from deviceplugin.doctor.annotations import (
@@ -25,7 +24,7 @@ from deviceplugin.doctor.containers import (
     CdiFolderFacts,
     judge_cdi,
     judge_cdi_specs,
-    judge_hook,
+    judge_hami_core,
 )
 from deviceplugin.doctor.driver import (
     GPUS,
@@ -55,6 +54,7 @@ from deviceplugin.machine.discovery import NodeSharing, resources
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
+from deviceplugin.mode.rules import NodeAbilities
 from deviceplugin.node.registration import Offer
 from deviceplugin.node.totals import node_totals
 from deviceplugin.runtimes import Runtime
@@ -82,7 +82,7 @@ class NodeFacts:
     """Our own socket."""
     other_sockets: tuple[str, ...]
     """Sockets of other GPU device plugins in the same folder."""
-    hook: Hook | NoHook
+    hami_core: HamiCore | NoHamiCore
     enable_cdi: bool | None
     """The answer of the container runtime, if it can be reached."""
     nvidia_runtime: RuntimeFacts
@@ -144,7 +144,7 @@ def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None
     told = node.status.node_info if node is not None else NodeInfo()
     versions = Runtime(kubelet=told.kubelet_version, runtime=told.container_runtime_version, enable_cdi=seen.enable_cdi)
     unenforced = UnenforcedShares(configuration.unenforced_shares)
-    yield judge_hook(seen.hook, unenforced, configuration.device_split_count)
+    yield judge_hami_core(seen.hami_core, unenforced, configuration.device_split_count)
     yield judge_cdi(versions, strategies, _mode(node))
     yield judge_cdi_specs(seen.cdi, strategies)
     yield judge_runtime(seen.nvidia_runtime, strategies)
@@ -228,7 +228,7 @@ def _annotations(
                 devices=devices,
                 scores=pair_scores(build_topology(seen.machine), [device.uuid for device in devices]),
                 mode=published_mode(node),
-                limits=limits_of(seen.hook, UnenforcedShares(configuration.unenforced_shares)),
+                limits=limits_of(seen.hami_core, UnenforcedShares(configuration.unenforced_shares)),
                 simulated=seen.machine.is_simulated,
             ),
             scheduler=scheduler,

@@ -4,12 +4,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.allocation.decision import pod_name
-from deviceplugin.allocation.slots import SPEC_FILE, TRIAL_FILE
 from deviceplugin.container.cdi import spec_file_name
-from deviceplugin.container.hook_names import CONTAINER_FOLDERS, installed_names
+from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS, installed_names
 from deviceplugin.node.totals import present_totals
 from deviceplugin.records.memory import MEMORY_FOLDER
 from deviceplugin.settings import TotalNames
+from deviceplugin.slots.slot import SPEC_FILE, TRIAL_FILE
 from deviceplugin.socket_names import is_socket_name
 from proto.annotations.keys import (
     NODE_ALLOCATION,
@@ -44,7 +44,7 @@ class Folders:
     """The CDI specs of slots."""
     specs: str
     """The CDI spec of the GPUs themselves."""
-    hook: str
+    hami_core: str
     """HAMi-core."""
     locks: str
     """HAMi-core's lock files."""
@@ -75,7 +75,7 @@ def paths_of_ours(folders: Folders, found: Found, ours: Ours) -> tuple[str, ...]
     def chosen(folder: str, is_ours: Callable[[str], bool]) -> list[str]:
         return [f"{folder}/{name}" for name in sorted(found.names.get(folder, ())) if is_ours(name)]
 
-    hook = found.names.get(folders.hook, ())
+    hami_core = found.names.get(folders.hami_core, ())
     return (
         *(
             path
@@ -84,8 +84,8 @@ def paths_of_ours(folders: Folders, found: Found, ours: Ours) -> tuple[str, ...]
         ),
         *chosen(folders.slots, _is_slot_file),
         *chosen(folders.specs, lambda name: bool(ours.cdi_kind) and _settled(name) == spec_file_name(ours.cdi_kind)),
-        *chosen(folders.hook, lambda name: name in CONTAINER_FOLDERS or name != _settled(name)),
-        *(f"{folders.hook}/{name}" for name in installed_names(hook)),
+        *chosen(folders.hami_core, lambda name: name in CONTAINER_FOLDERS or name != _settled(name)),
+        *(f"{folders.hami_core}/{name}" for name in installed_names(hami_core)),
         *([folders.locks] if folders.locks in found.names else []),
     )
 

@@ -99,12 +99,12 @@ class PlayedContainer:
 
     async def _before_stop(self, grace_seconds: float) -> float:
         """What the hook leaves of the time, and kubelet's least."""
-        hook = self.spec.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command")
+        hami_core = self.spec.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command")
         began = asyncio.get_running_loop().time()
-        if hook:
+        if hami_core:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_seconds):
-                    await (await asyncio.create_subprocess_exec(*hook)).wait()
+                    await (await asyncio.create_subprocess_exec(*hami_core)).wait()
         return max(grace_seconds - (asyncio.get_running_loop().time() - began), LEAST_GRACE_SECONDS)
 
     async def _failed_probe(self) -> JsonObject:

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from deviceplugin.allocation.immediate import settlement
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
+from deviceplugin.immediate.proof import settlement
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.pod_devices import encode_pod_devices

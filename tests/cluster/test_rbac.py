@@ -17,7 +17,7 @@ from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from simulation import machines
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import write_machine_file, write_sysfs
 from simulation.processes import ChildProcess

@@ -4,9 +4,9 @@ import asyncio
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from deviceplugin.allocation.immediate import settlement
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
+from deviceplugin.immediate.proof import settlement
 from deviceplugin.node.desired import is_met, patch_of
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.settings import HamiScheduler

@@ -63,7 +63,7 @@ async def test_a_pod_gets_its_gpus_from_a_daemon_without_capabilities_on_a_read_
 def test_hami_core_is_installed_without_capabilities_on_a_read_only_root(tmp_path: Path) -> None:
     (tmp_path / "from").mkdir()
     shutil.copy(shared_object(), tmp_path / "from" / "libvgpu.so")
-    words = ["install-hook", f"--from={tmp_path}/from", f"--hook-path={tmp_path}"]
+    words = ["install-hami-core", f"--from={tmp_path}/from", f"--hook-path={tmp_path}"]
     command = [*confined(tmp_path), sys.executable, "-m", "deviceplugin", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -52,7 +52,7 @@ def test_no_container_is_privileged(manifests: list[Manifest]) -> None:
 def test_only_the_daemon_and_its_installer_are_root(manifests: list[Manifest]) -> None:
     root = {container.name for container in containers(manifests) if container.effective("runAsUser") == 0}
     others = [container for container in containers(manifests) if container.name not in root]
-    assert root <= {"topogpu-device-plugin/device-plugin", "topogpu-device-plugin/install-hook"}
+    assert root <= {"topogpu-device-plugin/device-plugin", "topogpu-device-plugin/install-hami-core"}
     assert all(
         container.effective("runAsUser") == 65532 and container.effective("runAsNonRoot") for container in others
     )
@@ -70,7 +70,7 @@ def test_only_the_host_s_folders_that_are_used_are_mounted(manifests: list[Manif
     expected = {"topogpu-device-plugin/device-plugin": DAEMON_FOLDERS}
     if hami_core:
         expected["topogpu-device-plugin/device-plugin"] = DAEMON_FOLDERS | HAMI_CORE_FOLDERS
-        expected["topogpu-device-plugin/install-hook"] = {"/usr/local/vgpu": ("/usr/local/vgpu", False)}
+        expected["topogpu-device-plugin/install-hami-core"] = {"/usr/local/vgpu": ("/usr/local/vgpu", False)}
     found = {container.name: host_folders(container.pod, container.spec) for container in containers(manifests)}
     assert {name: folders for name, folders in found.items() if folders} == expected
     mounted = {path for folders in found.values() for path in folders}

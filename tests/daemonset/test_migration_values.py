@@ -20,7 +20,7 @@ def test_the_first_step_brings_the_scheduler_under_hamis_name_and_no_daemon_yet(
     shipped = render.render("", "--values", str(tmp_path / "migration.yaml"))
     daemon = container(shipped, "topogpu-device-plugin/device-plugin")
     assert daemon.pod["nodeSelector"] == {"kubernetes.io/os": "linux", "topogpu.io/daemon": "on"}
-    assert "topogpu-device-plugin/install-hook" in {each.name for each in containers(shipped)}
+    assert "topogpu-device-plugin/install-hami-core" in {each.name for each in containers(shipped)}
     assert [profile["schedulerName"] for profile in scheduler_configuration(shipped)["profiles"]] == ["hami-scheduler"]
     assert "--scheduler-name=hami-scheduler" in container(shipped, "topogpu-scheduler/extender").spec["args"]
     policy = one(shipped, "ValidatingAdmissionPolicy", "topogpu-node-annotations")

@@ -87,7 +87,7 @@ def test_an_operator_that_waits_for_its_clients_has_a_label_of_its_own_for_them(
 
 def test_hami_core_is_installed_before_and_with_the_operators_wait() -> None:
     spec = template(render.render("hami-core", "--set", "gpuOperator.enabled=true"))
-    assert [each["name"] for each in spec["initContainers"]] == ["wait-for-driver", "hami-core", "install-hook"]
+    assert [each["name"] for each in spec["initContainers"]] == ["wait-for-driver", "hami-core", "install-hami-core"]
 
 
 def test_a_strategy_that_is_set_stays() -> None:

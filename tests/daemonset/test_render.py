@@ -115,8 +115,8 @@ def test_an_image_by_digest() -> None:
     rendered = render.render("", "--set", f"image.repository=example.com/topogpu,image.tag=v1,image.digest={digest}")
     image = container(rendered, "topogpu-scheduler/extender").spec["image"]
     assert image == f"example.com/topogpu:v1@{digest}"
-    hook = render.render("hami-core", "--set", f"hamiCore.image.tag=,hamiCore.image.digest={digest}")
-    image = container(hook, "topogpu-device-plugin/hami-core").spec["image"]
+    hami_core = render.render("hami-core", "--set", f"hamiCore.image.tag=,hamiCore.image.digest={digest}")
+    image = container(hami_core, "topogpu-device-plugin/hami-core").spec["image"]
     assert image == f"docker.io/projecthami/hami@{digest}"
 
 

@@ -26,7 +26,7 @@ from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import EnvVar
 from simulation.apiserver import EmbeddedApiServer
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, bound_pod
 from tests.deviceplugin.registration import TinyKubelet, kubelet_root
 from tests.polling import until

@@ -26,7 +26,7 @@ from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.kubelet.container import CdiOrder
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import MachineDescription, gpu_uuid
@@ -260,7 +260,7 @@ async def daemon(
     faults: Sequence[Fault] = (),
     library: Path | None = None,
     ready: bool = True,
-    hook: bool = True,
+    hami_core: bool = True,
     runtime_version: str = "simulated://1",
     cdi_order: CdiOrder = CdiOrder.LAST,
     cdi_lags: bool = False,
@@ -268,7 +268,8 @@ async def daemon(
     before: Callable[[EmbeddedApiServer, Path], None] = lambda *_: None,
     under: Callable[[Path], Sequence[str]] = lambda root: (),
 ) -> AsyncIterator[DaemonRig]:
-    """With `hook` HAMi-core seems to be installed. With `ready` it has registered and reported when the block begins.
+    """With `hami_core` HAMi-core seems to be installed. With `ready` it has registered and reported when the block
+    begins.
 
     The daemon chooses by the runtime's version whether it serves by slots. `before` is called with the API server and
     the node's root once kubelet runs. `under`: the words before the daemon's command, for the folder that it may
@@ -297,7 +298,7 @@ async def daemon(
         await kubelet.start()
         write_machine_file(description, root / "machine", NODE, faults)
         write_sysfs(description, root / "sys")
-        if hook:
+        if hami_core:
             install_placeholder(root / "hook")
         own = ["--node-name", NODE, "--kubeconfig", str(config), "--kubelet-root", str(root)]
         own += ["--sysfs-root", str(root / "sys"), "--hook-path", str(root / "hook"), "--nvml-library", str(library)]

@@ -22,7 +22,7 @@ from proto.annotations.keys import (
 from proto.annotations.node_register import decode_register
 from proto.kubernetes.objects import EnvVar
 from simulation.apiserver import Fault
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from tests.deviceplugin.agent_rig import running
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, a100, share
 from tests.polling import until
@@ -159,33 +159,33 @@ async def test_without_a_driver_nothing_is_said_until_it_comes_and_lost_gpus_tur
 
 
 async def test_where_the_library_is_installed_its_folders_are_made() -> None:
-    with tempfile.TemporaryDirectory() as hook:
-        vgpu = Path(hook, "vgpu")
-        install_placeholder(Path(hook))
-        async with running(hook_path=hook) as rig:
+    with tempfile.TemporaryDirectory() as hami_core:
+        vgpu = Path(hami_core, "vgpu")
+        install_placeholder(Path(hami_core))
+        async with running(hook_path=hami_core) as rig:
             rig.bind("train", (ONE,))
             env = await rig.allocate(f"{A}-0")
             stored: Any = rig.server.store.get("pods", "default", "train")
             uid = stored["metadata"]["uid"]
-            assert env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == f"{hook}/vgpu/{uid}.cache"
+            assert env["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == f"{hami_core}/vgpu/{uid}.cache"
             assert os.listdir(vgpu / "containers") == [f"{uid}_c0"]
 
 
 async def test_a_part_of_a_gpu_is_refused_until_something_holds_containers_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("deviceplugin.hook_watch.LOOK_SECONDS", 0.05)
-    with tempfile.TemporaryDirectory() as hook:
-        async with running(hook_path=hook) as rig:
+    monkeypatch.setattr("deviceplugin.hami_core_watch.LOOK_SECONDS", 0.05)
+    with tempfile.TemporaryDirectory() as hami_core:
+        async with running(hook_path=hami_core) as rig:
             await until(lambda: rig.annotations("nodes", NODE).get(NODE_LIMITS) == "none")
             rig.bind("train", (ONE,))
             assert "set the daemon's unenforced_shares to allow" in await rig.refused(f"{A}-0")
-            install_placeholder(Path(hook))
+            install_placeholder(Path(hami_core))
             await until(lambda: rig.annotations("nodes", NODE)[NODE_LIMITS] == "hami-core")
             rig.server.delete("pods", "train", namespace="default")
             rig.bind("again", (ONE,))
             assert (await rig.allocate(f"{A}-1"))["CUDA_DEVICE_MEMORY_LIMIT_0"] == "3000m"
-            Path(hook, "vgpu/ld.so.preload").unlink()
+            Path(hami_core, "vgpu/ld.so.preload").unlink()
             await until(lambda: rig.annotations("nodes", NODE)[NODE_LIMITS] == "none")
             await until(lambda: "HAMiCoreGone" in {event["reason"] for event in rig.server.store.objects("events")})
 

@@ -5,9 +5,9 @@ from contextlib import suppress
 
 import pytest
 
-from deviceplugin.allocation.immediate import settlement
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
+from deviceplugin.immediate.proof import settlement
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import BIND_PHASE, NODE_LOCK
 from proto.kubernetes.errors import ApiError

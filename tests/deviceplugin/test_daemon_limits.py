@@ -12,7 +12,7 @@ from deviceplugin.records.checkpoint_file import CHECKPOINT_NAME
 from proto.annotations.keys import NODE_LIMITS
 from proto.devices import DeviceShare
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.kubelet.device_manager import PreStartRefused
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.polling import until
@@ -24,7 +24,7 @@ BY_SLOTS = "containerd://2.4.2"
 
 
 async def test_a_container_with_a_part_of_a_gpu_is_not_started_and_one_with_a_whole_gpu_is() -> None:
-    async with daemon(runtime_version=BY_SLOTS, hook=False) as node:
+    async with daemon(runtime_version=BY_SLOTS, hami_core=False) as node:
         assert node.annotation(NODE_LIMITS) == "none"
         whole = DeviceShare(uuid=node.uuid(1), memory_mib=node.gpus()[1].memory_mib, cores=100)
         node.bind("part", 0)
@@ -39,7 +39,7 @@ async def test_a_container_with_a_part_of_a_gpu_is_not_started_and_one_with_a_wh
 
 
 async def test_it_is_started_if_that_is_allowed_and_then_everything_says_so() -> None:
-    async with daemon("--unenforced-shares", "allow", runtime_version=BY_SLOTS, hook=False) as node:
+    async with daemon("--unenforced-shares", "allow", runtime_version=BY_SLOTS, hami_core=False) as node:
         assert node.annotation(NODE_LIMITS) == "unenforced"
         node.bind("part", 0)
         await node.runs("part")
@@ -150,11 +150,11 @@ async def test_a_container_is_not_started_again_once_its_limits_have_gone(
     async with daemon(runtime_version=runtime_version) as node:
         uid = node.bind("part", 0)
         await node.runs("part")
-        hook = node.kubelet.root / "hook"
-        hurt(hook / "vgpu" / name)
+        hami_core = node.kubelet.root / "hook"
+        hurt(hami_core / "vgpu" / name)
         with pytest.raises(PreStartRefused, match=words):
             await node.kubelet.restart_container(uid, "c0")
-        install_placeholder(hook)
+        install_placeholder(hami_core)
         await node.kubelet.restart_container(uid, "c0")
 
 
@@ -162,7 +162,7 @@ async def test_a_container_is_not_started_again_once_its_limits_have_gone(
 async def test_a_container_that_was_started_without_limits_when_that_was_allowed_is_not_started_again(
     runtime_version: str,
 ) -> None:
-    async with daemon("--unenforced-shares", "allow", runtime_version=runtime_version, hook=False) as node:
+    async with daemon("--unenforced-shares", "allow", runtime_version=runtime_version, hami_core=False) as node:
         whole = DeviceShare(uuid=node.uuid(1), memory_mib=node.gpus()[1].memory_mib, cores=100)
         part = node.bind("part", 0)
         await node.runs("part")

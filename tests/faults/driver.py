@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from proto.annotations.node_allocation import AllocationMode
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.kubelet.container import CdiError
 from simulation.kubelet.device_manager import PreStartRefused
 from tests.faults.facts import Usage, leaked, undrained, unsettled, usage, wrong

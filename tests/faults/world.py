@@ -25,7 +25,7 @@ from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.relay import Relay
 from simulation.apiserver.server import utc_now
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import gpu_uuid

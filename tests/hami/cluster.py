@@ -25,7 +25,7 @@ from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import PODS, Pod
 from simulation import machines
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs

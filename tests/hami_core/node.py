@@ -23,8 +23,8 @@ from deviceplugin.container.edits import (
     Hardware,
     Mount,
 )
-from deviceplugin.container.hook import prepared_edits
-from deviceplugin.container.hook_install import install_hook
+from deviceplugin.container.hami_core import prepared_edits
+from deviceplugin.container.hami_core_install import install_hami_core
 from deviceplugin.settings import UnenforcedShares
 from proto.devices import Device, DeviceShare, DeviceUUID
 from tests.hami_core.programs import Programs
@@ -66,7 +66,7 @@ class CoreNode:
         rows = (f"{each.uuid} {each.bus} {each.memory_mib} {each.multiprocessors}" for each in gpus)
         (folder / "list").write_text("".join(f"{row} {minor} Simulated\n" for minor, row in enumerate(rows)))
         shutil.copy(library or programs.library, folder / "source/libvgpu.so")
-        install_hook(folder / "source", self.root, machine=os.uname().machine)
+        install_hami_core(folder / "source", self.root, machine=os.uname().machine)
         self.inventory = {each.uuid: _device(number, each) for number, each in enumerate(gpus)}
         self._hardware = Hardware(pci_addresses={each.uuid: each.bus for each in gpus})
 
@@ -76,7 +76,7 @@ class CoreNode:
         pod: str = "1",
         allowed: UnenforcedShares = UnenforcedShares.REFUSE,
     ) -> "CoreContainer":
-        """A container of a pod of its own, as the daemon prepares it. Raises HookUnusable."""
+        """A container of a pod of its own, as the daemon prepares it. Raises CannotLimit."""
         facts = ContainerFacts(pod_uid=uuid(pod).removeprefix("GPU-"), name="main")
         made = CoreContainer(self, facts, shares, allowed)
         self._containers.append(made)

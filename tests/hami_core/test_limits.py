@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from deviceplugin.container.hook import HookUnusable
+from deviceplugin.container.hami_core import CannotLimit
 from deviceplugin.settings import UnenforcedShares
 from tests.hami_core.node import CONTEXT_MIB, OUT_OF_MEMORY, CoreNode, SimulatedGpu, holds, part, uuid, whole
 
@@ -79,7 +79,7 @@ def test_a_mig_instance_comes_without_the_library(core_node: MakeNode) -> None:
 
 def test_parts_of_several_gpus_are_refused(core_node: MakeNode) -> None:
     node = core_node(SMALL, LARGE)
-    with pytest.raises(HookUnusable, match="parts of several GPUs, here of 2"):
+    with pytest.raises(CannotLimit, match="parts of several GPUs, here of 2"):
         node.container(part(SMALL, 4_000), part(LARGE, 4_000))
 
 

@@ -12,7 +12,7 @@ import yaml
 from deviceplugin.plugin_sockets import identity
 from proto.devices import DeviceUUID
 from simulation import machines
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.machines.description import MachineDescription, gpu_uuid
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, write_machine_file, write_sysfs

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deviceplugin.allocation.slots import NOT_APPLIED
+from deviceplugin.slots.slot import NOT_APPLIED
 from proto.annotations import keys
 from tests.node.pods import Pods, container, pod
 from tests.node.real_node import NODE, RealNode

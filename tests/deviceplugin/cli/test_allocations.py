@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from deviceplugin.allocation.slots import SPEC_FILE
 from deviceplugin.cli import main
+from deviceplugin.slots.slot import SPEC_FILE
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.pod_devices import encode_pod_devices
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon

@@ -21,7 +21,7 @@ from proto.annotations.keys import NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER
 from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
-from simulation.hook import install_placeholder
+from simulation.hami_core import install_placeholder
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from deviceplugin.cli import main
-from deviceplugin.container.hook_install import install_hook
+from deviceplugin.container.hami_core_install import install_hami_core
 from deviceplugin.records.memory import MEMORY_FOLDER
 from proto.annotations.keys import DEVICE_CORDON, NODE_LOCK, NODE_LOCK_UID
 from proto.annotations.node_limits import NodeLimits
@@ -91,10 +91,10 @@ async def life() -> AsyncIterator[Life]:
         (host_tmp / "vgpulock").mkdir()
         (root / "lib").mkdir()
 
-    async with daemon("--feature-labels", runtime_version="containerd://2.4.2", before=before, hook=False) as node:
+    async with daemon("--feature-labels", runtime_version="containerd://2.4.2", before=before, hami_core=False) as node:
         root = node.kubelet.root
         (root / "lib/libvgpu.so").write_bytes(LIBRARY.read_bytes())
-        install_hook(root / "lib", root / "hook", machine=os.uname().machine)
+        install_hami_core(root / "lib", root / "hook", machine=os.uname().machine)
         (root / "lib/libvgpu.so").unlink()
         (root / "lib").rmdir()
         yield Life(node, root / "host", taken)

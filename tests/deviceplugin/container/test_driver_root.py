@@ -60,9 +60,9 @@ def nvidias_names() -> dict[str, str]:
     common = nvidias()["containerEdits"]
     places = {mount["containerPath"]: mount["hostPath"] for mount in common["mounts"]}
     links: dict[str, str] = {}
-    for hook in common["hooks"]:
-        if hook["args"][1] == "create-symlinks":
-            for target, _, link in (pair.partition("::") for pair in hook["args"][3::2]):
+    for hami_core in common["hooks"]:
+        if hami_core["args"][1] == "create-symlinks":
+            for target, _, link in (pair.partition("::") for pair in hami_core["args"][3::2]):
                 links[link] = str(Path(link).parent.joinpath(target)).replace("/gbm/..", "")
 
     def behind(place: str) -> str:

@@ -12,8 +12,8 @@ from deviceplugin.container.edits import (
     DeviceListStrategy,
     DeviceNode,
     DriverFeature,
+    HamiCore,
     Hardware,
-    Hook,
     Mount,
     cdi_names,
     container_edits,
@@ -25,7 +25,9 @@ from proto.kubernetes.objects import Container, EnvVar, Resources
 from tests.deviceplugin.gpus import INVENTORY, A, B, a100, share
 
 FACTS = ContainerFacts(pod_uid="0d4f", name="train")
-HOOK = Hook(root="/usr/local", library="/usr/local/vgpu/libvgpu.so.v2", preload="/usr/local/vgpu/ld.so.preload")
+HAMI_CORE = HamiCore(
+    root="/usr/local", library="/usr/local/vgpu/libvgpu.so.v2", preload="/usr/local/vgpu/ld.so.preload"
+)
 HOOK_MOUNTS = (
     Mount(container_path="/usr/local/vgpu/libvgpu.so", host_path="/usr/local/vgpu/libvgpu.so.v2", read_only=True),
     Mount(container_path="/usr/local/vgpu", host_path="/usr/local/vgpu/containers/0d4f_train", read_only=False),
@@ -72,12 +74,12 @@ MIG_NODES = tuple(DeviceNode(path=f"/dev/{name}") for name in ("nvidia0", "nvidi
 WITH_MIG = {**INVENTORY, MIG: a100(MIG, 0)}
 
 
-def edits(settings: AllocationSettings, hook: Hook | None = None) -> ContainerEdits:
-    return container_edits((share(A), share(B)), INVENTORY, FACTS, settings, hook, hardware=HARDWARE)
+def edits(settings: AllocationSettings, hami_core: HamiCore | None = None) -> ContainerEdits:
+    return container_edits((share(A), share(B)), INVENTORY, FACTS, settings, hami_core, hardware=HARDWARE)
 
 
-def env(settings: AllocationSettings, hook: Hook | None = None) -> Mapping[str, str]:
-    return container_edits((share(A),), INVENTORY, FACTS, settings, hook).env
+def env(settings: AllocationSettings, hami_core: HamiCore | None = None) -> Mapping[str, str]:
+    return container_edits((share(A),), INVENTORY, FACTS, settings, hami_core).env
 
 
 def null(name: str) -> Mount:
@@ -129,7 +131,7 @@ def test_driver_files_are_named_one_by_one_and_nvidias_runtime_leaves_the_contai
 @pytest.mark.parametrize("strategy", DeviceListStrategy)
 def test_every_strategy_mounts_and_preloads_the_library(strategy: DeviceListStrategy) -> None:
     settings = AllocationSettings(strategies=(strategy,))
-    bare, found = edits(settings), edits(settings, HOOK)
+    bare, found = edits(settings), edits(settings, HAMI_CORE)
     assert found == replace(bare, env={**bare.env, **OF_THE_LIBRARY}, mounts=HOOK_MOUNTS + bare.mounts)
 
 
@@ -192,8 +194,8 @@ def test_what_the_node_sets_for_the_library_reaches_it() -> None:
 
 
 def test_a_library_elsewhere_is_told_where_it_lies() -> None:
-    hook = Hook(root="/opt/x", library="/opt/x/vgpu/libvgpu.so", preload="/opt/x/vgpu/ld.so.preload")
-    assert env(AllocationSettings(), hook)["CUDA_REDIRECT"] == "/opt/x/vgpu/libvgpu.so"
+    hami_core = HamiCore(root="/opt/x", library="/opt/x/vgpu/libvgpu.so", preload="/opt/x/vgpu/ld.so.preload")
+    assert env(AllocationSettings(), hami_core)["CUDA_REDIRECT"] == "/opt/x/vgpu/libvgpu.so"
 
 
 @pytest.mark.parametrize(
@@ -205,14 +207,14 @@ def test_a_container_may_ask_for_stricter_limits_of_cores_and_not_for_looser_one
 ) -> None:
     facts = replace(FACTS, env=(EnvVar(name="GPU_CORE_UTILIZATION_POLICY", value=own),))
     settings = AllocationSettings(disable_core_limit=disabled)
-    found = container_edits((share(A),), INVENTORY, facts, settings, HOOK).env
+    found = container_edits((share(A),), INVENTORY, facts, settings, HAMI_CORE).env
     assert found["GPU_CORE_UTILIZATION_POLICY"] == given
 
 
 def test_processes_without_the_containers_environment_have_its_limits_from_a_file() -> None:
-    hook = replace(HOOK, root="/opt/x")
+    hami_core = replace(HAMI_CORE, root="/opt/x")
     settings = AllocationSettings(disable_core_limit=True, libcuda_log_level="3")
-    given = container_edits((share(A), share(B)), INVENTORY, replace(FACTS, priority=1), settings, hook).env
+    given = container_edits((share(A), share(B)), INVENTORY, replace(FACTS, priority=1), settings, hami_core).env
     assert dict(line.split("=", 1) for line in override_text(given).splitlines()) == {
         **LIMITS,
         "GPU_CORE_UTILIZATION_POLICY": "disable",
@@ -223,8 +225,8 @@ def test_processes_without_the_containers_environment_have_its_limits_from_a_fil
 
 
 def test_a_licensed_library_brings_licence_and_validator() -> None:
-    hook = replace(HOOK, license="/usr/local/vgpu/license")
-    assert container_edits((share(A),), INVENTORY, FACTS, AllocationSettings(), hook).mounts == (
+    hami_core = replace(HAMI_CORE, license="/usr/local/vgpu/license")
+    assert container_edits((share(A),), INVENTORY, FACTS, AllocationSettings(), hami_core).mounts == (
         *HOOK_MOUNTS,
         Mount(container_path="/tmp/license", host_path="/usr/local/vgpu/license", read_only=True),
         Mount(container_path="/usr/bin/vgpuvalidator", host_path="/usr/local/vgpu/vgpuvalidator", read_only=True),
@@ -233,7 +235,7 @@ def test_a_licensed_library_brings_licence_and_validator() -> None:
 
 @pytest.mark.parametrize("word", ["1", "t", "T", "TRUE", "true", "True"])
 def test_a_container_may_switch_the_library_off(word: str) -> None:
-    found = container_edits((share(A),), INVENTORY, switched(word), AllocationSettings(), HOOK)
+    found = container_edits((share(A),), INVENTORY, switched(word), AllocationSettings(), HAMI_CORE)
     assert found.mounts == HOOK_MOUNTS[:-2]
     assert "CUDA_DISABLE_CONTROL" not in found.env
 
@@ -244,7 +246,7 @@ def switched(word: str) -> ContainerFacts:
 
 @pytest.mark.parametrize("word", ["", "yes", "tRUE", "0", "false", " true", "$(ON)"])
 def test_anything_but_a_true_word_leaves_it_on(word: str) -> None:
-    found = container_edits((share(A),), INVENTORY, switched(word), AllocationSettings(), HOOK)
+    found = container_edits((share(A),), INVENTORY, switched(word), AllocationSettings(), HAMI_CORE)
     assert found.mounts == HOOK_MOUNTS
     assert found.env["CUDA_DISABLE_CONTROL"] == "false"
 
@@ -309,7 +311,7 @@ def test_a_mig_instance_comes_without_limits() -> None:
 
 
 def test_a_part_of_a_gpu_beside_a_mig_instance_is_still_limited() -> None:
-    found = container_edits((share(MIG), share(B)), WITH_MIG, FACTS, AllocationSettings(), HOOK)
+    found = container_edits((share(MIG), share(B)), WITH_MIG, FACTS, AllocationSettings(), HAMI_CORE)
     env = {**ONE_LIMIT, **OF_THE_LIBRARY, **NOTHING_ELSE, "NVIDIA_VISIBLE_DEVICES": f"{MIG},{B}"}
     assert found == ContainerEdits(env=env, mounts=HOOK_MOUNTS)
 

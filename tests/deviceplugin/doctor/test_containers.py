@@ -1,15 +1,15 @@
 import pytest
 
-from deviceplugin.allocation.mode import NodeAbilities
-from deviceplugin.container.edits import DeviceListStrategy, Hook, NoHook
+from deviceplugin.container.edits import DeviceListStrategy, HamiCore, NoHamiCore
 from deviceplugin.doctor.allocation import judge_allocation
 from deviceplugin.doctor.containers import (
     CdiFolderFacts,
     judge_cdi,
     judge_cdi_specs,
-    judge_hook,
+    judge_hami_core,
 )
 from deviceplugin.doctor.finding import Finding
+from deviceplugin.mode.rules import NodeAbilities
 from deviceplugin.runtimes import Runtime
 from deviceplugin.settings import HamiScheduler, RequestedAllocation, UnenforcedShares
 from proto.annotations.node_allocation import AllocationMode
@@ -17,7 +17,7 @@ from proto.annotations.node_allocation import AllocationMode
 ENVVAR, CDI_CRI = (DeviceListStrategy.ENVVAR,), (DeviceListStrategy.CDI_CRI,)
 FOLDER = "/usr/local/vgpu"
 LIBRARY = f"{FOLDER}/libvgpu.so"
-HOOK = Hook(root="/usr/local", library=LIBRARY, preload=f"{FOLDER}/ld.so.preload")
+HAMI_CORE = HamiCore(root="/usr/local", library=LIBRARY, preload=f"{FOLDER}/ld.so.preload")
 REFUSE, ALLOW = UnenforcedShares
 
 
@@ -28,23 +28,33 @@ def brief(finding: Finding) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("found", "unenforced", "state", "words"),
     [
-        (HOOK, REFUSE, "ok", f"{LIBRARY} is installed"),
-        (HOOK, ALLOW, "warning", f"{LIBRARY} is installed, but it may not hold containers to parts of several GPUs"),
-        (NoHook("it is not there"), REFUSE, "ok", "It is not there, so pods that ask for a part of a GPU are refused"),
-        (NoHook("it is half there", is_damaged=True), REFUSE, "problem", "install-hook"),
+        (HAMI_CORE, REFUSE, "ok", f"{LIBRARY} is installed"),
         (
-            NoHook("it is not there"),
+            HAMI_CORE,
+            ALLOW,
+            "warning",
+            f"{LIBRARY} is installed, but it may not hold containers to parts of several GPUs",
+        ),
+        (
+            NoHamiCore("it is not there"),
+            REFUSE,
+            "ok",
+            "It is not there, so pods that ask for a part of a GPU are refused",
+        ),
+        (NoHamiCore("it is half there", is_damaged=True), REFUSE, "problem", "install-hami-core"),
+        (
+            NoHamiCore("it is not there"),
             ALLOW,
             "warning",
             "no limit of memory or cores holds in containers, although up to 10",
         ),
-        (NoHook("it is half there", is_damaged=True), ALLOW, "warning", "set unenforced_shares to refuse"),
+        (NoHamiCore("it is half there", is_damaged=True), ALLOW, "warning", "set unenforced_shares to refuse"),
     ],
 )
 def test_without_hami_core_only_whole_gpus_are_given_out_and_anything_else_is_told(
-    found: Hook | NoHook, unenforced: UnenforcedShares, state: str, words: str
+    found: HamiCore | NoHamiCore, unenforced: UnenforcedShares, state: str, words: str
 ) -> None:
-    told = brief(judge_hook(found, unenforced, 10))
+    told = brief(judge_hami_core(found, unenforced, 10))
     assert told[0] == state
     assert words in told[1]
 

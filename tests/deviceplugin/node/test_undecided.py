@@ -26,9 +26,9 @@ from proto.kubernetes.objects import (
     PodStatus,
     Resources,
 )
-from tests.deviceplugin.allocation.slot_rig import GPU, as_recorded
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, bound_pod, share
+from tests.deviceplugin.slots.slot_rig import GPU, as_recorded
 from tests.polling import until
 
 DAY_BEFORE = ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": A})

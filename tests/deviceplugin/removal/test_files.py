@@ -11,7 +11,7 @@ def folders(root: Path) -> Folders:
     return Folders(
         slots=f"{root}/cdi",
         specs=f"{root}/run/cdi",
-        hook=f"{root}/vgpu",
+        hami_core=f"{root}/vgpu",
         locks=f"{root}/locks",
         plugins=f"{root}/plugins",
     )
@@ -32,13 +32,13 @@ def test_links_are_removed_and_never_followed(tmp_path: Path) -> None:
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").touch()
-    hook = tmp_path / "vgpu"
-    (hook / "containers/uid_main").mkdir(parents=True)
-    (hook / "containers/uid_main/escape").symlink_to(precious)
-    (hook / "locks").symlink_to(precious)
+    hami_core = tmp_path / "vgpu"
+    (hami_core / "containers/uid_main").mkdir(parents=True)
+    (hami_core / "containers/uid_main/escape").symlink_to(precious)
+    (hami_core / "locks").symlink_to(precious)
     gone = tmp_path / "gone"
-    assert remove([str(hook / "containers"), str(hook / "locks"), str(gone)], str(hook)) == {}
-    assert (hook.exists(), [path.name for path in precious.iterdir()]) == (False, ["file"])
+    assert remove([str(hami_core / "containers"), str(hami_core / "locks"), str(gone)], str(hami_core)) == {}
+    assert (hami_core.exists(), [path.name for path in precious.iterdir()]) == (False, ["file"])
 
 
 def test_a_folder_with_something_of_others_in_it_stays(tmp_path: Path) -> None:

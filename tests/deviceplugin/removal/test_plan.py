@@ -2,15 +2,15 @@ from collections.abc import Mapping
 
 import pytest
 
-from deviceplugin.allocation.slots import SPEC_FILE
 from deviceplugin.removal.plan import Folders, Found, Ours, annotations_of_ours, paths_of_ours, refusals, totals_of_ours
 from deviceplugin.settings import TotalNames
+from deviceplugin.slots.slot import SPEC_FILE
 from proto.annotations import keys
 from proto.annotations.node_lock import encode_lock_uid
 from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod
 from tests.builders import container, pod
 
-FOLDERS = Folders(slots="/cdi", specs="/cdi", hook="/h/vgpu", locks="/tmp/vgpulock", plugins="/k/device-plugins")
+FOLDERS = Folders(slots="/cdi", specs="/cdi", hami_core="/h/vgpu", locks="/tmp/vgpulock", plugins="/k/device-plugins")
 OURS = Ours(resource="nvidia.com/gpu")
 LIBRARY = "libvgpu.so.0123456789abcdef"
 LOCK = "2030-01-01T00:00:00Z,ml,train"

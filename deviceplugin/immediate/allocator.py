@@ -1,0 +1,231 @@
+"""Strategy `immediate`: answers kubelet's calls from the annotation of the pod that they are proven to be for."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from weakref import WeakValueDictionary
+
+from deviceplugin.allocation.answered import answers_to, why_unlimited
+from deviceplugin.allocation.capacity import Holds, exceeded, has_begun, held_by
+from deviceplugin.allocation.decision import pod_name
+from deviceplugin.allocator import CannotAllocate
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.by_pod import ByPod
+from deviceplugin.changes import Changes
+from deviceplugin.container.edits import (
+    AllocationSettings,
+    ContainerEdits,
+    ContainerFacts,
+    container_facts,
+)
+from deviceplugin.container.hami_core import CannotLimit, prepare, prepared_edits
+from deviceplugin.container.limits import must_be_limited
+from deviceplugin.container.own_variables import outdone
+from deviceplugin.gpus import Gpus
+from deviceplugin.immediate.proof import NodeView, Proven, Refused, prove
+from deviceplugin.immediate.served_pods import ServedPods
+from deviceplugin.own_threads import OwnThreads
+from deviceplugin.records.checkpoint import Holding, witness_reader
+from deviceplugin.replicas import preferred_replicas, split_replica
+from deviceplugin.settings import AgentSettings
+from program.tasks import Tasks
+from proto.devices import Device, DeviceUUID
+from proto.kubernetes.objects import Pod
+
+log = logging.getLogger(__name__)
+
+_FOLDERS_AT_ONCE = 8
+"""A disk that hangs keeps a thread for each."""
+
+
+class ImmediateAllocator:
+    """Answers for the GPUs that pods share."""
+
+    pre_start_required = True
+
+    def __init__(
+        self,
+        own: OwnNode,
+        gpus: Gpus,
+        served_pods: ServedPods,
+        changes: Changes,
+        *,
+        settings: AgentSettings,
+        allocation: AllocationSettings,
+        resource: str,
+        read_checkpoint: Callable[[], tuple[Holding, ...] | None],
+    ) -> None:
+        self._own = own
+        self._gpus = gpus
+        self._served_pods = served_pods
+        self._changes = changes
+        self._settings = settings
+        self._allocation = allocation
+        self._resource = resource
+        self._read_checkpoint = read_checkpoint
+        self._witness = witness_reader(read_checkpoint, resource)
+        self._holders = ByPod[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
+            lambda pod, inventory: (pod, held_by(pod, inventory, resource))
+        )
+        self._threads = OwnThreads("folders", _FOLDERS_AT_ONCE)
+        self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
+        self._starting = Tasks()
+
+    def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
+        """Yields the GPUs, now and after every change."""
+        return self._changes.of(lambda: self._gpus.inventory.devices)
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """Returns ids on the GPUs decided for the container of the call; empty if none can be proven in time."""
+        answer = await self._find(size, _deadline(self._settings.prefer_seconds))
+        if isinstance(answer, Refused):
+            return ()
+        return preferred_replicas([share.uuid for share in answer.shares], available, must_include, size)
+
+    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """Raises CannotAllocate, at the latest when the time for one Allocate is over."""
+        deadline = _deadline(self._settings.allocate_seconds)
+        answer = await self._find(len(ids), deadline)
+        if isinstance(answer, Refused):
+            if answer.pod is not None:
+                self._served_pods.refuse(answer.pod)
+            raise CannotAllocate(self._explain(answer.sentence))
+        self._served_pods.claim(answer)
+        edits = await self._edits(answer, deadline)
+        self._served_pods.serve(answer)
+        self._log_served(answer, ids)
+        return edits
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Prepares the start of a container again, because its Allocate may be long ago. Raises CannotAllocate."""
+        # A thread that hangs on a disk cannot be ended: it keeps the lock, so that it does not empty the folder of a
+        # container that was started meanwhile.
+        sentence = await asyncio.shield(self._starting.begin(self._start(ids)))
+        if sentence:
+            log.warning("PreStartContainer refused: %s", sentence)
+            raise CannotAllocate(sentence)
+
+    async def end(self) -> None:
+        """Ends its tasks; no container starts after this."""
+        await self._starting.end()
+
+    async def _start(self, ids: Sequence[str]) -> str:
+        async with self._locks.setdefault(frozenset(ids), asyncio.Lock()):
+            ready = partial(
+                self._ready,
+                *(ids, self._read_checkpoint() or (), self._own.pods),
+                self._gpus.with_own_memory(self._gpus.by_uuid()),
+            )
+            return await self._threads.call(ready)
+
+    def _ready(
+        self,
+        ids: Sequence[str],
+        holdings: Sequence[Holding],
+        pods: Mapping[str, Pod],
+        inventory: Mapping[DeviceUUID, Device],
+    ) -> str:
+        """Checks what Allocate answered for these ids, and makes the container's folders new. Returns why the container
+        must not start, or an empty text. Blocks.
+        """
+        settings, resource = self._settings, self._resource
+        sentence = why_unlimited(ids, holdings, pods, inventory, settings=settings, resource=resource)
+        if sentence:
+            return sentence
+        try:
+            # An init container may have had the same ids; it has ended.
+            for each in answers_to(ids, holdings, resource):
+                container = ContainerFacts(pod_uid=each.pod_uid, name=each.container_name)
+                prepare(settings.hook_path, container, each.env, each.mounts.values())
+        except CannotLimit as error:
+            return str(error)
+        return ""
+
+    async def _find(self, ids: int, deadline: float) -> Proven | Refused:
+        """Finds the container of the call. Until the deadline the watch may bring its pod; then it looks no more."""
+        while True:
+            change = self._changes.next()
+            answer = self._prove(ids)
+            if isinstance(answer, Proven) or not answer.may_change:
+                return answer
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await change.wait()
+            except TimeoutError:
+                return answer
+
+    def _prove(self, ids: int) -> Proven | Refused:
+        if not self._own.pods_known:
+            return Refused(f"the pods of node {self._own.name} are not known yet", may_change=True)
+        view = NodeView(
+            name=self._own.name,
+            resource=self._resource,
+            pods=tuple(self._own.pods.values()),
+            lock=self._own.lock(),
+            lock_uid=self._own.lock_uid(),
+            inventory=self._gpus.by_uuid(),
+            problems=self._gpus.inventory.problems,
+            remembered=self._served_pods.served,
+            recorded=self._witness(),
+        )
+        answer = self._fitting(view, ids)
+        if isinstance(answer, Proven):
+            return answer
+        kept = prove(replace(view, inventory=self._gpus.kept_by_uuid()), ids)
+        if isinstance(kept, Proven) and (kept.served or has_begun(kept.pod)):
+            return replace(kept, is_kept=True)
+        return answer
+
+    def _fitting(self, view: NodeView, ids: int) -> Proven | Refused:
+        """Finds the container, if its pod fits beside the others into what the node offers."""
+        answer = prove(view, ids)
+        if isinstance(answer, Refused):
+            return answer
+        served = {*self._served_pods.served, *(view.recorded or ())}
+        holders = self._holders.of(self._own.pods, view.inventory)
+        problem = exceeded(answer.pod, holders, view.inventory, self._resource, served)
+        return Refused(f"pod {pod_name(answer.pod)}: {problem}", may_change=True, pod=answer.pod) if problem else answer
+
+    async def _edits(self, proven: Proven, deadline: float) -> ContainerEdits:
+        container = proven.pod.all_containers[proven.container]
+        facts = container_facts(proven.pod.metadata.uid, container, self._allocation.priority_resource)
+        known = self._gpus.kept_by_uuid() if proven.is_kept else self._gpus.by_uuid()
+        hardware, settings = self._gpus.inventory.hardware, self._settings
+        prepared = partial(
+            prepared_edits,
+            *(proven.shares, known, facts, self._allocation, hardware),
+            root=settings.hook_path,
+            allowed=settings.unenforced_shares,
+        )
+        try:
+            # The folders are on the host's disks, which may hang; kubelet needs an answer.
+            async with asyncio.timeout_at(deadline):
+                edits = await self._threads.call(prepared)
+        except (CannotLimit, TimeoutError) as error:
+            problem = str(error) or f"the folders of HAMi-core were not made in {settings.allocate_seconds:g} s"
+            self._served_pods.refuse(proven.pod)
+            raise CannotAllocate(f"pod {pod_name(proven.pod)}: {problem}") from error
+        limited = must_be_limited(proven.shares, known, settings.unenforced_shares)
+        problem = outdone(container.name, container.env, edits.env, limited=limited)
+        if problem:
+            self._served_pods.refuse(proven.pod)
+            raise CannotAllocate(self._explain(f"pod {pod_name(proven.pod)}: {problem}"))
+        return edits
+
+    def _explain(self, sentence: str) -> str:
+        stale = f" ({self._own.problem})" if self._own.problem else ""
+        log.warning("Allocate refused: %s%s", sentence, stale)
+        return sentence + stale
+
+    def _log_served(self, proven: Proven, ids: Sequence[str]) -> None:
+        name, gpus = pod_name(proven.pod), sorted(share.uuid for share in proven.shares)
+        container = proven.pod.all_containers[proven.container].name
+        log.info("pod %s, container %s: served %s", name, container, ", ".join(gpus))
+        if sorted(split_replica(identifier)[0] for identifier in ids) != gpus:
+            log.warning("pod %s, container %s: kubelet chose other GPUs than decided", name, container)
+
+
+def _deadline(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds

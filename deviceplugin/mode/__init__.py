@@ -1,0 +1,1 @@
+"""The choice between slots and immediate."""

@@ -1,0 +1,104 @@
+"""Tries what slots need on this node, and chooses the mode (edge)."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.changes import Changes
+from deviceplugin.cri import ask_enable_cdi
+from deviceplugin.mode.rules import NodeAbilities, SlotsUnsupported, choose
+from deviceplugin.own_threads import OwnThreads
+from deviceplugin.records.memory import Memory
+from deviceplugin.records.pod_resources import PodResources
+from deviceplugin.settings import AgentSettings
+from deviceplugin.slots.files import SlotFiles
+from proto.annotations.keys import NODE_ALLOCATION
+from proto.annotations.node_allocation import AllocationMode, decode_mode
+
+_ATTEMPTS = 5
+_PAUSE_SECONDS = 1.0
+"""Seconds between attempts: a kubelet that is just starting must not decide the mode for the life of this process."""
+
+
+class ModeOutdated(SlotsUnsupported):
+    """The Node's facts now call for another mode than the remembered ones; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The mode, and the reason for it as a sentence. `memory` is the basis of the choice; None if the Node is."""
+
+    mode: AllocationMode
+    sentence: str
+    memory: Memory | None = None
+
+
+async def choose_allocation(
+    own: OwnNode,
+    changes: Changes,
+    settings: AgentSettings,
+    files: SlotFiles,
+    pod_resources: PodResources,
+    *,
+    recall: Callable[[], Memory | None] = lambda: None,
+    pause_seconds: float = _PAUSE_SECONDS,
+) -> Chosen:
+    """Chooses once the Node is known, or, while the API server is unreachable, once `recall` has an answer. Raises
+    SlotsUnsupported.
+    """
+    told, memory = await _told(own, changes, recall)
+    abilities = replace(told, enable_cdi=await ask_enable_cdi(settings.cri_socket))
+    mode, sentence = choose(settings.allocation, abilities, settings.hami_scheduler)
+    if mode is AllocationMode.IMMEDIATE:
+        return Chosen(mode, sentence, memory)
+    tried = replace(
+        abilities,
+        cdi_problem=await OwnThreads("cdi folder").call(files.problem),
+        pod_resources_problem=await _pod_resources_problem(pod_resources, pause_seconds),
+    )
+    return Chosen(*choose(settings.allocation, tried, settings.hami_scheduler), memory)
+
+
+async def confirm(own: OwnNode, changes: Changes, settings: AgentSettings, chosen: Chosen, memory: Memory) -> None:
+    """Returns once the Node confirms what was remembered. Raises ModeOutdated and SlotsUnsupported."""
+    told, _ = await _told(own, changes, lambda: None)
+    if (told.kubelet_version, told.runtime_version) == (memory.kubelet, memory.runtime):
+        return
+    by_slots = chosen.mode is AllocationMode.SLOTS
+    abilities = replace(told, by_slots=by_slots, enable_cdi=await ask_enable_cdi(settings.cri_socket))
+    now, sentence = choose(settings.allocation, abilities, settings.hami_scheduler)
+    if now is not chosen.mode:
+        raise ModeOutdated(f"The Node has other versions than were remembered. {sentence} A restart applies it.")
+
+
+async def _told(
+    own: OwnNode, changes: Changes, recall: Callable[[], Memory | None]
+) -> tuple[NodeAbilities, Memory | None]:
+    following = changes.next()
+    while own.node is None:
+        # If the API server has no such Node, the memory was not wrong: the Node is gone.
+        memory = recall() if own.problem else None
+        if memory is not None:
+            by_slots = memory.mode is AllocationMode.SLOTS
+            return NodeAbilities(
+                kubelet_version=memory.kubelet, runtime_version=memory.runtime, by_slots=by_slots
+            ), memory
+        await following.wait()
+        following = changes.next()
+    told = own.node.status.node_info
+    return NodeAbilities(
+        kubelet_version=told.kubelet_version,
+        runtime_version=told.container_runtime_version,
+        by_slots=decode_mode(own.node.metadata.annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
+    ), None
+
+
+async def _pod_resources_problem(pod_resources: PodResources, pause_seconds: float) -> str:
+    problem = ""
+    for attempt in range(_ATTEMPTS):
+        await asyncio.sleep(pause_seconds if attempt else 0)
+        problem = await pod_resources.problem()
+        if not problem:
+            return ""
+    return f"kubelet's pod-resources cannot be asked ({problem})"

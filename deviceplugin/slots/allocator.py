@@ -1,0 +1,310 @@
+"""Strategy `slots`: Allocate answers with a name; PreStartContainer proves the container and writes the name's spec.
+
+It writes nothing on pods or nodes and need not remember anything: kubelet knows it all, and calls PreStartContainer
+before every start and restart of a container. The spec is needed from then until the container is created.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+from deviceplugin.allocation.answered import why_unlimited
+from deviceplugin.allocation.capacity import Holds, exceeded, held_by
+from deviceplugin.allocation.decision import pod_name
+from deviceplugin.allocator import CannotAllocate
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.by_pod import ByPod
+from deviceplugin.changes import Changes
+from deviceplugin.container.cdi_files import CannotWriteSpec
+from deviceplugin.container.edits import (
+    AllocationSettings,
+    ContainerEdits,
+    ContainerFacts,
+    DeviceListStrategy,
+    container_facts,
+)
+from deviceplugin.container.hami_core import CannotLimit, prepared_edits, ran_without
+from deviceplugin.container.limits import must_be_limited
+from deviceplugin.container.own_variables import unreplaced
+from deviceplugin.gpus import Gpus
+from deviceplugin.records.checkpoint import Holding, witness_reader
+from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
+from deviceplugin.replicas import preferred_replicas
+from deviceplugin.settings import AgentSettings
+from deviceplugin.slots.files import SlotFiles, Spec
+from deviceplugin.slots.promises import Promises
+from deviceplugin.slots.proof import Evidence, Proven, ProvenSlot, Unproven, prove_slot
+from deviceplugin.slots.slot import Start, applied, container_id, named, refused
+from deviceplugin.slots.specs import SlotSpecs
+from deviceplugin.slots.turn import shares_in_turn
+from program.tasks import Tasks
+from proto.devices import Device, DeviceUUID
+from proto.kubernetes.errors import ApiError, ApiUnreachable
+from proto.kubernetes.objects import Pod
+
+log = logging.getLogger(__name__)
+
+_LAST_LOOK_SECONDS = 3.0
+"""Seconds that one request to pod-resources may still take after the deadline."""
+_FOLDERS_AT_ONCE = 3
+"""Threads of the pool that all share, of which there are five at least: a disk that hangs keeps them."""
+_FIRST_LOOK_SECONDS = 0.05
+_SLOWEST_LOOK_SECONDS = 1.0
+_NAME_BYTES = 16
+
+
+class SlotAllocator:
+    """Answers for the GPUs that pods share. `monotonic` is the clock for removing specs; `draw` makes slot names."""
+
+    pre_start_required = True
+
+    def __init__(
+        self,
+        own: OwnNode,
+        gpus: Gpus,
+        changes: Changes,
+        files: SlotFiles,
+        pod_resources: PodResources,
+        *,
+        settings: AgentSettings,
+        allocation: AllocationSettings,
+        resource: str,
+        read_checkpoint: Callable[[], tuple[Holding, ...] | None],
+        monotonic: Callable[[], float] = time.monotonic,
+        draw: Callable[[], str] = lambda: secrets.token_hex(_NAME_BYTES),
+        pause_seconds: float | None = None,
+    ) -> None:
+        self._own = own
+        self._gpus = gpus
+        self._changes = changes
+        self._files = files
+        self._pod_resources = pod_resources
+        self._settings = settings
+        # The device files too: a systemd or CPU manager that writes the cgroup again knows only those of the spec.
+        self._allocation = replace(allocation, pass_device_specs=True)
+        self._resource = resource
+        self._read_checkpoint = read_checkpoint
+        self._witness = witness_reader(read_checkpoint, resource)
+        self._holders = ByPod[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
+            lambda pod, inventory: (pod, held_by(pod, inventory, resource))
+        )
+        self._monotonic = monotonic
+        self._draw = draw
+        pause = {} if pause_seconds is None else {"pause_seconds": pause_seconds}
+        self.specs = SlotSpecs(files, lambda: own.pods, monotonic=monotonic, **pause)
+        self._folders = asyncio.Semaphore(_FOLDERS_AT_ONCE)
+        self._promises = Promises()
+        self._answered: dict[frozenset[str], str] = {}
+        """The last answer for these ids, unless a later answer has one of them."""
+        self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
+        self._starting = Tasks()
+
+    def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
+        """Yields the GPUs, now and after every change."""
+        return self._changes.of(lambda: self._gpus.inventory.devices)
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """Returns ids on the GPUs decided for the container whose turn it is; empty if none is found in time.
+
+        It is a hint for kubelet's records: whatever ids kubelet takes, the container gets the GPUs decided for it.
+        """
+        deadline = asyncio.get_running_loop().time() + self._settings.prefer_seconds
+        while True:
+            change = self._changes.next()
+            pods = tuple(self._own.pods.values())
+            shares = shares_in_turn(pods, self._witness() or {}, size, self._resource)
+            if shares is not None:
+                return preferred_replicas([share.uuid for share in shares], available, must_include, size)
+            try:
+                # Kubelet may see the pod first.
+                async with asyncio.timeout_at(deadline):
+                    await change.wait()
+            except TimeoutError:
+                return ()
+
+    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """Returns the name of a new slot, without waiting."""
+        held, slot = frozenset(ids), self._draw()
+        self._answered = {each: name for each, name in self._answered.items() if not each & held} | {held: slot}
+        return named(slot)
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Writes the slot's spec for the container that holds these ids. Raises CannotAllocate."""
+        deadline = asyncio.get_running_loop().time() + self._settings.pre_start_seconds
+        starting = self._starting.begin(self._start(frozenset(ids), deadline))
+        try:
+            # A thread that hangs on a disk cannot be ended: it keeps the lock, so that it does not empty the folder of
+            # a container that was started meanwhile.
+            async with asyncio.timeout_at(deadline + _LAST_LOOK_SECONDS):
+                refusal = await asyncio.shield(starting)
+        except TimeoutError:
+            refusal = f"the files for {', '.join(sorted(ids))} were not written in time: a disk of this node hangs"
+        if refusal:
+            log.warning("PreStartContainer refused: %s", refusal)
+            raise CannotAllocate(refusal)
+
+    async def run(self) -> None:
+        """Removes specs that are no longer needed, and notes which pods have begun, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.specs.run())
+            group.create_task(self._note())
+
+    async def _note(self) -> None:
+        while True:
+            change = self._changes.next()
+            self._promises.note(self._own.pods)
+            await change.wait()
+
+    async def end(self) -> None:
+        """Ends its tasks; no container starts after this."""
+        await self._starting.end()
+        await self.specs.end()
+
+    async def _start(self, ids: frozenset[str], deadline: float) -> str:
+        """Writes the spec; returns why that failed, or an empty text."""
+        async with self._locks.setdefault(ids, asyncio.Lock()):
+            answer = await self._find(ids, deadline)
+            if isinstance(answer, Unproven):
+                return answer.sentence + (f" ({self._own.problem})" if self._own.problem else "")
+            # The promise begins before anything is awaited, because the next call counts it.
+            self._promises.begin(answer.pod)
+            try:
+                async with self._folders:
+                    specs = await asyncio.to_thread(self._prepared, ids, answer)
+                await self.specs.put(specs, self._starts(answer))
+            except (CannotLimit, CannotWriteSpec) as error:
+                return f"pod {pod_name(answer.pod)}: {error}"
+        for slot in answer.slots:
+            names = " and ".join(answer.pod.all_containers[position].name for position in slot.containers)
+            gpus = ", ".join(sorted(share.uuid for share in slot.shares))
+            if slot.problem:
+                log.warning("%s; it cannot start again", slot.problem)
+            else:
+                log.info("pod %s, container %s: served %s", pod_name(answer.pod), names, gpus)
+        return ""
+
+    async def _find(self, ids: frozenset[str], deadline: float) -> Proven | Unproven:
+        """Finds the container that holds the ids; until the deadline, kubelet and the API server may still provide
+        proof.
+        """
+        pause, read, direct = _FIRST_LOOK_SECONDS, False, None
+        while True:
+            change = self._changes.next()
+            answer = await self._prove(ids, direct)
+            if isinstance(answer, Proven) or not answer.may_change:
+                return answer
+            if answer.unknown and not read:
+                read, direct = True, await self._read(answer.unknown, deadline)
+                continue
+            now = asyncio.get_running_loop().time()
+            if now >= deadline:
+                return answer
+            try:
+                async with asyncio.timeout_at(min(deadline, now + pause)):
+                    await change.wait()
+            except TimeoutError:
+                pause = min(2 * pause, _SLOWEST_LOOK_SECONDS)
+
+    async def _prove(self, ids: frozenset[str], direct: Pod | None = None) -> Proven | Unproven:
+        """Looks for a proof. `direct` is a pod that was read because the watch was not enough."""
+        listed: tuple[ListedContainer, ...] | None = None
+        problem = ""
+        try:
+            listed = await self._pod_resources.listed()
+        except PodResourcesUnavailable as error:
+            problem = str(error)
+        pods = self._own.pods if direct is None else {direct.metadata.uid: direct, **self._own.pods}
+        evidence = Evidence(
+            node=self._own.name,
+            resource=self._resource,
+            pods=tuple(pods.values()),
+            read=direct,
+            inventory=self._gpus.by_uuid(),
+            problems=self._gpus.inventory.problems,
+            listed=listed,
+            recorded=self._read_checkpoint(),
+            problem=problem,
+            answered=self._answered.get(ids, ""),
+        )
+        self._promises.note(self._own.pods)
+        answer, offered, given = prove_slot(ids, evidence), evidence.inventory, self._gpus.kept_by_uuid()
+        problem = self._exceeded(answer.pod, offered) if isinstance(answer, Proven) else ""
+        fits = isinstance(answer, Proven) and not problem and not any(slot.problem for slot in answer.slots)
+        if fits or (isinstance(answer, Unproven) and given == offered):
+            return answer
+        kept = prove_slot(ids, replace(evidence, inventory=given))
+        if isinstance(kept, Proven) and self._promises.is_kept(kept.pod):
+            return replace(kept, is_kept=True)
+        return Unproven(problem, may_change=True) if problem else answer
+
+    def _exceeded(self, pod: Pod, offered: Mapping[DeviceUUID, Device]) -> str:
+        """Returns why the pod does not fit beside the others into what the node offers; empty if it does."""
+        holders = self._holders.of(self._own.pods, offered)
+        problem = exceeded(pod, holders, offered, self._resource, self._promises)
+        return f"pod {pod_name(pod)}: {problem}" if problem else ""
+
+    async def _read(self, name: str, deadline: float) -> Pod | None:
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._own.read_pod(*name.split("/"))
+        except (ApiError, ApiUnreachable, TimeoutError) as error:
+            log.warning("pod %s could not be read: %s", name, error or "no answer in time")
+            return None
+
+    def _starts(self, proven: Proven) -> Mapping[str, Start]:
+        """Returns starts by slot. A slot that containers of an earlier release share counts for the last of them."""
+        uid, now = proven.pod.metadata.uid, self._monotonic()
+        last = {slot.name: proven.pod.all_containers[slot.containers[-1]].name for slot in proven.slots}
+        known = self._own.pods.get(uid, proven.pod)
+        return {
+            slot: Start(pod_uid=uid, container=name, known_id=container_id(known, name), since=now)
+            for slot, name in last.items()
+        }
+
+    def _prepared(self, ids: frozenset[str], proven: Proven) -> Mapping[str, Spec]:
+        """Makes the specs of the slots. None of their containers runs, so their folders are emptied. Blocks. Raises
+        CannotLimit or CannotWriteSpec.
+        """
+        known = self._gpus.kept_by_uuid() if proven.is_kept else self._gpus.by_uuid()
+        others = why_unlimited(
+            *(tuple(ids), self._read_checkpoint() or (), {proven.pod.metadata.uid: proven.pod}),
+            self._gpus.with_own_memory(known),
+            settings=self._settings,
+            resource=self._resource,
+        )
+        if others:
+            raise CannotLimit(others)
+        return {slot.name: self._prepared_one(proven.pod, slot, known) for slot in proven.slots}
+
+    def _prepared_one(self, pod: Pod, slot: ProvenSlot, known: Mapping[DeviceUUID, Device]) -> Spec:
+        facts = slot_facts(pod, slot.containers, self._allocation.priority_resource)
+        hardware = self._gpus.inventory.hardware
+        if slot.problem:
+            by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
+            return self._files.spec(slot.name, refused(slot.problem, hardware.driver_mounts if by_files else ()))
+        allowed, root = self._settings.unenforced_shares, self._settings.hook_path
+        if ran_without(root, facts):
+            known = self._gpus.with_own_memory(known)
+        edits = applied(
+            prepared_edits(*(slot.shares, known, facts, self._allocation, hardware), root=root, allowed=allowed)
+        )
+        limited = must_be_limited(slot.shares, known, allowed)
+        if problem := unreplaced(facts.name, facts.env, edits.env, limited=limited):
+            raise CannotLimit(problem)
+        return self._files.spec(slot.name, edits)
+
+
+def slot_facts(pod: Pod, positions: Sequence[int], priority_resource: str) -> ContainerFacts:
+    """Returns the edits for a slot's container. An earlier release may have given several containers one slot. Then the
+    last one counts: the others are ordinary init containers, which have ended when it starts, and all use its folder in
+    turn. A variable counts as set only if all of them set it.
+    """
+    containers = [pod.all_containers[position] for position in positions]
+    each = [container_facts(pod.metadata.uid, container, priority_resource) for container in containers]
+    common = tuple(variable for variable in each[-1].env if all(variable in facts.env for facts in each))
+    return replace(each[-1], env=common, has_run=bool(container_id(pod, each[-1].name)))

@@ -1,0 +1,60 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from deviceplugin.container.edits import ContainerEdits
+from deviceplugin.container.slot_names import qualified, slot_in
+from deviceplugin.slots.slot import Start, larger, named, over
+from proto.kubernetes.objects import ContainerStatus
+from tests.deviceplugin.gpus import A, B, bound_pod, share
+
+NAMES = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
+
+
+@given(NAMES)
+def test_an_answer_of_allocate_shows_no_gpu_and_names_a_valid_cdi_device(slot: str) -> None:
+    assert named(slot) == ContainerEdits(
+        env={"NVIDIA_VISIBLE_DEVICES": "topogpu-slot-not-applied"}, cdi_devices=(f"topogpu.io/slot={slot}",)
+    )
+    assert re.fullmatch("[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?", slot)
+
+
+@given(NAMES)
+def test_the_slot_is_found_among_the_devices_of_an_answer(slot: str) -> None:
+    assert slot_in(["nvidia.com/gpu=all", qualified(slot)]) == slot
+    assert slot_in(["nvidia.com/gpu=all"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("now", "known_id", "is_over"),
+    [
+        (101.9, "", False),
+        (102.0, "", True),
+        (102.0, "containerd://1", False),
+        (249.9, "containerd://1", False),
+        (250.0, "containerd://1", True),
+    ],
+)
+def test_a_slot_is_over_when_its_container_was_created_or_kubelet_would_ask_again(
+    now: float, known_id: str, *, is_over: bool
+) -> None:
+    pod = bound_pod("p", ((share(A),),))
+    pod.status.container_statuses = [ContainerStatus(name="c0", container_id="containerd://1")]
+    starts = {"s": Start(pod_uid="uid-p", container="c0", known_id=known_id, since=100.0)}
+    assert over(starts, {"uid-p": pod}, now) == (frozenset({"s"}) if is_over else frozenset())
+
+
+def test_a_slot_of_a_pod_that_is_not_known_waits_for_its_time() -> None:
+    starts = {"s": Start(pod_uid="uid-p", container="c0", known_id="", since=100.0)}
+    assert [over(starts, {}, now) for now in (249.0, 250.0)] == [frozenset(), frozenset({"s"})]
+
+
+def test_containers_that_share_a_slot_have_the_larger_limits_gpu_by_gpu() -> None:
+    init, app = (share(A, 1000, 50), share(B, 4000, 10)), (share(B, 3000, 20), share(A, 2000, 20))
+    assert larger([init, app]) == (share(A, 2000, 50), share(B, 4000, 20))
+
+
+def test_no_limit_is_the_largest() -> None:
+    assert larger([(share(A, 0, 50),), (share(A, 2000, 0),)]) == (share(A, 0, 0),)
