@@ -1,1 +1,1 @@
-"""What both ways to answer Allocate share: the decision, and whether it can be given out."""
+"""The decision for a container, and whether it can be given out: shared by both ways to answer Allocate."""
