@@ -1,4 +1,4 @@
-"""The Kustomize base and what its components add, rendered from the chart.
+"""The Kustomize base and what its components add, rendered from the chart, and the chart's README.
 
 `python -m daemonset.render` writes them; with `--check` it only lists those that are out of date.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from daemonset import helm
+from daemonset import chart_readme, helm
 
 HERE = Path(__file__).parent
 CHART = HERE / "chart" / "topogpu"
@@ -60,9 +60,8 @@ def render(variant: str = "", *arguments: str) -> list[Manifest]:
     """Returns every object of the base, or of a variant. Raises CannotRender, NoHelm."""
     values = ["--values", str(CHART / "ci" / f"{variant}-values.yaml")] if variant else []
     release = OTHER_RELEASES.get(variant, KUBERNETES)
-    return template(
-        "--namespace", NAMESPACE, "--kube-version", release, "--set", "namespace.create=true", *values, *arguments
-    )
+    namespace = ("--namespace", NAMESPACE, "--set", "namespace.create=true")
+    return template("--skip-tests", *namespace, "--kube-version", release, *values, *arguments)
 
 
 def template(*arguments: str) -> list[Manifest]:
@@ -83,7 +82,7 @@ def split(text: str) -> list[Manifest]:
 
 
 def files() -> dict[Path, str]:
-    """Returns the files to commit: the base, one file for each component, and what each variant adds."""
+    """Returns the files to commit: the chart's README, the base by component, and what each variant adds."""
     base = render()
     there = {manifest.identity for manifest in base}
     written = {
@@ -93,6 +92,7 @@ def files() -> dict[Path, str]:
         added = [manifest for manifest in render(variant) if manifest.identity not in there]
         if added:
             written[HERE / "components" / variant / "added.yaml"] = _HEADER + "---\n".join(each.text for each in added)
+    written[chart_readme.README] = chart_readme.text()
     return written
 
 

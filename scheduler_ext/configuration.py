@@ -121,7 +121,6 @@ class Configuration:
         OPTIONAL_ADDRESS,
         "The address of the status page, such as 127.0.0.1:9396. On an address that other hosts reach, it is served "
         "with the webhook's certificate, to users with the right to get /topogpu/status. Empty: there is no page.",
-        chart="scheduler.settings.{flag}",
     )
     kubeconfig: str = _connection(
         "",

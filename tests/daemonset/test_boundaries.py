@@ -93,12 +93,9 @@ def test_only_webhook_metrics_and_probes_are_on_the_network() -> None:
 
 
 @pytest.mark.usefixtures("chart")
-@pytest.mark.parametrize(
-    ("address", "port"),
-    [("127.0.0.1:9396", None), ("localhost:9396", None), ("[::1]:9396", None), (":9397", 9397), ("0.0.0.0:9397", 9397)],
-)
-def test_a_status_page_for_other_hosts_brings_its_rights_and_its_port(address: str, port: int | None) -> None:
-    manifests = render.render("", "--set-string", f"scheduler.settings.status-bind-address={address}")
+@pytest.mark.parametrize(("service", "port"), [("false", None), ("true", 9396)])
+def test_a_status_page_for_other_hosts_brings_its_rights_and_its_port(service: str, port: int | None) -> None:
+    manifests = render.render("", "--set", f"statusPage.enabled=true,statusPage.service.enabled={service}")
     policy, role = one(manifests, "NetworkPolicy", SCHEDULER), one(manifests, "ClusterRole", SCHEDULER)
     ports = [each["port"] for rule in policy["spec"]["ingress"] for each in rule["ports"]]
     reviews = {"tokenreviews", "subjectaccessreviews"}

@@ -12,9 +12,12 @@ from daemonset import render
 from daemonset.render import CannotRender
 
 SCHEMA = json.loads((render.CHART / "values.schema.json").read_text("utf-8"))
-NOT_OURS = {"global"}
-"""Helm gives a chart these values of the charts around it."""
-FREE = {"trustedUsers", "trustedGroups", "annotations"}
+NOT_OURS = {"global", "extraObjects"}
+"""Values of the charts around this one, and objects of any kind."""
+FREE = {
+    *("trustedUsers", "trustedGroups", "viewers", "extraEnv"),
+    *("annotations", "commonAnnotations", "podAnnotations", "serviceAccountAnnotations"),
+}
 """Lists and maps of any text."""
 WRONG = "no such value"
 ENTRY = "entry"

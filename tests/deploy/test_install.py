@@ -81,6 +81,10 @@ def test_what_the_documents_ask_of_a_running_installation_is_answered(installed:
         assert re.search(BUILT, metrics), f"{name} does not say what it was built from"
 
 
+def test_helm_test_starts_a_pod_with_one_gpu(installed: Cluster) -> None:
+    assert "Phase:          Succeeded" in installed.helm("test topogpu --namespace topogpu-system --timeout 120s")
+
+
 def test_every_kubectl_exec_of_the_documents_answers(installed: Cluster) -> None:
     installed.kubectl("create namespace ml")
     installed.kubectl("apply -n ml -f -", yaml.safe_dump(tenants.pod("train-0", gpus=1)))

@@ -70,7 +70,8 @@ def test_every_metric_asked_for_is_served_and_has_the_labels(title: str, express
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
 def test_every_alert_is_explained_and_speaks_of_labels_that_its_metrics_have(rule: dict[str, Any]) -> None:
-    path, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    address, _, anchor = rule["annotations"]["runbook_url"].partition("#")
+    path = address.partition("/blob/main/")[2]
     headings = re.findall(r"^## (.+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
     assert (rule["alert"] in headings, anchor) == (True, rule["alert"].lower())
     told = " ".join(rule["annotations"].values())

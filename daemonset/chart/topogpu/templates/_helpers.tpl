@@ -1,19 +1,36 @@
-{{/* Labels of every object: include "topogpu.labels" (dict "context" . "component" "scheduler") */}}
-{{- define "topogpu.labels" -}}
-{{ include "topogpu.selectorLabels" . }}
-app.kubernetes.io/version: {{ .context.Chart.AppVersion | quote }}
+{{/* What the names of all objects begin with. */}}
+{{- define "topogpu.fullname" -}}
+{{ .Values.fullnameOverride | default "topogpu" }}
+{{- end }}
+
+{{/* Labels and annotations of every object, with `labels` and `annotations` of its own:
+include "topogpu.metadata" (dict "context" . "component" "scheduler") */}}
+{{- define "topogpu.metadata" -}}
+labels:
+  {{- include "topogpu.selectorLabels" . | nindent 2 }}
+  app.kubernetes.io/version: {{ .context.Chart.AppVersion | quote }}
+  {{- with merge dict (.labels | default dict) .context.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- with merge dict (.annotations | default dict) .context.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- end }}
 
 {{/* Labels that tell a component's pods from others; they never change. Takes the same dict. */}}
 {{- define "topogpu.selectorLabels" -}}
-app.kubernetes.io/name: topogpu
+app.kubernetes.io/name: {{ .context.Values.nameOverride | default "topogpu" }}
 app.kubernetes.io/component: {{ .component }}
 {{- end }}
 
-{{/* Labels of our own pods; our own webhook never holds them up. */}}
+{{/* Labels of our own pods, with `more` of the values; our own webhook never holds them up. */}}
 {{- define "topogpu.podLabels" -}}
 {{ include "topogpu.selectorLabels" . }}
 hami.io/webhook: ignore
+{{- with merge dict (.more | default dict) .context.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
 {{- end }}
 
 {{/* Image reference: include "topogpu.image" (dict "image" .Values.image "tag" .Chart.AppVersion) */}}
@@ -61,7 +78,7 @@ capabilities: {drop: [ALL]}
 {{/* What our webhooks have in common. */}}
 {{- define "topogpu.webhook" }}
     clientConfig:
-      service: {namespace: {{ .namespace }}, name: topogpu-webhook, path: /webhook}
+      service: {namespace: {{ .Release.Namespace }}, name: {{ include "topogpu.fullname" . }}-webhook, path: /webhook}
     rules:
       - {apiGroups: [""], apiVersions: [v1], operations: [CREATE], resources: [pods], scope: Namespaced}
     matchPolicy: Equivalent
@@ -70,10 +87,12 @@ capabilities: {drop: [ALL]}
     admissionReviewVersions: [v1, v1beta1]
 {{- end }}
 
-{{/* The port of the status page where other hosts reach it; empty where it is off or on loopback. */}}
-{{- define "topogpu.statusPort" -}}
-{{- $address := get .Values.scheduler.settings "status-bind-address" | default "" }}
-{{- if and $address (not (regexMatch "^(localhost|127\\.[0-9.]+|\\[::1\\]):" $address)) }}
-{{- regexFind "[0-9]+$" $address }}
+{{/* The status page's address in the pod; empty where it is off. */}}
+{{- define "topogpu.statusAddress" -}}
+{{- if .Values.statusPage.enabled }}{{ ternary ":9396" "127.0.0.1:9396" .Values.statusPage.service.enabled }}{{ end }}
 {{- end }}
+
+{{/* Whether other hosts reach the status page. */}}
+{{- define "topogpu.statusOpen" -}}
+{{- if and .Values.statusPage.enabled .Values.statusPage.service.enabled }}true{{ end }}
 {{- end }}

@@ -1,10 +1,10 @@
 {{/* The user names of the two service accounts. */}}
 {{- define "topogpu.devicePluginUser" -}}
-system:serviceaccount:{{ .Release.Namespace }}:topogpu-device-plugin
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "topogpu.fullname" . }}-device-plugin
 {{- end }}
 
 {{- define "topogpu.schedulerUser" -}}
-system:serviceaccount:{{ .Release.Namespace }}:topogpu-scheduler
+system:serviceaccount:{{ .Release.Namespace }}:{{ include "topogpu.fullname" . }}-scheduler
 {{- end }}
 
 {{/* Whether the API server knows ValidatingAdmissionPolicies in v1. */}}
@@ -90,14 +90,14 @@ k.matches('^nvidia[.]com/(cuda[.](driver|runtime)(-version)?[.](full|major|minor
 {{ append (.Values.policies.bypass.exemptNamespaces | default list) .Release.Namespace | uniq | toJson }}
 {{- end }}
 
-{{/* The binding that puts a policy into force: include "topogpu.policyBinding" (dict "context" . "name" "topogpu-...") */}}
+{{/* The binding that puts a policy into force: include "topogpu.policyBinding" (dict "context" . "name" "scheduler-nodes") */}}
 {{- define "topogpu.policyBinding" -}}
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata:
-  name: {{ .name }}
-  labels: {{- include "topogpu.labels" (dict "context" .context "component" "policies") | nindent 4 }}
+  name: {{ include "topogpu.fullname" .context }}-{{ .name }}
+  {{- include "topogpu.metadata" (dict "context" .context "component" "policies") | nindent 2 }}
 spec:
-  policyName: {{ .name }}
+  policyName: {{ include "topogpu.fullname" .context }}-{{ .name }}
   validationActions: {{ .actions | default .context.Values.policies.validationActions | toJson }}
 {{- end }}
