@@ -66,12 +66,12 @@ def _requests(policy: str) -> RequestSettings:
 
 def loaded(nodes: int, pods: int, asked: RequestSettings) -> Cluster:
     cluster = Cluster(asked)
-    cluster.apply(Listed(Node, [msgspec.convert(node_json(number), Node) for number in range(nodes)]), 0.0)
+    cluster.step(Listed(Node, [msgspec.convert(node_json(number), Node) for number in range(nodes)]), 0.0)
     for node in range(nodes):
         for number in range(pods):
             pod = msgspec.convert(pod_json(node, number), Pod)
             trim_pod(pod, labelled=True)
-            cluster.apply(Applied(pod), 0.0)
+            cluster.step(Applied(pod), 0.0)
     return cluster
 
 

@@ -99,7 +99,7 @@ class _Asking:
         self._cluster = loaded(nodes, pods, SETTINGS)
         hard = {f"limits.{keys.RESOURCE_MEMORY}": str(10 * GPU_MIB), f"limits.{keys.RESOURCE_COUNT}": "64"}
         quota = {"metadata": {"name": "q", "namespace": NEAR}, "spec": {"hard": hard}}
-        self._cluster.apply(Applied(msgspec.convert(quota, ResourceQuota)), 0.0)
+        self._cluster.step(Applied(msgspec.convert(quota, ResourceQuota)), 0.0)
         self._index = NodeIndex(self._cluster.ledger)
         self._index.look_ahead()
         gc.collect()
@@ -133,7 +133,7 @@ class _Asking:
         ended = time.thread_time()
         place(wanted, self._cluster.ledger.snapshot().nodes[self._names[0]], None, effort := Effort())
         placed = time.thread_time()
-        self._cluster.apply(Dropped(wanted.uid), 0.0)
+        self._cluster.record(Dropped(wanted.uid), 0.0)
         return Cost(
             webhook=1e3 * (admitted - began),
             answer=1e3 * (answered - start),

@@ -96,7 +96,7 @@ async def costs(nodes: int) -> Sequence[Cost]:
         rounds = []
         for _ in range(ROUNDS):
             cluster.change(changed)
-            cluster.live.state.ledger.usages()  # otherwise the next /filter does this
+            cluster.live.state.ledger.nodes.usages()  # otherwise the next /filter does this
             seen, began = board.id, time.thread_time()
             look = await looker.look()
             looked = time.thread_time()

@@ -12,9 +12,9 @@ from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.capacity import unused
-from scheduler_ext.cluster.holdings import Holding, read_holding
-from scheduler_ext.cluster.kept import KeptRooms
+from scheduler_ext.cluster.bound import read_bound
 from scheduler_ext.cluster.nodes import Nodes
+from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
 from scheduler_ext.decide.reasons import out_of_service
 from scheduler_ext.requests import ContainerNeed, RequestError, RequestSettings, pod_key, read_needs
@@ -162,7 +162,7 @@ def read_cluster(objects: Objects, settings: RequestSettings, wanted: Wanted | N
     for pod in objects.pods:
         reading.add(pod)
     if reading.ledger is not None:
-        reading.ledger.replace_quotas(objects.quotas)
+        reading.ledger.quotas.replace(objects.quotas)
     return reading.cluster()
 
 
@@ -175,7 +175,7 @@ class _Reading:
         self._wanted = wanted
         names = settings.names
         self._resources = frozenset((names.count, names.memory, names.memory_percentage, names.cores))
-        self._nodes = Nodes(KeptRooms(), ())
+        self._nodes = Nodes()
         self._problems: dict[str, str] = {}
         self._held: dict[tuple[str, DeviceUUID], list[HeldPart]] = {}
         self._holders: dict[str, list[GpuHolder]] = {}
@@ -204,24 +204,24 @@ class _Reading:
             self._waiting += 1
             if self._wanted.waiting:
                 self._pods.append(pod)
-        holding = read_holding(pod, self._settings.names) if self._wanted.holders else None
-        if holding is not None:
-            self._hold(pod, holding)
+        record = read_bound(pod, self._settings.names) if self._wanted.holders else None
+        if record is not None:
+            self._hold(pod, record)
 
-    def _hold(self, pod: Pod, holding: Holding) -> None:
+    def _hold(self, pod: Pod, record: PodRecord) -> None:
         name, shown = pod_name(pod), phase(pod)
-        self._nodes.add(pod_key(pod), holding)
-        if holding.problem:
-            self._problems[f"pod {name}"] = holding.problem
+        self._nodes.add(record)
+        if record.problem:
+            self._problems[f"pod {name}"] = record.problem
         asked = asked_for(pod, self._settings) if self._wanted.asks else ""
-        for uuid, part in holding.footprints.items():
-            self._held.setdefault((holding.node, uuid), []).append(
+        for uuid, part in record.gpus.footprints.items():
+            self._held.setdefault((record.node, uuid), []).append(
                 HeldPart(
                     pod=name, phase=shown, slots=part.slots, memory_mib=part.memory_mib, cores=part.cores, asks=asked
                 )
             )
         if self._wanted.decisions:
-            self._holders.setdefault(holding.node, []).append(_holder(pod))
+            self._holders.setdefault(record.node, []).append(_holder(pod))
 
     def _asks_for_gpus(self, pod: Pod) -> bool:
         return any(

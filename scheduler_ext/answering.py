@@ -154,7 +154,7 @@ class Answering:
     def _refused_without(self, pod: Pod, node: str, there: Sequence[GpuHolder], victims: Sequence[str]) -> bool:
         """Returns whether kubelet would refuse the pod even after these evictions, so that they would not help."""
         leaving = (holder.uid for holder in there if holder.leaving)
-        return node in self._state.ledger.refused_by_kubelet(pod, [node], {*victims, *leaving})
+        return node in self._state.ledger.kubelet.refusing(pod, [node], {*victims, *leaving})
 
     async def _live(self, pod: Pod, wanted: GpuRequest, node_names: Sequence[str]) -> Filtered:
         if not await self.not_ready():
@@ -166,7 +166,7 @@ class Answering:
         if self._binder.is_binding(pod_name(pod)):
             return refused("the pod is being bound at this moment")
         self._cluster.apply(TimePassed())
-        sent_to = self._state.ledger.sent_to(wanted.uid)
+        sent_to = self._state.ledger.records.sent_to(wanted.uid)
         if sent_to:
             return kept(sent_to, node_names)
         answer = self._decided(pod, wanted, node_names)

@@ -12,7 +12,7 @@ from proto.annotations.mig_allocations import MigAllocation
 from proto.build import BUILD_LABELS, build_labels
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.facts import PodName
-from scheduler_ext.cluster.holdings import Holding
+from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, least_left
 from scheduler_ext.gauges import Gauges, Rows
 from scheduler_ext.legacy_families import legacy
@@ -36,7 +36,7 @@ class MetricsInput:
     """The input of one page. `holdings` and `names` are by pod UID."""
 
     snapshot: Snapshot
-    holdings: Mapping[str, Holding]
+    records: Mapping[str, PodRecord]
     names: Mapping[str, PodName]
     resources: ResourceNames
     reservations: int
@@ -171,16 +171,16 @@ def _gpus(seen: MetricsInput) -> Iterator[Gauges]:
 
 def _mig_instances(seen: MetricsInput) -> Iterator[Gauges]:
     """Yields the instances that exist: a daemon that makes instances writes their names on the pod."""
-    holdings = [holding for holding in seen.holdings.values() if holding.instances]
+    held = [record for record in seen.records.values() if record.instances]
     index = {
         (node, gpu.device.uuid): str(gpu.device.index)
-        for node in {holding.node for holding in holdings} & seen.snapshot.nodes.keys()
+        for node in {record.node for record in held} & seen.snapshot.nodes.keys()
         for gpu in seen.snapshot.nodes[node].gpus
     }
     rows = [
-        ((holding.node, allocation.gpu, index.get((holding.node, allocation.gpu), ""), *_instance(allocation)), 1)
-        for holding in holdings
-        for allocation in holding.instances
+        ((record.node, allocation.gpu, index.get((record.node, allocation.gpu), ""), *_instance(allocation)), 1)
+        for record in held
+        for allocation in record.instances
     ]
     yield _hami("hami_node_gpu_mig_instance_info", "1 for each MIG instance that serves a pod.", _MIG, lambda: rows)
 
@@ -233,10 +233,10 @@ def _vgpus(seen: MetricsInput) -> Iterator[Gauges]:
 
     def held() -> Iterator[tuple[tuple[str, ...], Footprint]]:
         return (
-            ((name.namespace, holding.node, name.name, "0", uuid), footprint)
-            for uid, holding in seen.holdings.items()
+            ((name.namespace, record.node, name.name, "0", uuid), footprint)
+            for uid, record in seen.records.items()
             if (name := seen.names.get(uid)) is not None
-            for uuid, footprint in holding.footprints.items()
+            for uuid, footprint in record.gpus.footprints.items()
         )
 
     yield _hami(

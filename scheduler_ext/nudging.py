@@ -135,7 +135,7 @@ class Nudger:
             return False
         # Kept room counts as taken for everything that compares shapes.
         ledger = self._cluster.state.ledger
-        kept = ledger.kept().get(pod.request.uid)
+        kept = ledger.records.kept(pod.request.uid)
         if kept is not None and in_its_own(ledger, pod.request, pod.priority, (kept.node,)) is not None:
             return True
         return self._index.poll(pod.request, EFFORT)

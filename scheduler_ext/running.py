@@ -28,6 +28,7 @@ from scheduler_ext.binding.preempting import Preempting
 from scheduler_ext.binding.questions import Questions
 from scheduler_ext.binding.sending import Sending
 from scheduler_ext.binding.sent_files import SentFiles
+from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.debugging import Debugging
 from scheduler_ext.decide.index import NodeIndex
@@ -170,7 +171,7 @@ async def running_extender(
             verbs=extender.verbs(),
             metrics=metrics_port(metrics, lambda: _seen(state, settings, leadership, watch), probes, clock),
             webhook=lambda admission: Webhook(
-                settings=admission, quota_of=state.ledger.quota, metrics=metrics, monotonic=clock
+                settings=admission, quota_of=state.ledger.quotas.left, metrics=metrics, monotonic=clock
             ).application(),
             status_page=status_page,
             failed=failed,
@@ -231,11 +232,11 @@ def _seen(state: Cluster, settings: ServeSettings, leadership: Leadership, watch
     ledger, of_pods = state.ledger, settings.metrics_detail is MetricsDetail.PODS
     return MetricsInput(
         snapshot=ledger.snapshot(),
-        holdings=ledger.holdings() if of_pods else {},
+        records=dict(ledger.records.every()) if of_pods else {},
         names=dict(state.facts.names()) if of_pods else {},
         resources=state.requests.names,
-        reservations=ledger.reservations(),
-        kept=len(ledger.kept()),
+        reservations=len(ledger.records.of(RecordState.RESERVED, RecordState.SENT)),
+        kept=len(ledger.records.of(RecordState.KEPT)),
         waiting=len(state.waiting),
         leads=leadership.leads(),
         synced=not watch.missing(),

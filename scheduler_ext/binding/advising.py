@@ -26,7 +26,7 @@ def rank(index: NodeIndex, ledger: Ledger, request: GpuRequest, node_names: Sequ
 
     The pod's own reservations count as free.
     """
-    if ledger.reservation(request.uid) is not None:
+    if ledger.records.reserved(request.uid) is not None:
         decision = decide(request, ledger.snapshot(request.uid), node_names)
         return _scored(preferences(request.policies.node, decision), node_names)
     return _scored(index.fitting(request, node_names, prepared=True), node_names)

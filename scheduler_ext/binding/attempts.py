@@ -14,6 +14,7 @@ from scheduler_ext.binding.deciding import BindRefused, alive
 from scheduler_ext.binding.step import Attempt, Effect, Event, State, step
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
 
@@ -76,7 +77,7 @@ class Attempts:
     def begin(self, pod: PodName, uid: str, node: str) -> Attempt:
         """Returns a new attempt, for a bind that kube-scheduler requests."""
         self._apply(events.TimePassed())
-        unanswered = self._ledger.sent_to(uid) == node
+        unanswered = self._ledger.records.sent_to(uid) == node
         return Attempt(number=next(self._numbers), pod=pod, uid=uid, node=node, unanswered=unanswered)
 
     def left_behind(self, sent: Sent) -> Attempt:
@@ -111,9 +112,8 @@ class Attempts:
         if self._files is not None:
             self._files.clear()
         self._apply(events.TimePassed())
-        for uid in self._ledger.holdings():
-            if self._ledger.sent_to(uid):
-                self._apply(events.Dropped(uid))
+        for record in self._ledger.records.of(RecordState.SENT):
+            self._apply(events.Dropped(record.uid))
 
     def after(self, attempt: Attempt, event: Event) -> Progress:
         """Takes the attempt one step further."""
@@ -167,10 +167,10 @@ class Attempts:
         return ""
 
     def _has_reservation(self, attempt: Attempt) -> bool:
-        reservation = self._ledger.reservation(attempt.uid)
+        reservation = self._ledger.records.reserved(attempt.uid)
         return reservation is not None and reservation.node == attempt.node
 
     def _is_tied_to_another(self, attempt: Attempt) -> bool:
         """Returns whether another attempt wrote the file: its Binding may still be carried out."""
-        reservation = self._ledger.reservation(attempt.uid)
+        reservation = self._ledger.records.reserved(attempt.uid)
         return reservation is not None and reservation.sent_by not in (0, attempt.number)

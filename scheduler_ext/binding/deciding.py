@@ -52,7 +52,7 @@ def has_node(attempt: Attempt, node: str) -> Event:
 
 def is_open(ledger: Ledger, attempt: Attempt) -> bool:
     """Returns whether the reservation is still held for what this attempt sent, and for nothing later."""
-    reservation = ledger.reservation(attempt.uid)
+    reservation = ledger.records.reserved(attempt.uid)
     return reservation is not None and reservation.sent_by == attempt.number
 
 
@@ -73,9 +73,9 @@ def reserved(cluster: Cluster, uid: str, node: str, *, now: float, until: float)
     """Returns what `/filter` decided for this node, and holds it until `until`, in monotonic seconds; None without a
     decision.
     """
-    cluster.apply(NodeChosen(uid, node, until), now)
-    reservation = cluster.ledger.reservation(uid)
-    return None if reservation is None else reservation.on(node)
+    cluster.record(NodeChosen(uid, node, until), now)
+    reservation = cluster.ledger.records.reserved(uid)
+    return None if reservation is None else reservation.decided.get(node)
 
 
 def decide_again(cluster: Cluster, pod: Pod, uid: str, node: str, *, now: float, until: float) -> PodShares | None:
@@ -89,10 +89,10 @@ def decide_again(cluster: Cluster, pod: Pod, uid: str, node: str, *, now: float,
     if request is None:
         return None
     ledger = cluster.ledger
-    sent_to = ledger.sent_to(uid)
+    sent_to = ledger.records.sent_to(uid)
     if sent_to:
         raise BindRefused(f"its Binding to node {sent_to} may have been written already")
-    exceeded = ledger.refused_by_kubelet(pod, [node]).get(node)
+    exceeded = ledger.kubelet.refusing(pod, [node]).get(node)
     if exceeded:
         raise BindRefused(f"kubelet would refuse it: the node's pods ask for more {exceeded} than the Node has")
     decision = decide(request, ledger.snapshot(uid), [node])
@@ -100,9 +100,9 @@ def decide_again(cluster: Cluster, pod: Pod, uid: str, node: str, *, now: float,
         others = in_that_of_others(cluster.ledger, request, pod.spec.priority or 0, [node])
         if others is not None:
             decision, uids = others
-            cluster.apply(RoomsGivenUp(uids), now)
+            cluster.record(RoomsGivenUp(uids), now)
     if decision.node is None:
         why = decision.error or decision.failed.get(node, "the pod does not fit")
         raise BindRefused(f"it has no reservation there and does not fit: {why}")
-    cluster.apply(Decided(uid, pod, node, decision.shares, until), now)
+    cluster.record(Decided(uid, pod, node, decision.shares, until), now)
     return decision.shares

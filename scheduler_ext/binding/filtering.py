@@ -103,13 +103,13 @@ def reserve(
     A node whose lock is held for long comes last. `index` is the cluster's, `prepared` for the pod or not. `now`
     is in monotonic seconds, `lease_seconds` is the longest lease.
     """
-    cluster.apply(Asked(pod), now)
+    cluster.record(Asked(pod), now)
     ledger = cluster.ledger
-    asked, crowded = len(node_names), ledger.refused_by_kubelet(pod, node_names)
+    asked, crowded = len(node_names), ledger.kubelet.refusing(pod, node_names)
     if crowded:
         crowded = {name: f"{Reason.TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
         node_names = [name for name in node_names if name not in crowded]
-    until = now + ledger.lease_seconds(pod, lease_seconds)
+    until = now + ledger.groups.lease_seconds(pod, lease_seconds)
     lost = _lost_member(index, cluster, pod, now=now, until=until)
     if lost:
         choice = NodeChoice(node=None, unresolvable=dict.fromkeys(node_names, f"{Reason.GROUP_MEMBER_LOST}({lost})"))
@@ -123,10 +123,10 @@ def reserve(
             node_names = everywhere
             choice = _chosen(index, cluster, request, priority, node_names, now=now, prepared=prepared)
     if choice.node is None:
-        cluster.apply(Refused(pod, request), now)
+        cluster.record(Refused(pod, request), now)
         return _nowhere(request, replace(choice, failed={**choice.failed, **crowded}), asked)
     others = index.others(request, node_names, choice.node, most - 1)
-    cluster.apply(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
+    cluster.record(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
     offered = [choice.node] if most == 1 else [name for name in node_names if name == choice.node or name in others]
     result = FilterResult(node_names=offered)
     return Filtered(result=result, choice=choice, asked=asked, offers=most > 1, told=_warnings(request))
@@ -138,11 +138,11 @@ def _lost_member(index: NodeIndex, cluster: Cluster, pod: Pod, *, now: float, un
 
     Otherwise kube-scheduler would bind the group without that member.
     """
-    for number, (uid, node, (member, request)) in enumerate(cluster.ledger.lapsed(pod, now)):
+    for number, (uid, node, (member, request)) in enumerate(cluster.ledger.groups.lapsed(pod, now)):
         again = index.choose(request, [node])
         if again.node is None or number >= MOST_LAPSED:
             return member.metadata.name
-        cluster.apply(Decided(uid, member, again.node, again.shares, until, request=request), now)
+        cluster.record(Decided(uid, member, again.node, again.shares, until, request=request), now)
     return ""
 
 
@@ -167,7 +167,7 @@ def _chosen(
         others = in_that_of_others(cluster.ledger, request, priority, node_names)
         if others is not None:
             decision, uids = others
-            cluster.apply(RoomsGivenUp(uids), now)
+            cluster.record(RoomsGivenUp(uids), now)
             return choice_of(decision)
     return choice
 

@@ -28,7 +28,7 @@ class LiveCluster:
 
     def apply(self, event: Event) -> None:
         now = self.monotonic()
-        for effect in self.state.apply(event, now):
+        for effect in self.state.step(event, now):
             self._perform(effect, now)
 
     def next_change(self, *names: str | PodName | None) -> asyncio.Event:

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from proto.kubernetes.objects import Pod
 from scheduler_ext.binding.advising import holders
+from scheduler_ext.cluster.bound import kept_record
 from scheduler_ext.cluster.events import NominationEnded, RoomKept, RoomShortened, RoomWanted, TimePassed
-from scheduler_ext.cluster.holdings import decided_holding
-from scheduler_ext.cluster.kept import KeptRoom
 from scheduler_ext.cluster.nominations import Nomination
+from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.preempt import EvictionTrial, finished, placed, victims, within
@@ -38,17 +38,15 @@ def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now
     Returns False if the pod gets none, or if room is kept for too many pods.
     """
     request, node, priority = nomination.request, nomination.node, nomination.priority
-    cluster.apply(RoomWanted(nomination), now)
-    if len(cluster.ledger.kept()) >= MOST_KEPT:
+    cluster.record(RoomWanted(nomination), now)
+    if len(cluster.ledger.records.of(RecordState.KEPT)) >= MOST_KEPT:
         return False
     leaving = (facts.uid for facts in cluster.facts.running(node).values() if facts.leaving)
     decision = placed(cluster.ledger, request, priority=priority, node=node, gone={*gone, *leaving})
     if decision.node is None:
         return False
-    of = request.namespace, request.quota_class, request.kinds
-    holding = decided_holding(*of, node, decision.shares)
-    room = KeptRoom(holding=holding, priority=priority, until=now + LONGEST_SECONDS)
-    cluster.apply(RoomKept(request.uid, room), now)
+    until = now + LONGEST_SECONDS
+    cluster.record(RoomKept(kept_record(request, node, decision.shares, priority=priority, until=until)), now)
     return True
 
 
@@ -79,16 +77,16 @@ def shorten_taken_rooms(cluster: Cluster, start: int, now: float) -> int:
 
     It looks at `MOST_LOOKED_AT` pods from number `start` on. Returns the number to continue with.
     """
-    cluster.apply(TimePassed(), now)
-    uids = cluster.ledger.kept().uids()
-    start = start if start < len(uids) else 0
-    for uid in uids[start : start + MOST_LOOKED_AT]:
-        known = cluster.nominations.of(uid)
+    cluster.record(TimePassed(), now)
+    rooms = cluster.ledger.records.of(RecordState.KEPT)
+    start = start if start < len(rooms) else 0
+    for room in rooms[start : start + MOST_LOOKED_AT]:
+        known = cluster.nominations.of(room.uid)
         if known is not None and _fits(cluster, known):
-            cluster.apply(RoomShortened(uid, now + TAKEN_SECONDS), now)
+            cluster.record(RoomShortened(room.uid, now + TAKEN_SECONDS), now)
     for uid in cluster.nominations.ours():
-        if cluster.ledger.kept().get(uid) is None:
-            cluster.apply(NominationEnded(uid), now)
+        if cluster.ledger.records.kept(uid) is None:
+            cluster.record(NominationEnded(uid), now)
     return start + MOST_LOOKED_AT
 
 

@@ -19,8 +19,8 @@ from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.nominations import keep_room, shorten_taken_rooms
 from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
 from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.groups import group_of
 from scheduler_ext.cluster.nominations import Nomination
-from scheduler_ext.cluster.reservations import group_of
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search, plan, within
@@ -150,7 +150,7 @@ class Preempting:
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(pod.looks, 10), LONGEST_PAUSE_SECONDS)
         self._wait(pod, pause)
         cluster = self._cluster
-        served = cluster.ledger.reservation(uid) is not None or cluster.nominations.of(uid) is not None
+        served = cluster.ledger.records.reserved(uid) is not None or cluster.nominations.of(uid) is not None
         if served or facts.nominated:
             return
         for _ in self._index.prepare(pod.request, pod.nodes, every=True):
@@ -198,7 +198,7 @@ class Preempting:
             all(there.get(victim.uid) == victim for victim in chosen.victims)
             and not self._cluster.budgets.violating(reversed(chosen.victims))
             and look.fits(gone)
-            and chosen.node not in ledger.refused_by_kubelet(pod.pod, [chosen.node], gone)
+            and chosen.node not in ledger.kubelet.refusing(pod.pod, [chosen.node], gone)
             and (not chosen.victims or not look.fits(leaving))
         )
 
@@ -243,9 +243,9 @@ class Preempting:
         """Returns why more evictions would be useless; empty if they would not. Much may happen while the API server
         answers.
         """
-        if self._cluster.ledger.reservation(pod.request.uid) is not None:
+        if self._cluster.ledger.records.reserved(pod.request.uid) is not None:
             return "it has its GPUs elsewhere by now"
-        if self._cluster.ledger.kept().get(pod.request.uid) is None:
+        if self._cluster.ledger.records.kept(pod.request.uid) is None:
             return "the room is no longer kept for it"
         return ""
 

@@ -90,7 +90,7 @@ def read_state(document: object, where: str, settings: RequestSettings) -> tuple
     ledger = Ledger(settings)
     ledger.replace_nodes(nodes)
     ledger.replace_pods(pods)
-    ledger.replace_quotas(quotas)
+    ledger.quotas.replace(quotas)
     return ledger, [node.metadata.name for node in nodes]
 
 

@@ -6,11 +6,10 @@ from math import inf
 
 from proto.devices import DeviceUUID
 from scheduler_ext.cluster.accounting import Footprint
-from scheduler_ext.cluster.holdings import Holding
-from scheduler_ext.cluster.kept import KeptRoom
 from scheduler_ext.cluster.quotas import Quotas
+from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.cluster.registered import RegisteredNode
-from scheduler_ext.cluster.snapshot import NodeUsage, Quota
+from scheduler_ext.cluster.snapshot import NodeUsage, Quota, Snapshot
 from scheduler_ext.cluster.usage import left_of, usage_of
 
 
@@ -24,18 +23,26 @@ class NodeAlone:
 
     node: RegisteredNode
     used: Mapping[DeviceUUID, Footprint]
-    held: Mapping[str, Holding]
-    kept: Mapping[str, KeptRoom]
+    held: Mapping[str, PodRecord]
+    kept: Mapping[str, PodRecord]
     quotas: Quotas
 
     def usage(self, gone: Collection[str], *, at_least: float = -inf) -> NodeUsage:
         """Computes the usage as if these pods held nothing, and room were kept only for others of at least this
         priority.
         """
-        freed = [self.held[uid] for uid in gone if uid in self.held]
-        others = [holding for uid, holding in self.held.items() if uid not in gone]
-        kept = [room.holding for uid, room in self.kept.items() if room.priority >= at_least and uid not in gone]
+        name = self.node.name
+        freed = [self.held[uid].on(name) for uid in gone if uid in self.held]
+        others = [record.on(name) for uid, record in self.held.items() if uid not in gone]
+        kept = [room.gpus for uid, room in self.kept.items() if room.priority >= at_least and uid not in gone]
         return usage_of(self.node, left_of(self.used, freed, others), others, kept)
+
+    def without(self, gone: Collection[str], namespace: str, *, priority: int) -> Snapshot:
+        """Returns this node, and this namespace's quotas, as a pod of this priority would find them if these pods were
+        gone. Room kept for pods of lower priority is free for it.
+        """
+        usage = self.usage(gone, at_least=priority)
+        return Snapshot(nodes={self.node.name: usage}, quotas={namespace: self.quotas_of(namespace, gone)})
 
     def quotas_of(self, namespace: str, gone: Collection[str]) -> tuple[Quota, ...]:
         """Returns the quotas as if these pods held nothing."""

@@ -9,16 +9,19 @@ from proto.devices import PodShares
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Object, ObjectReference, Pod
 from scheduler_ext.cluster.facts import PodName
-from scheduler_ext.cluster.kept import KeptRoom
 from scheduler_ext.cluster.nominations import Nomination
-from scheduler_ext.cluster.reservations import NO_OTHERS
+from scheduler_ext.cluster.records import NO_OTHERS, PodRecord
 from scheduler_ext.requests import GpuRequest
 
 T = TypeVar("T", bound=Object)
 
 
 class Event(Struct, frozen=True):
-    """An event has no time of its own: `apply` gets the time with it."""
+    """An event has no time of its own: `step` gets the time with it."""
+
+
+class OwnEvent(Event, frozen=True):
+    """An event of this process alone: it has no effect outside."""
 
 
 # Events that the API server shows: of nodes, pods, resource quotas and disruption budgets.
@@ -60,13 +63,13 @@ class PodRead(Event, frozen=True):
 # Questions of kube-scheduler, and decisions.
 
 
-class Asked(Event, frozen=True):
+class Asked(OwnEvent, frozen=True):
     """A question about the pod: earlier reservations for it or its group are free."""
 
     pod: Pod
 
 
-class Decided(Event, frozen=True):
+class Decided(OwnEvent, frozen=True):
     """A decision: the pod gets `shares` on `node`. They are reserved until the pod is seen bound or dropped, or `until`
     passes.
 
@@ -83,21 +86,21 @@ class Decided(Event, frozen=True):
     request: GpuRequest | None = None
 
 
-class Refused(Event, frozen=True):
+class Refused(OwnEvent, frozen=True):
     """The pod fits nowhere. Without a `request` it could not be read."""
 
     pod: Pod
     request: GpuRequest | None
 
 
-class Explained(Event, frozen=True):
+class Explained(OwnEvent, frozen=True):
     """The last decision about the pod, in the words of its event."""
 
     uid: str
     words: str
 
 
-class NodeChosen(Event, frozen=True):
+class NodeChosen(OwnEvent, frozen=True):
     """kube-scheduler binds the pod to this node. What is reserved there stays so until then; elsewhere nothing is.
 
     One event does both. A lease that ended between two events would leave a bind without its GPUs.
@@ -108,14 +111,14 @@ class NodeChosen(Event, frozen=True):
     until: float
 
 
-class BindBegan(Event, frozen=True):
+class BindBegan(OwnEvent, frozen=True):
     """The pod's reservation stays until then."""
 
     uid: str
     until: float
 
 
-class LockHeld(Event, frozen=True):
+class LockHeld(OwnEvent, frozen=True):
     """A bind gave up waiting for this lock of the node, which expires at `until`."""
 
     node: str
@@ -123,33 +126,33 @@ class LockHeld(Event, frozen=True):
     until: float
 
 
-class Dropped(Event, frozen=True):
+class Dropped(OwnEvent, frozen=True):
     """The pod's reservation is free."""
 
     uid: str
 
 
-class BindingSent(Event, frozen=True):
+class BindingSent(OwnEvent, frozen=True):
     """From now on a Binding of this bind, by its number, may be carried out. The pod is tied to its node."""
 
     uid: str
     attempt: int
 
 
-class BindStep(Event, frozen=True):
+class BindStep(OwnEvent, frozen=True):
     """A step of a bind, for the pod's story only."""
 
     uid: str
     words: str
 
 
-class Nudged(Event, frozen=True):
+class Nudged(OwnEvent, frozen=True):
     """The extender made kube-scheduler try the waiting pod again."""
 
     uid: str
 
 
-class WaitEnded(Event, frozen=True):
+class WaitEnded(OwnEvent, frozen=True):
     """The pod waits no more."""
 
     uid: str
@@ -165,45 +168,46 @@ class Proposed(Event, frozen=True):
     victims_of: Mapping[str, Collection[str]]
 
 
-class RoomWanted(Event, frozen=True):
+class RoomWanted(OwnEvent, frozen=True):
     """The pod shall go to this node. Room that was kept for it before is free."""
 
     nomination: Nomination
 
 
-class RoomKept(Event, frozen=True):
-    uid: str
-    room: KeptRoom
+class RoomKept(OwnEvent, frozen=True):
+    """Room is kept for a pod. It replaces the room kept before."""
+
+    room: PodRecord
 
 
-class RoomShortened(Event, frozen=True):
+class RoomShortened(OwnEvent, frozen=True):
     """Room kept for the pod ends then at the latest."""
 
     uid: str
     until: float
 
 
-class RoomsGivenUp(Event, frozen=True):
+class RoomsGivenUp(OwnEvent, frozen=True):
     """Room kept for these pods is free."""
 
     uids: Collection[str]
 
 
-class NominationEnded(Event, frozen=True):
+class NominationEnded(OwnEvent, frozen=True):
     """The pod is no longer nominated: no room is kept for it."""
 
     uid: str
 
 
-class LeadershipGained(Event, frozen=True):
+class LeadershipGained(OwnEvent, frozen=True):
     """Other replicas may have bound pods meanwhile: only what may have been sent from here stays reserved."""
 
 
-class LeadershipLost(Event, frozen=True):
+class LeadershipLost(OwnEvent, frozen=True):
     """Another replica leads now. It does not know for which pods we have evicted others."""
 
 
-class TimePassed(Event, frozen=True):
+class TimePassed(OwnEvent, frozen=True):
     """Nothing else happened."""
 
 

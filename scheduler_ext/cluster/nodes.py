@@ -1,15 +1,14 @@
 """Knows which nodes give out GPUs, and how much of each GPU is used: the sum of what pods hold there."""
 
-from collections.abc import Collection, Container, Mapping, Set
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass, field
 
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Node
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.alone import NodeAlone
-from scheduler_ext.cluster.holdings import Holding
-from scheduler_ext.cluster.kept import KeptRooms
 from scheduler_ext.cluster.quotas import Quotas
+from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, RecordState
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.usage import usage_of
@@ -17,18 +16,15 @@ from scheduler_ext.cluster.usage import usage_of
 
 @dataclass(slots=True)
 class Nodes:
-    """Nodes and their usage. Each change marks a node. Only marked nodes are summed up again, at the next read.
+    """Nodes and their usage. Each change marks a node. Only marked nodes are summed up again, at the next read."""
 
-    Room in `kept` counts beside what pods hold, except for pods in `reserved`.
-    """
-
-    _kept: KeptRooms
-    _reserved: Container[str]
     _registered: dict[str, RegisteredNode] = field(default_factory=dict)
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
-    _held: dict[str, dict[str, Holding]] = field(default_factory=dict)
-    """The holdings by node and pod."""
+    _held: dict[str, dict[str, GpuPart]] = field(default_factory=dict)
+    """What pods hold, by node and UID."""
+    _kept: dict[str, dict[str, GpuPart]] = field(default_factory=dict)
+    """Room that is kept for pods, by node and UID. It counts beside what is held."""
     _used: dict[str, dict[DeviceUUID, Footprint]] = field(default_factory=dict)
     _usages: dict[str, NodeUsage] = field(default_factory=dict)
     _outdated: set[str] = field(default_factory=set)
@@ -51,11 +47,11 @@ class Nodes:
         self._malformed.discard(name)
         if self._registered.get(name) != registered:
             self._registered[name] = registered
-            self.touch(name)
+            self._touch(name)
         return registered
 
     def remove(self, name: str) -> None:
-        """Removes a node. Its holdings stay, because the node may come back."""
+        """Removes a node. What pods hold of it stays, because the node may come back."""
         if self._registered.pop(name, None) is not None:
             self._changed.add(name)
         self._unregistered.pop(name, None)
@@ -63,36 +59,45 @@ class Nodes:
         self._usages.pop(name, None)
         self._outdated.discard(name)
 
-    def add(self, uid: str, holding: Holding) -> None:
-        """Adds the pod's holding to its node."""
-        used = self._used.setdefault(holding.node, {})
-        for device, footprint in holding.footprints.items():
-            used[device] = used[device] + footprint if device in used else footprint
-        self._held.setdefault(holding.node, {})[uid] = holding
-        self._touch_with_kept(uid, holding.node)
+    def add(self, record: PodRecord) -> None:
+        """Counts the pod on each of its nodes."""
+        if record.gpus is NO_GPUS:
+            return
+        by_node = self._kept if record.state is RecordState.KEPT else self._held
+        for node in record.nodes:
+            part = record.on(node)
+            by_node.setdefault(node, {})[record.uid] = part
+            if by_node is self._held:
+                used = self._used.setdefault(node, {})
+                for device, footprint in part.footprints.items():
+                    used[device] = used[device] + footprint if device in used else footprint
+            self._touch(node)
 
-    def subtract(self, uid: str, holding: Holding) -> None:
-        """Takes the holding from its node. Nothing stays of a node without holdings: most names never come back."""
-        used, held = self._used[holding.node], self._held[holding.node]
-        for device, footprint in holding.footprints.items():
+    def subtract(self, record: PodRecord) -> None:
+        """Takes the pod from its nodes. Nothing stays of a node without pods: most names never come back."""
+        if record.gpus is NO_GPUS:
+            return
+        by_node = self._kept if record.state is RecordState.KEPT else self._held
+        for node in record.nodes:
+            del by_node[node][record.uid]
+            if by_node is self._held:
+                self._free(node, record.on(node))
+            if not by_node[node]:
+                del by_node[node]
+            self._touch(node)
+
+    def _free(self, node: str, part: GpuPart) -> None:
+        used = self._used[node]
+        for device, footprint in part.footprints.items():
             left = used[device] - footprint
             if left == NOTHING:
                 del used[device]
             else:
                 used[device] = left
-        del held[uid]
-        if not held:
-            del self._used[holding.node], self._held[holding.node]
-        self._touch_with_kept(uid, holding.node)
+        if not self._held[node]:
+            del self._used[node]
 
-    def _touch_with_kept(self, uid: str, node: str) -> None:
-        """Marks the nodes of the pod: whether room kept for it counts depends on what it holds."""
-        self.touch(node)
-        room = self._kept.get(uid)
-        if room is not None:
-            self.touch(room.node)
-
-    def touch(self, name: str) -> None:
+    def _touch(self, name: str) -> None:
         """Marks a registered node, so that its usage is computed again."""
         if name in self._registered:
             self._outdated.add(name)
@@ -109,7 +114,11 @@ class Nodes:
         self._rebuild()
         return self._usages
 
-    def alone(self, name: str, quotas: Quotas) -> NodeAlone | None:
+    def usage(self, name: str) -> NodeUsage | None:
+        """Returns the usage of a node; None for one that is not registered."""
+        return self.usages().get(name)
+
+    def alone(self, name: str, records: Records, quotas: Quotas) -> NodeAlone | None:
         """Returns the node as it is now; None for one that is not registered."""
         registered = self._registered.get(name)
         if registered is None:
@@ -117,8 +126,8 @@ class Nodes:
         return NodeAlone(
             node=registered,
             used=dict(self._used.get(name, {})),
-            held=dict(self._held.get(name, {})),
-            kept=self._kept.on(name, without=self._reserved),
+            held=records.on_node(name, self._held.get(name, ())),
+            kept=records.on_node(name, self._kept.get(name, ())),
             quotas=quotas,
         )
 
@@ -141,13 +150,16 @@ class Nodes:
     def why_unregistered(self, name: str) -> str:
         return self._unregistered.get(name, UNREGISTERED)
 
+    def broken(self) -> Mapping[str, str]:
+        """Returns the nodes that should offer GPUs and do not, and why."""
+        return {name: why.partition(": ")[2] for name, why in self._unregistered.items() if ": " in why}
+
     def problem(self, name: str) -> str:
         """Returns why this node's annotations cannot be read; empty if they can."""
         return self._unregistered[name] if name in self._malformed else ""
 
     def _rebuild(self) -> None:
         for name in self._outdated:
-            kept = [room.holding for room in self._kept.on(name, without=self._reserved).values()]
-            held = self._held.get(name, {}).values()
+            held, kept = self._held.get(name, {}).values(), [*self._kept.get(name, {}).values()]
             self._usages[name] = usage_of(self._registered[name], self._used.get(name, {}), held, kept)
         self._outdated.clear()

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from proto.kubernetes.objects import ResourceQuota, ScopedResourceSelectorRequirement
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, total
-from scheduler_ext.cluster.holdings import Holding
-from scheduler_ext.cluster.snapshot import Quota
+from scheduler_ext.cluster.records import PodRecord, RecordState
+from scheduler_ext.cluster.snapshot import Quota, quota_for
 from scheduler_ext.quota_class import EXISTS, QuotaClass, Scope, ScopeError, are_in
 from scheduler_ext.requests import RequestSettings
 
@@ -32,8 +32,8 @@ class Limits:
 class Quotas:
     """The ResourceQuotas of all namespaces, and what pods hold there.
 
-    Holdings are summed by class of pods, so a quota may change its scopes without a new count. Any thread may call
-    `of`.
+    GPUs are summed by class of pods, so a quota may change its scopes without a new count. Any thread may call
+    `of` and `left`.
     """
 
     _settings: RequestSettings
@@ -56,43 +56,48 @@ class Quotas:
         if not limits:
             self._limits.pop(_namespace(quota), None)
 
-    def charge(self, holding: Holding) -> None:
-        self._change(holding, total(holding.footprints.values()))
+    def add(self, record: PodRecord) -> None:
+        self._change(record, _charged(record))
 
-    def release(self, holding: Holding) -> None:
-        self._change(holding, NOTHING - total(holding.footprints.values()))
+    def subtract(self, record: PodRecord) -> None:
+        self._change(record, NOTHING - _charged(record))
 
-    def _change(self, holding: Holding, more: Footprint) -> None:
-        """Changes the sum of the holding's class. Nothing stays of namespaces and classes without holdings: most names
-        never come back.
+    def _change(self, record: PodRecord, more: Footprint) -> None:
+        """Changes the sum of the pod's class. Nothing stays of namespaces and classes without pods that hold GPUs: most
+        names never come back.
         """
-        held = self._held.setdefault(holding.namespace, {})
-        now = held.get(holding.quota_class, NOTHING) + more
-        if now != NOTHING:
-            held[holding.quota_class] = now
+        if more == NOTHING:
             return
-        held.pop(holding.quota_class, None)
+        held = self._held.setdefault(record.namespace, {})
+        now = held.get(record.quota_class, NOTHING) + more
+        if now != NOTHING:
+            held[record.quota_class] = now
+            return
+        held.pop(record.quota_class, None)
         if not held:
-            del self._held[holding.namespace]
+            del self._held[record.namespace]
 
-    def of(self, namespace: str, gone: Iterable[Holding] = ()) -> tuple[Quota, ...]:
+    def of(self, namespace: str, gone: Iterable[PodRecord] = ()) -> tuple[Quota, ...]:
         """Returns the quotas of one namespace, as if these pods held nothing."""
         limits = self._limits.get(namespace)
         if not limits:
             return ()
         held = self._held.get(namespace, {}).copy()
-        for holding in gone:
-            if holding.namespace == namespace:
-                left = held.get(holding.quota_class, NOTHING) - total(holding.footprints.values())
-                held[holding.quota_class] = left
+        for record in gone:
+            if record.namespace == namespace:
+                held[record.quota_class] = held.get(record.quota_class, NOTHING) - _charged(record)
         return tuple(each.quota(held) for each in limits.copy().values())
 
+    def left(self, namespace: str, pods: QuotaClass) -> Quota | None:
+        """Returns what the namespace's quotas leave to these pods, combined; None if no quota applies to them."""
+        return quota_for(pods, self.of(namespace))
+
     def alone(self, namespace: str) -> "Quotas":
-        """Returns a copy with the quotas and holdings of this namespace only."""
+        """Returns a copy with the quotas and sums of this namespace only."""
         limits, held = self._limits.get(namespace, {}), self._held.get(namespace, {})
         return Quotas(self._settings, {namespace: limits.copy()}, {namespace: held.copy()})
 
-    def every(self, gone: Iterable[Holding] = ()) -> dict[str, tuple[Quota, ...]]:
+    def every(self, gone: Iterable[PodRecord] = ()) -> dict[str, tuple[Quota, ...]]:
         """Returns all quotas by namespace, as if these pods held nothing."""
         gone = tuple(gone)
         return {namespace: self.of(namespace, gone) for namespace in self._limits}
@@ -105,6 +110,11 @@ class Quotas:
             for name, limits in by_name.items()
             if limits.problems
         }
+
+
+def _charged(record: PodRecord) -> Footprint:
+    """Returns what the pod counts in its namespace's quotas: kept room counts for nodes alone."""
+    return NOTHING if record.state is RecordState.KEPT else total(record.gpus.footprints.values())
 
 
 def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:

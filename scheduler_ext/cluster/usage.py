@@ -6,13 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from proto.annotations.undecided_pods import Given
 from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
-from scheduler_ext.cluster.holdings import Holding, counted_as_full, known_given, with_undecided
+from scheduler_ext.cluster.bound import counted_as_full, known_given, with_undecided
+from scheduler_ext.cluster.records import GpuPart
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 
 
 def left_of(
-    used: Mapping[DeviceUUID, Footprint], gone: Sequence[Holding], others: Sequence[Holding]
+    used: Mapping[DeviceUUID, Footprint], gone: Sequence[GpuPart], others: Sequence[GpuPart]
 ) -> Mapping[DeviceUUID, Footprint]:
     """Returns what the `others` use. `used` is the sum of `gone` and `others`; the smaller group is summed, because a
     search for victims calls this often.
@@ -22,17 +23,17 @@ def left_of(
     return {**used, **{device: used[device] - freed for device, freed in _summed(gone).items()}}
 
 
-def _summed(held: Iterable[Holding]) -> dict[DeviceUUID, Footprint]:
+def _summed(held: Iterable[GpuPart]) -> dict[DeviceUUID, Footprint]:
     sums: dict[DeviceUUID, tuple[int, int, int]] = {}
-    for holding in held:
-        for uuid, each in holding.footprints.items():
+    for part in held:
+        for uuid, each in part.footprints.items():
             slots, memory_mib, cores = sums.get(uuid, (0, 0, 0))
             sums[uuid] = slots + each.slots, memory_mib + each.memory_mib, cores + each.cores
     return {uuid: Footprint(*each) for uuid, each in sums.items()}
 
 
 def usage_of(
-    node: RegisteredNode, used: Mapping[DeviceUUID, Footprint], held: Iterable[Holding], kept: Sequence[Holding]
+    node: RegisteredNode, used: Mapping[DeviceUUID, Footprint], held: Iterable[GpuPart], kept: Sequence[GpuPart]
 ) -> NodeUsage:
     """Returns the usage of the node with its kept room. `used` is the sum of what is `held`, by GPU."""
     in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
@@ -54,7 +55,7 @@ def usage_of(
 
 
 def _with_undecided(
-    node: RegisteredNode, gpus: Sequence[GpuUsage], undecided: Sequence[tuple[Holding, Given]]
+    node: RegisteredNode, gpus: Sequence[GpuUsage], undecided: Sequence[tuple[GpuPart, Given]]
 ) -> NodeUsage:
     """Returns the usage with the slots of pods without a decision, on the GPUs that are known to be given to them.
     Nothing limits a pod that runs: it takes all of its GPUs.

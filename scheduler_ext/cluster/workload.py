@@ -3,13 +3,15 @@
 Policy `fgd` rates every node by what it leaves for the pods that usually come.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from proto.devices import Device
-from proto.kubernetes.requests import NO_HOST, HostAmount
+from proto.kubernetes.objects import Pod
+from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.registered import RegisteredNode
-from scheduler_ext.requests import ContainerNeed, GpuRequest
+from scheduler_ext.requests import ContainerNeed, GpuRequest, RequestError, RequestSettings, read_request
+from scheduler_ext.usual_pods import ANNOTATIONS, HOST_RESOURCES
 
 REMEMBERED = 10_000
 """Pods: one that came this many pods ago counts 1/e of one that comes now."""
@@ -129,6 +131,19 @@ class Classes:
         self._sizes = range(0)
         self._workload = NO_WORKLOAD
 
+    def learn(self, uid: str, pod: Pod, settings: RequestSettings) -> None:
+        """Counts a pod that runs. One that waits, or is made again and again and never starts, costs its author
+        nothing.
+        """
+        if not pod.is_running or uid in self._seen:
+            return
+        try:
+            request = read_request(pod, settings)
+        except RequestError:
+            return
+        if request is not None:
+            self.see(uid, replace(request, host=host_requested(pod)))
+
     def see(self, uid: str, request: GpuRequest) -> None:
         """Counts a pod that requests GPUs, unless it was counted."""
         if uid in self._seen:
@@ -150,9 +165,6 @@ class Classes:
     def __len__(self) -> int:
         """Returns the number of classes kept."""
         return len(self._weights)
-
-    def has_seen(self, uid: str) -> bool:
-        return uid in self._seen
 
     def forget(self, uid: str) -> None:
         """Forgets a pod that is gone; its arrival still counts."""
@@ -223,3 +235,20 @@ def _asked_gpus(pods: PodClass, gpus: Mapping[str, tuple[int, int]]) -> Mapping[
         model: pods.need.count * pods.fraction(memory_mib) * count / total
         for model, (count, memory_mib) in allowed.items()
     }
+
+
+def seeds(settings: RequestSettings) -> Iterator[tuple[PodClass, float]]:
+    """Yields the classes of the pods that the settings name, and the number of each. Raises RequestError if one cannot
+    be read.
+    """
+    names = settings.names
+    known = {names.count, names.memory, names.memory_percentage, names.cores, *HOST_RESOURCES, *ANNOTATIONS}
+    for usual in settings.usual_pods:
+        for key, _ in usual.asks:
+            if key not in known:
+                raise RequestError("", key, f"tells no kinds of pods apart; write one of {', '.join(sorted(known))}")
+        pod = usual.pod()
+        request = read_request(pod, settings)
+        if request is None:
+            raise RequestError("", names.count, f"is missing in {str(usual)!r}")
+        yield class_of(replace(request, host=host_requested(pod))), float(usual.number)

@@ -13,7 +13,7 @@ MOST_LOOKED_AT = 20
 
 def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]) -> Decision | None:
     """Returns a decision for the node whose room is kept for the pod; None if the pod does not fit there yet."""
-    room = ledger.kept().get(request.uid)
+    room = ledger.records.kept(request.uid)
     if room is None or room.node not in node_names:
         return None
     decision = placed(ledger, request, priority=priority, node=room.node, gone=())
@@ -26,7 +26,7 @@ def in_that_of_others(
     """Returns a decision for a node whose room is kept for pods of lower priority, and the pods whose room has to be
     given up for it. The pod fits nowhere else. None if no such room is enough.
     """
-    rooms = ledger.kept().below(priority)
+    rooms = ledger.records.kept_below(priority)
     offered = [node for node in node_names if node in rooms] if rooms else []
     for node in offered[:MOST_LOOKED_AT]:
         decision = placed(ledger, request, priority=priority, node=node, gone=())

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar, cast
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.snapshot import quota_for
+from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.misfit import Misfit
@@ -100,7 +100,12 @@ def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gon
     """Returns the decision for the pod on this node if these pods were gone. Room kept for the pod, or for pods of
     lower priority, is free for it.
     """
-    left = ledger.without(node, {request.uid, *gone}, request.namespace, priority=priority)
+    alone = ledger.alone(node, request.namespace)
+    left = (
+        Snapshot(unregistered={node: ledger.nodes.why_unregistered(node)})
+        if alone is None
+        else alone.without({request.uid, *gone}, request.namespace, priority=priority)
+    )
     return decide(request, left, [node])
 
 

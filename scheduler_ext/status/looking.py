@@ -73,7 +73,7 @@ class Looker:
             problem=self._problem(),
             nodes={name: look for name, look in nodes.items() if look is not None},
             gone=gone,
-            broken=self._cluster.ledger.broken(),
+            broken=self._cluster.ledger.nodes.broken(),
             waiting=tuple(map(self._waiting, waiting.longest(MOST_WAITING))),
             waiting_total=len(waiting),
             fits=tuple(self._explainer.fits),
@@ -85,8 +85,8 @@ class Looker:
         ledger, monotonic = self._cluster.ledger, self._live.monotonic
         found: dict[str, NodeLook | None] = {}
         began = monotonic()
-        for name in tuple(ledger.usages()):
-            usage = ledger.usage(name)
+        for name in tuple(ledger.nodes.usages()):
+            usage = ledger.nodes.usage(name)
             if usage is not None:
                 found[name] = None if usage is self._known.get(name) else self._node(name, usage)
             if monotonic() - began >= BREATH_SECONDS:
@@ -104,7 +104,7 @@ class Looker:
             usage=usage,
             alone=alone,
             names={uid: names[uid] for uid in pods if uid in names},
-            reserved=frozenset(uid for uid in alone.held if ledger.reservation(uid) is not None),
+            reserved=frozenset(uid for uid in alone.held if ledger.records.reserved(uid) is not None),
         )
 
     def _waiting(self, pod: WaitingPod) -> WaitingLook:

@@ -125,10 +125,10 @@ def _gpu(gpu: GpuUsage, held: Iterable[ShownShare], cordoned: frozenset[DeviceUU
 def _held(look: NodeLook) -> Mapping[DeviceUUID, list[ShownShare]]:
     found: dict[DeviceUUID, list[ShownShare]] = {}
     parts: list[tuple[str, str, Mapping[DeviceUUID, Footprint]]] = [
-        (uid, "reserved" if uid in look.reserved else "", holding.footprints)
-        for uid, holding in look.alone.held.items()
+        (uid, "reserved" if uid in look.reserved else "", record.on(look.usage.node.name).footprints)
+        for uid, record in look.alone.held.items()
     ]
-    parts += [(uid, "kept", room.holding.footprints) for uid, room in look.alone.kept.items()]
+    parts += [(uid, "kept", room.gpus.footprints) for uid, room in look.alone.kept.items()]
     for uid, state, footprints in parts:
         pod = _name(look, uid)
         for uuid, part in footprints.items():
@@ -138,9 +138,9 @@ def _held(look: NodeLook) -> Mapping[DeviceUUID, list[ShownShare]]:
 
 
 def _notes(look: NodeLook) -> Iterator[str]:
-    for uid, holding in sorted(look.alone.held.items()):
-        if holding.problem:
-            yield f"Pod {_name(look, uid)}: {holding.problem}."
+    for uid, record in sorted(look.alone.held.items()):
+        if record.problem:
+            yield f"Pod {_name(look, uid)}: {record.problem}."
 
 
 def _name(look: NodeLook, uid: str) -> str:

@@ -56,7 +56,7 @@ class Machines:
     """The machines that are searched. A test seeds a defect by giving another one."""
 
     attempts: type[Attempts] = Attempts
-    apply: Callable[[Cluster, events.Event, float], Sequence[events.Effect]] = Cluster.apply
+    step: Callable[[Cluster, events.Event, float], Sequence[events.Effect]] = Cluster.step
     free_at: Callable[[Turn, str], float] = free_at
     settings: ServeSettings = SETTINGS
 
@@ -232,7 +232,7 @@ class ModelProcess:
         return tuple(self._pod_state(pod) for pod in range(self._pods))
 
     def _apply(self, event: events.Event) -> None:
-        self._machines.apply(self._cluster, event, self._now)
+        self._machines.step(self._cluster, event, self._now)
 
     def _object(self, pod: int, seen: ShownPod | None) -> Pod | None:
         return None if seen is None else pod_object(pod, self._gpus, seen)
@@ -245,7 +245,7 @@ class ModelProcess:
         if request is None:
             raise AssertionError("a pod of this world asks for GPUs")
         self._apply(events.TimePassed())
-        sent_to = self._cluster.ledger.sent_to(request.uid)
+        sent_to = self._cluster.ledger.records.sent_to(request.uid)
         lease_seconds = self._settings.reservation_lease_seconds
         answer = (
             kept(sent_to, NODES)
@@ -341,7 +341,7 @@ class ModelProcess:
         uid, ledger, known = uid_of(pod), self._cluster.ledger, self._cluster.facts.pod(_name(pod))
         bind = self._binds.get(pod)
         looks = [(attempt, due) for number, attempt, due in self._looks if number == pod]
-        reservation = ledger.reservation(uid)
+        reservation = ledger.records.reserved(uid)
         numbers = {attempt.number for attempt, _ in looks} | ({bind.attempt.number} if bind is not None else set())
         sent_by = reservation.sent_by if reservation is not None else 0
         ranks = {number: rank for rank, number in enumerate(sorted({0, *numbers, sent_by}))}
@@ -354,12 +354,12 @@ class ModelProcess:
                 reservation.node,
                 encode_pod_devices(reservation.shares),
                 self._ticks(reservation.until),
-                reservation.binding,
+                reservation.pending.binding,
                 ranks[sent_by],
             ),
-            holding=repr(ledger.holdings()[uid]) if ledger.is_bound(uid) else "",
+            holding=repr(ledger.records.bound(uid) or ""),
             node="" if known is None else known.node or "-",
-            lease=ceil(ledger.lease_seconds(waiting, self._settings.reservation_lease_seconds) / TICK_SECONDS),
+            lease=ceil(ledger.groups.lease_seconds(waiting, self._settings.reservation_lease_seconds) / TICK_SECONDS),
             bind=None
             if bind is None
             else self._bind_state(bind.attempt, bind.ends, bind.question, ranks[bind.attempt.number]),

@@ -140,7 +140,7 @@ class _Fitting:
         look = self._looks.get(node)
         if look is None:
             look = self._looks[node] = EvictionTrial(engine.state.ledger, self._request, _ABOVE_ALL, node)
-        return look.fits(frozenset(gone)) and not engine.state.ledger.refused_by_kubelet(self._pod, [node], gone)
+        return look.fits(frozenset(gone)) and not engine.state.ledger.kubelet.refusing(self._pod, [node], gone)
 
 
 class _SearchEnded(Exception):
@@ -282,11 +282,13 @@ def is_movable(pod: Pod) -> bool:
 def _leaving(engine: Engine, kinds: Kinds, workload: Workload, held: Iterable[Pod]) -> tuple[list[Leaving], str]:
     """Returns the pods without GPUs that should leave, and a note. The one that helps most goes first."""
     ledger = engine.state.ledger
-    without = [name for name in engine.offers if ledger.usage(name) is None]
+    without = [name for name in engine.offers if ledger.nodes.usage(name) is None]
     candidates = {
         pod_key(pod): pod
         for pod in held
-        if is_movable(pod) and ledger.usage(pod.spec.node_name) is not None and not kinds.asking(arrival_of(pod)).gpus
+        if is_movable(pod)
+        and ledger.nodes.usage(pod.spec.node_name) is not None
+        and not kinds.asking(arrival_of(pod)).gpus
     }
     if candidates and not without:
         return [], "pods without GPUs cannot leave GPU nodes: there is no other node"
@@ -316,7 +318,7 @@ def _leaving(engine: Engine, kinds: Kinds, workload: Workload, held: Iterable[Po
 def _gain(engine: Engine, stranding: Fragmentation, pod: Pod) -> float:
     """Returns GPUs that the usual pods could use if this one left."""
     ledger, node = engine.state.ledger, pod.spec.node_name
-    usage, room = ledger.usage(node), ledger.host_left(node)
+    usage, room = ledger.nodes.usage(node), ledger.hosts.left(node)
     if usage is None or room is None:
         return 0.0
     return stranding.stranded(usage, room) - stranding.stranded(usage, room.plus(host_requested(pod)))

@@ -59,8 +59,8 @@ class Engine:
         quotas: Sequence[ResourceQuota] = (),
     ) -> None:
         self.state = Cluster(settings)
-        self.state.apply(Listed(Node, nodes), 0.0)
-        self.state.apply(Listed(ResourceQuota, quotas), 0.0)
+        self.state.step(Listed(Node, nodes), 0.0)
+        self.state.step(Listed(ResourceQuota, quotas), 0.0)
         self.changed: set[str] = {node.metadata.name for node in nodes}
         """Nodes on which something has changed. The reader empties it."""
         self._index = NodeIndex(self.state.ledger, least_most_effort=_EVERY_NODE, most_shapes=_MOST_SHAPES)
@@ -102,14 +102,14 @@ class Engine:
             return Placed(node=node)
         if not offered:
             return PlanRefusal(nodes=self.offers.refusals(constraints, asked))
-        self.state.apply(Applied(pod), now)
+        self.state.step(Applied(pod), now)
         answer = reserve(self._index, self.state, pod, request, offered, now=now, lease_seconds=LEASE_SECONDS)
         choice = answer.choice
         if choice is None or choice.node is None:
             self._index.look_ahead()
-            self.state.apply(Removed(pod), now)
+            self.state.step(Removed(pod), now)
             return self._refused(answer, constraints, asked)
-        self.state.apply(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
+        self.state.step(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
         self._bind(pod, choice.node, choice.shares, asked, now)
         self._index.look_ahead()
         return Placed(node=choice.node, shares=choice.shares)
@@ -118,8 +118,8 @@ class Engine:
         """The pod ends, and is deleted. Returns it as it was."""
         pod, asked = self._there.pop(uid)
         ended = Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(phase="Succeeded"))
-        self.state.apply(Applied(ended), now)
-        self.state.apply(Removed(ended), now)
+        self.state.step(Applied(ended), now)
+        self.state.step(Removed(ended), now)
         self.offers.give(pod.spec.node_name, asked)
         self.changed.add(pod.spec.node_name)
         return pod
@@ -144,7 +144,7 @@ class Engine:
     def _seen(self, pod: Pod, asked: HostRequest, now: float) -> None:
         """The watch shows a bound pod."""
         # The state knows no other kinds of pods.
-        self.state.apply(Applied(Pod(metadata=pod.metadata, spec=pod.spec, status=pod.status)), now)
+        self.state.step(Applied(Pod(metadata=pod.metadata, spec=pod.spec, status=pod.status)), now)
         self._there[pod_key(pod)] = pod, asked
         self.offers.take(pod.spec.node_name, asked)
         self.changed.add(pod.spec.node_name)

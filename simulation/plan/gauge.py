@@ -53,7 +53,7 @@ class Gauge:
     def read(self) -> Reading:
         ledger = self._engine.state.ledger
         for name in self._engine.changed:
-            usage = ledger.usage(name)
+            usage = ledger.nodes.usage(name)
             if usage is None:
                 self._nodes.pop(name, None)
                 continue
@@ -75,7 +75,7 @@ class Gauge:
         if found is None or found[0] is not usage.node:
             found = self._islands[name] = usage.node, tuple(nvlink_islands(usage.node))
         free = [_is_free(gpu, usage.node) for gpu in usage.gpus]
-        room, stranding = self._engine.state.ledger.host_left(name), self._stranding
+        room, stranding = self._engine.state.ledger.hosts.left(name), self._stranding
         return _GaugedNode(
             allocated=sum(map(taken, usage.gpus)),
             fragmented=0.0 if stranding is None else stranding.stranded(usage, room),

@@ -83,7 +83,7 @@ def _problems(cluster: Described, settings: RequestSettings) -> Sequence[str]:
     ledger = Ledger(settings)
     ledger.replace_nodes(cluster.nodes)
     ledger.replace_pods(cluster.held)
-    ledger.replace_quotas(cluster.quotas)
+    ledger.quotas.replace(cluster.quotas)
     return [f"{subject}: {problem}" for subject, problem in ledger.problems().items()][:MOST_NOTES]
 
 

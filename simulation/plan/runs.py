@@ -263,13 +263,13 @@ class _Replay:
 
     def _count_links(self, found: Placed, asking: Asking) -> None:
         self._tally.several += asking.several
-        usage = self._engine.state.ledger.usage(found.node) if asking.several else None
+        usage = self._engine.state.ledger.nodes.usage(found.node) if asking.several else None
         if usage is not None:
             gbps = self._question.cluster.links.pod_gbps(found.shares, usage.node.pair_scores)
             self._tally.gbps += [] if gbps is None else [gbps]
 
     def _home(self, arrival: Arrival, found: Placed, waited: float) -> Home:
-        usage = self._engine.state.ledger.usage(found.node)
+        usage = self._engine.state.ledger.nodes.usage(found.node)
         held = {share.uuid for container in found.shares for share in container}
         gpus = [] if usage is None else [gpu.device.index for gpu in usage.gpus if gpu.device.uuid in held]
         return Home(pod=f"{arrival.namespace}/{arrival.name}", node=found.node, gpus=sorted(gpus), waited=waited)

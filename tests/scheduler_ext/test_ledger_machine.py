@@ -26,9 +26,10 @@ from scheduler_ext.binding.filtering import kept, reserve
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.questions import Questions
 from scheduler_ext.binding.sending import Sending
+from scheduler_ext.cluster.bound import outlives
 from scheduler_ext.cluster.events import Applied, Listed, PodWatchBack, PodWatchLost, Removed
-from scheduler_ext.cluster.holdings import outlives
-from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
+from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
+from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
@@ -181,7 +182,7 @@ class Machine(RuleBasedStateMachine):
         pod = msgspec.convert(item, Pod)
         if kind == "pod gone":
             known = self.seen.pop(pod.metadata.uid, None)
-            until = self.now + ORPHAN_SECONDS if outlives(pod) else None
+            until = self.now + OUTLIVING_SECONDS if outlives(pod) else None
             if until is not None and known is not None:
                 self.orphans[pod.metadata.uid] = known, until
             self.known.apply(Removed(pod))
@@ -277,7 +278,7 @@ class Machine(RuleBasedStateMachine):
 
     def sent_to(self, uid: str) -> str:
         self.ledger.expire(self.now)
-        return self.ledger.sent_to(uid)
+        return self.ledger.records.sent_to(uid)
 
     def filter(self, pod: Json, names: list[str]) -> str:
         """As the extender answers: the node, empty without one."""
@@ -434,8 +435,8 @@ class Machine(RuleBasedStateMachine):
     def the_other_leader_binds(self, asked: Json) -> None:
         """It knows what the objects say and nothing of our promises."""
         other = Cluster(self.requests)
-        other.apply(Listed(Node, [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]), self.now)
-        other.apply(Listed(Pod, [msgspec.convert(pod, Pod) for pod in self.cluster.pods.values()]), self.now)
+        other.step(Listed(Node, [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]), self.now)
+        other.step(Listed(Pod, [msgspec.convert(pod, Pod) for pod in self.cluster.pods.values()]), self.now)
         self.made += 1
         pod = pod_json(f"p{self.made}", [("app", asked)], restart_policy="Always")
         typed = msgspec.convert(pod, Pod)
@@ -443,7 +444,7 @@ class Machine(RuleBasedStateMachine):
         assert request is not None
         index = NodeIndex(other.ledger)
         answer = reserve(index, other, typed, request, list(NODES), now=self.now, lease_seconds=60)
-        reservation = other.ledger.reservation(request.uid)
+        reservation = other.ledger.records.reserved(request.uid)
         if answer.result.node_names and reservation is not None:
             held = "".join(f"{share.uuid},NVIDIA,{share.memory_mib},{share.cores}:" for share in reservation.shares[0])
             pod["spec"]["nodeName"] = reservation.node
@@ -456,8 +457,8 @@ class Machine(RuleBasedStateMachine):
         """Every live reservation: UID, node, and what each container is promised."""
         self.ledger.expire(self.now)
         found = []
-        for uid in self.ledger.holdings():
-            reservation = self.ledger.reservation(uid)
+        for uid in self.ledger.records.every():
+            reservation = self.ledger.records.reserved(uid)
             if reservation is not None:
                 assert reservation.until > self.now or reservation.sent_by
                 held = [
@@ -494,9 +495,9 @@ class Machine(RuleBasedStateMachine):
 
     def with_kept_rooms(self, held: dict[str, Amount]) -> dict[str, Amount]:
         """Room that is kept for nominated pods counts as taken as well, up to the whole GPU."""
-        taken, kept = dict(held), self.ledger.kept()
-        for room in (kept.get(uid) for uid in kept.uids() if self.ledger.reservation(uid) is None):
-            for gpu, part in room.holding.footprints.items() if room is not None else ():
+        taken, rooms = dict(held), self.ledger.records.of(RecordState.KEPT)
+        for room in (room for room in rooms if self.ledger.records.reserved(room.uid) is None):
+            for gpu, part in room.gpus.footprints.items():
                 taken[gpu] = plus(taken.get(gpu, NONE), (part.slots, part.memory_mib, part.cores))
         return {gpu: _at_most(amount, held.get(gpu, NONE)) for gpu, amount in taken.items()}
 

@@ -7,9 +7,10 @@ from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.annotations.mig_allocations import MigAllocation, RealMigInstance, encode_mig_allocations
 from proto.devices import DeviceShare, DeviceUUID, MigInstance, MigPlacement
 from proto.kubernetes.objects import ObjectMeta, ResourceQuota, ResourceQuotaSpec
+from scheduler_ext.cluster.bound import read_bound
 from scheduler_ext.cluster.facts import PodName
-from scheduler_ext.cluster.holdings import Holding, read_holding
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.metric_families import MIB, MetricsInput
 from scheduler_ext.metrics import Admission, AnswerOutcome, ExtenderMetrics
 from scheduler_ext.requests import ResourceNames
@@ -33,18 +34,18 @@ def seen() -> MetricsInput:
     ledger = Ledger()
     ledger.replace_nodes([node("n", [device(0)])])
     hard: dict[str, str | int | float] = {"limits.nvidia.com/gpumem": 8000, "limits.nvidia.com/gpucores": 50}
-    ledger.apply_quota(
+    ledger.quotas.apply(
         ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=ResourceQuotaSpec(hard=hard))
     )
     share = DeviceShare(uuid=DeviceUUID("G0"), memory_mib=4096, cores=20)
     ledger.reserve("uid-p", pod(container(gpu=1), name="p"), "n", ((share,),), until=1e9)
     return MetricsInput(
         snapshot=ledger.snapshot(),
-        holdings={**ledger.holdings(), "uid-mig": mig_holding()},
+        records={**ledger.records.every(), "uid-mig": mig_record()},
         names={"uid-p": PodName(namespace="default", name="p")},
         resources=ResourceNames(),
-        reservations=ledger.reservations(),
-        kept=len(ledger.kept()),
+        reservations=1,
+        kept=0,
         waiting=2,
         leads=True,
         synced=True,
@@ -52,7 +53,7 @@ def seen() -> MetricsInput:
     )
 
 
-def mig_holding() -> Holding:
+def mig_record() -> PodRecord:
     """Of two instances one exists already."""
     instance = MigInstance(profile="2g.10gb", placement=MigPlacement(start=2, size=2))
     real = RealMigInstance(uuid=DeviceUUID("MIG-a"), gpu_instance=3, compute_instance=0)
@@ -61,7 +62,7 @@ def mig_holding() -> Holding:
         DEVICES_ALLOCATED: "G0,NVIDIA,9856,29:G0,NVIDIA,9856,29:;",
         MIG_ALLOCATIONS: encode_mig_allocations((replace(planned, device=0, real=real), planned)),
     }
-    found = read_holding(pod(container(gpu=2), annotations=annotations, node_name="n"), ResourceNames())
+    found = read_bound(pod(container(gpu=2), annotations=annotations, node_name="n"), ResourceNames())
     assert found is not None
     return found
 

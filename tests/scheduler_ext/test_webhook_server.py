@@ -111,8 +111,8 @@ async def test_a_pod_is_refused_only_by_quotas_that_hold_for_pods_like_it() -> N
     ledger = Ledger()
     selector = {"matchExpressions": [{"scopeName": "PriorityClass", "operator": "In", "values": ["low"]}]}
     spec = {"hard": {"limits.nvidia.com/gpumem": "1000"}, "scopeSelector": selector}
-    ledger.apply_quota(msgspec.convert({"metadata": {"name": "q", "namespace": "ns"}, "spec": spec}, ResourceQuota))
-    async with serving(ledger.quota) as client:
+    ledger.quotas.apply(msgspec.convert({"metadata": {"name": "q", "namespace": "ns"}, "spec": spec}, ResourceQuota))
+    async with serving(ledger.quotas.left) as client:
         for priority, allowed in (("low", False), ("high", True), ("", True)):
             asking = envelope(pod(container(gpumem="1001"), priorityClassName=priority))
             assert (await client.post(asking))["response"]["allowed"] is allowed

@@ -64,7 +64,7 @@ class NodeIndex:
         The ledger may change between steps: changed nodes are judged again.
         """
         shape = self._shape(request)
-        if self._ledger.is_bound(request.uid):
+        if self._ledger.records.bound(request.uid) is not None:
             return
         offered: Collection[str] = node_names
         for _ in range(max(self._most_effort() // self._step_effort, 1)):
@@ -86,7 +86,7 @@ class NodeIndex:
 
         After `prepare` this takes at most about a millisecond, whatever has changed since.
         """
-        if self._ledger.is_bound(request.uid):
+        if self._ledger.records.bound(request.uid) is not None:
             return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
         shape = self._shape(request)
         ranking = self._ranking(shape)
@@ -119,7 +119,7 @@ class NodeIndex:
         """Returns the preferences of the offered nodes that fit, as `decide` finds them. Reservations count as in
         `choose`.
         """
-        if self._ledger.is_bound(request.uid):
+        if self._ledger.records.bound(request.uid) is not None:
             return preferences(request.policies.node, decide(request, self._ledger.snapshot(request.uid), node_names))
         ranking = self._ranking(self._shape(request))
         ranking.judge(node_names, self._effort(prepared=prepared))
@@ -129,7 +129,7 @@ class NodeIndex:
         """Returns whether the pod is known to fit on none of these nodes. False also if the effort for one answer does
         not show it.
         """
-        if self._ledger.is_bound(request.uid):
+        if self._ledger.records.bound(request.uid) is not None:
             return False
         ranking = self._ranking(self._shape(request))
         return ranking.judge(node_names, self._effort(prepared=prepared)) and ranking.best_known(node_names) is None
@@ -159,7 +159,7 @@ class NodeIndex:
     def _shape(self, request: GpuRequest) -> PodShape:
         """Returns the shape of the pod, with what its quota leaves now."""
         self._catch_up()
-        quota = self._ledger.quota(request.namespace, request.quota_class)
+        quota = self._ledger.quotas.left(request.namespace, request.quota_class)
         covered = quota is None or quota.admits(*self._states.largest.taken(request.needs))
         return PodShape(request=request, quota=None if covered else quota)
 
@@ -233,7 +233,11 @@ class NodeIndex:
         maybe = {
             name: failed.get(name, Reason.NOT_LOOKED_AT) for name in node_names if name in failed or name in unseen
         }
-        never = {name: lost.get(name) or self._ledger.unregistered(name) for name in node_names if name not in maybe}
+        never = {
+            name: lost.get(name) or self._ledger.nodes.why_unregistered(name)
+            for name in node_names
+            if name not in maybe
+        }
         return NodeChoice(node=None, failed=maybe, unresolvable=never)
 
 

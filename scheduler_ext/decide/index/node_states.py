@@ -89,7 +89,11 @@ class NodeStates:
 
     def catch_up(self) -> NodeChanges | None:
         """Reads what changed in the ledger. Returns None if nothing did."""
-        nodes, hosts, workload = self._ledger.take_changed(), self._ledger.take_changed_hosts(), self._ledger.workload()
+        nodes, hosts, workload = (
+            self._ledger.nodes.take_changed(),
+            self._ledger.hosts.take_changed(),
+            self._ledger.workload(),
+        )
         if new_workload := workload is not self.fragmentation.workload:
             self.fragmentation = Fragmentation(workload)
             self._sites.clear()
@@ -116,7 +120,7 @@ class NodeStates:
         site = self._sites.get(name)
         if site is None:
             state = self.by_name[name]
-            site = self.fragmentation.site(state.usage, self._ledger.host_left(name), state.number)
+            site = self.fragmentation.site(state.usage, self._ledger.hosts.left(name), state.number)
             self._sites[name] = site
         return site
 
@@ -127,7 +131,7 @@ class NodeStates:
             numbers.forget_beyond(most)
         for name in names:
             self._changes.pop(name, None)
-            usage = self._ledger.usage(name)
+            usage = self._ledger.nodes.usage(name)
             if usage is None:
                 self.by_name.pop(name, None)
                 self._models.pop(name, None)

@@ -8,6 +8,7 @@ import pytest
 from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.binding.nominations import shorten_taken_rooms
 from scheduler_ext.cluster.events import Applied, Decided, Proposed
+from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from tests.builders import container, node, node_json, pod
 from tests.polling import until
@@ -167,8 +168,8 @@ def test_a_second_preemption_for_a_pod_that_has_gpus_elsewhere_by_now_keeps_no_r
     urgent = pod(container(gpu=1), name="urgent")
     urgent.status.nominated_node_name = "n"
     cluster.apply(Applied(urgent))
-    assert len(ledger.kept()) == 1
+    assert len(ledger.records.of(RecordState.KEPT)) == 1
     cluster.apply(Decided("uid-urgent", urgent, "elsewhere", ((share("G0"),),), 60.0))
     cluster.apply(Proposed(urgent, {"n": {"uid-low"}}))
-    assert len(ledger.kept()) == 0
+    assert len(ledger.records.of(RecordState.KEPT)) == 0
     shorten_taken_rooms(cluster.state, 0, 0.0)

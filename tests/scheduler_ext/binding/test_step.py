@@ -179,7 +179,7 @@ class Binds(RuleBasedStateMachine):
         if name in self.answers or self.bound.get(name) is None:
             return
         chosen, asked = direct, asking(name)
-        if chosen is None and not (chosen := self.state.ledger.sent_to(f"uid-{name}")):
+        if chosen is None and not (chosen := self.state.ledger.records.sent_to(f"uid-{name}")):
             answer = reserve(
                 *(self.index, self.state, asked, request(asked), list(NODES)),
                 now=self.clock(),
@@ -266,7 +266,7 @@ class Binds(RuleBasedStateMachine):
 
     def looked(self, attempt: Attempt, name: str, to: str, mood: str) -> Event:
         """So late that the API server has dropped what this attempt sent."""
-        open_for = self.state.ledger.reservation(attempt.uid)
+        open_for = self.state.ledger.records.reserved(attempt.uid)
         is_open = open_for is not None and open_for.sent_by == attempt.number
         if mood != "well":
             return Event.UNKNOWN if is_open else Event.OVERTAKEN
@@ -343,7 +343,7 @@ class Binds(RuleBasedStateMachine):
             return
         for name, to in self.in_flight:
             if self.bound.get(name) == "":
-                assert self.state.ledger.sent_to(f"uid-{name}") == to
+                assert self.state.ledger.records.sent_to(f"uid-{name}") == to
 
 
 def _fields(attempt: Attempt) -> dict[str, Any]:

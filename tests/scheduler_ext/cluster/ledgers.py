@@ -24,5 +24,10 @@ def ledger(gpus: int = 2) -> Ledger:
     return made
 
 
+def problem_of(made: Ledger, uid: str) -> str:
+    record = made.records.bound(uid)
+    return "" if record is None else record.problem
+
+
 def used(made: Ledger, excluding: str = "") -> list[tuple[int, int, int]]:
     return [(gpu.slots, gpu.memory_mib, gpu.cores) for gpu in made.snapshot(excluding).nodes["n"].gpus]

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from proto.kubernetes.objects import Container, Node, ObjectMeta, Pod, Resources
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
-from scheduler_ext.cluster.hosts import Hosts
+from scheduler_ext.cluster.ledger import Ledger
 from tests.builders import node, pod
 
 UIDS = ("p", "q", "r")
@@ -23,7 +23,13 @@ def asking(cpu: str, memory: str = "0", restart_policy: str = "") -> Container:
 
 
 def on_a(*asking: Container) -> Pod:
-    return pod(*asking, node_name="a", phase="Running")
+    return pod(*asking, name="p", node_name="a", phase="Running")
+
+
+def ledger() -> Ledger:
+    made = Ledger()
+    made.replace_nodes(map(with_room, NODES))
+    return made
 
 
 def test_a_pod_asks_for_its_largest_moment() -> None:
@@ -44,49 +50,43 @@ def test_a_pod_that_ended_asks_for_nothing_and_so_does_an_amount_that_nobody_can
 
 
 def test_a_pod_without_gpus_takes_cpu() -> None:
-    hosts = Hosts()
-    hosts.tell(with_room("a"))
-    hosts.bind("p", on_a(asking("3", "4Gi")))
-    assert hosts.left("a") == HostAmount(5000, 12 * 1024)
-    assert hosts.left("a", without="p") == HostAmount(8000, 16 * 1024)
+    made = ledger()
+    made.apply_pod(on_a(asking("3", "4Gi")))
+    assert made.hosts.left("a") == HostAmount(5000, 12 * 1024)
+    assert made.hosts.left("a", without=made.records.get("uid-p")) == HostAmount(8000, 16 * 1024)
 
 
 def test_nothing_is_known_of_a_node_that_does_not_say_what_it_has() -> None:
-    hosts = Hosts()
-    hosts.tell(Node(metadata=ObjectMeta(name="a")))
-    assert hosts.left("a") is None
+    made = Ledger()
+    made.apply_node(Node(metadata=ObjectMeta(name="a")))
+    assert made.hosts.left("a") is None
 
 
 def test_a_reservation_counts_on_each_of_its_nodes_until_one_is_chosen() -> None:
-    hosts = Hosts()
-    for name in NODES:
-        hosts.tell(with_room(name))
-    hosts.reserve("p", pod(asking("1")), NODES)
-    assert [hosts.left(name) for name in NODES] == [HostAmount(7000, 16384)] * 2
-    hosts.take_changed()
-    hosts.choose("p", "b")
-    assert [hosts.left(name) for name in NODES] == [HostAmount(8000, 16384), HostAmount(7000, 16384)]
-    assert hosts.take_changed() >= {"a"}
+    made = ledger()
+    made.reserve("uid-p", pod(asking("1")), "a", ((),), 60.0, others={"b": ((),)})
+    assert [made.hosts.left(name) for name in NODES] == [HostAmount(7000, 16384)] * 2
+    made.hosts.take_changed()
+    made.choose("uid-p", "b")
+    assert [made.hosts.left(name) for name in NODES] == [HostAmount(8000, 16384), HostAmount(7000, 16384)]
+    assert made.hosts.take_changed() >= {"a"}
 
 
 def test_what_says_the_same_again_changes_no_node() -> None:
-    hosts = Hosts()
-    hosts.tell(with_room("a"))
-    hosts.bind("p", on_a(asking("1")))
-    hosts.take_changed()
-    hosts.tell(with_room("a"))
-    hosts.bind("p", on_a(asking("1")))
-    assert hosts.take_changed() == set()
+    made = ledger()
+    made.apply_pod(on_a(asking("1")))
+    made.hosts.take_changed()
+    made.apply_node(with_room("a"))
+    made.apply_pod(on_a(asking("1")))
+    assert made.hosts.take_changed() == set()
 
 
 @given(st.lists(st.tuples(st.sampled_from(UIDS), st.sampled_from(["", *NODES]), st.integers(0, 4)), max_size=20))
 def test_sums_are_those_of_the_pods_as_they_were_seen_last(seen: list[tuple[str, str, int]]) -> None:
-    hosts, last = Hosts(), dict[str, tuple[str, int]]()
-    for name in NODES:
-        hosts.tell(with_room(name))
-    for uid, where, cpu in seen:
-        hosts.bind(uid, pod(asking(str(cpu)), node_name=where, phase="Running"))
-        last[uid] = where, cpu
+    made, last = ledger(), dict[str, tuple[str, int]]()
+    for name, where, cpu in seen:
+        made.apply_pod(pod(asking(str(cpu)), name=name, node_name=where, phase="Running"))
+        last[name] = where, cpu
     for name in NODES:
         asked = sum(cpu for where, cpu in last.values() if where == name)
-        assert hosts.left(name) == HostAmount(8000 - 1000 * asked, 16384)
+        assert made.hosts.left(name) == HostAmount(8000 - 1000 * asked, 16384)

@@ -21,8 +21,7 @@ from proto.kubernetes.objects import (
 )
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, total
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.reservations import Reservation
-from scheduler_ext.cluster.snapshot import Quota
+from scheduler_ext.cluster.snapshot import Quota, Snapshot
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.requests import ContainerKind, RequestSettings, ResourceNames
 from tests.builders import container, node, pod
@@ -55,7 +54,7 @@ def test_a_reservation_becomes_the_bound_pod_without_counting_twice() -> None:
     assert used(made) == [(1, 1000, 10), (0, 0, 0)]
     made.apply_pod(bound("a", encode_pod_devices(shares)))
     assert used(made) == [(1, 1000, 10), (0, 0, 0)]
-    assert made.reservation("uid-a") is None
+    assert made.records.reserved("uid-a") is None
 
 
 def test_a_pods_own_reservation_never_counts_against_it() -> None:
@@ -69,9 +68,9 @@ def test_a_reservation_ends_when_forgotten_and_exactly_at_its_time() -> None:
     made, waiting = ledger(), pod(container(gpu=1), name="a")
     made.reserve("uid-a", waiting, "n", ((share("G0"),),), until=60.0)
     made.expire(59.9)
-    assert made.reservation("uid-a") is not None
+    assert made.records.reserved("uid-a") is not None
     made.expire(60.0)
-    assert made.reservation("uid-a") is None
+    assert made.records.reserved("uid-a") is None
     assert used(made) == [(0, 0, 0)] * 2
 
 
@@ -122,7 +121,7 @@ def test_entries_that_hami_left_out_for_containers_without_gpus_are_matched_to_t
 
 def test_the_strictest_of_several_quotas_holds_and_usage_is_counted_with_the_pods() -> None:
     made = ledger()
-    made.replace_quotas(
+    made.quotas.replace(
         ResourceQuota(
             metadata=ObjectMeta(name=f"q{limit}", namespace="default"),
             spec=ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": str(limit)}),
@@ -141,7 +140,7 @@ def test_while_quotas_are_listed_again_those_before_hold() -> None:
     made = Ledger()
     spec = ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": "7"})
     listed = [ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=spec)]
-    made.replace_quotas(listed)
+    made.quotas.replace(listed)
 
     def limit() -> int | None:
         return made.snapshot().quotas["default"][0].memory_mib
@@ -151,8 +150,14 @@ def test_while_quotas_are_listed_again_those_before_hold() -> None:
         yield from listed
         assert limit() == 7
 
-    made.replace_quotas(seen())
+    made.quotas.replace(seen())
     assert limit() == 7
+
+
+def without(made: Ledger, node: str, gone: set[str]) -> Snapshot:
+    alone = made.alone(node, "default")
+    assert alone is not None
+    return alone.without(gone, "default", priority=0)
 
 
 def test_without_pods_a_node_is_freer_and_so_is_the_quota_of_their_own_namespace() -> None:
@@ -162,14 +167,14 @@ def test_without_pods_a_node_is_freer_and_so_is_the_quota_of_their_own_namespace
     for each in (ours, theirs):
         made.apply_pod(each)
         metadata = ObjectMeta(name="q", namespace=each.metadata.namespace)
-        made.apply_quota(
+        made.quotas.apply(
             ResourceQuota(metadata=metadata, spec=ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 5000}))
         )
-    left = made.without("n", {"uid-theirs"}, "default", priority=0)
+    left = without(made, "n", {"uid-theirs"})
     assert [(gpu.slots, gpu.memory_mib) for gpu in left.nodes["n"].gpus] == [(1, 1000), (0, 0)]
     assert left.quotas == {"default": (Quota(memory_mib=5000, used=Footprint(1, 1000, 10)),)}
-    assert made.without("n", {"uid-ours"}, "default", priority=0).quotas == {"default": (Quota(memory_mib=5000),)}
-    assert made.without("nowhere", {"uid-ours"}, "default", priority=0).quotas == {}
+    assert without(made, "n", {"uid-ours"}).quotas == {"default": (Quota(memory_mib=5000),)}
+    assert made.alone("nowhere", "default") is None
 
 
 def test_a_snapshot_does_not_change_with_the_ledger() -> None:
@@ -204,14 +209,17 @@ def test_no_gpu_is_ever_booked_beyond_its_capacity(policy: str, wanted: list[tup
 
 def test_an_extended_reservation_lasts_until_the_later_time() -> None:
     made = Ledger()
-    made.extend("uid-a", until=90.0)
-    assert made.reservation("uid-a") is None
+    made.bind_begins("uid-a", until=90.0)
+    assert made.records.reserved("uid-a") is None
     made.reserve("uid-a", pod(container(gpu=1), name="a"), "n", ((share("G0"),),), until=60.0)
-    made.extend("uid-a", until=90.0)
+    made.bind_begins("uid-a", until=90.0)
     made.expire(60.0)
-    assert made.reservation("uid-a") == Reservation(node="n", shares=((share("G0"),),), until=90.0, binding=True)
+    record = made.records.reserved("uid-a")
+    assert record is not None
+    assert (record.node, record.shares, record.until) == ("n", ((share("G0"),),), 90.0)
+    assert record.pending.binding
     made.expire(90.0)
-    assert made.reservation("uid-a") is None
+    assert made.records.reserved("uid-a") is None
 
 
 def test_a_terminating_pod_holds_its_gpus_until_it_is_gone() -> None:
@@ -238,7 +246,7 @@ def test_resources_may_have_other_names() -> None:
         "requests.acme.io/gpu": 7,
         "limits.nvidia.com/gpumem": 1,
     }
-    made.apply_quota(
+    made.quotas.apply(
         ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=ResourceQuotaSpec(hard=hard))
     )
     assert made.snapshot().quotas["default"] == (Quota(memory_mib=3000, cores=50, gpus=7),)
@@ -290,7 +298,7 @@ events = st.one_of(
 @given(st.lists(events, max_size=20))
 def test_what_is_used_is_always_the_sum_of_what_each_pod_holds(history: list[tuple[Any, ...]]) -> None:
     made, running, waiting = ledger(), dict[str, Pod](), dict[str, tuple[PodShares, int]]()
-    made.apply_quota(
+    made.quotas.apply(
         ResourceQuota(
             metadata=ObjectMeta(name="q", namespace="default"),
             spec=ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 10**9}),
@@ -314,7 +322,7 @@ def test_what_is_used_is_always_the_sum_of_what_each_pod_holds(history: list[tup
                 running.pop(name, None)
                 waiting.pop(name, None)
             case "forget", (name,):
-                made.forget(f"uid-{name}")
+                made.records.release(f"uid-{name}")
                 waiting.pop(name, None)
             case "remove", (name,):
                 made.remove_pod(f"uid-{name}")
@@ -338,24 +346,24 @@ def test_what_is_used_is_always_the_sum_of_what_each_pod_holds(history: list[tup
 
 def test_changes_are_handed_out_once_whatever_they_were() -> None:
     made = ledger()
-    assert made.take_changed() == {"n"}
-    assert made.take_changed() == set()
+    assert made.nodes.take_changed() == {"n"}
+    assert made.nodes.take_changed() == set()
     made.apply_node(node("n", [device(0), device(1)]))
     made.apply_node(Node(metadata=ObjectMeta(name="without-gpus")))
-    assert made.take_changed() == set()
+    assert made.nodes.take_changed() == set()
     made.reserve("uid-a", pod(container(gpu=1), name="a"), "n", ((share("G0"),),), until=1.0)
-    assert made.take_changed() == {"n"}
+    assert made.nodes.take_changed() == {"n"}
     made.expire(1.0)
-    assert made.take_changed() == {"n"}
+    assert made.nodes.take_changed() == {"n"}
     made.apply_node(Node(metadata=ObjectMeta(name="n")))
-    assert (made.take_changed(), made.usage("n")) == ({"n"}, None)
+    assert (made.nodes.take_changed(), made.nodes.usage("n")) == ({"n"}, None)
 
 
 def test_a_lease_that_was_made_longer_ends_later_and_the_others_in_time() -> None:
     made = ledger()
     for name, until in (("a", 5.0), ("b", 9.0)):
         made.reserve(f"uid-{name}", pod(container(gpu=1), name=name), "n", ((share("G0"),),), until=until)
-    made.extend("uid-a", 20.0)
+    made.bind_begins("uid-a", 20.0)
     for now, held in ((8.0, 2), (9.0, 1), (19.0, 1), (20.0, 0)):
         made.expire(now)
         assert used(made)[0][0] == held
@@ -370,11 +378,9 @@ def test_nothing_stays_of_nodes_pods_and_namespaces_that_are_gone() -> None:
     made.remove_pod("uid-a")
     made.remove_pod("uid-b")
     made.remove_node("n")
-    made.take_changed()
+    made.nodes.take_changed()
     left, fresh = vars(made), vars(Ledger())
-    facts, no_facts = vars(left.pop("_packing")), vars(fresh.pop("_packing"))
-    classes = facts.pop("_classes")
-    del no_facts["_classes"]
+    classes = left.pop("_classes")
+    del fresh["_classes"]
     assert left == fresh
-    assert facts == no_facts
-    assert not classes.has_seen("uid-a")
+    assert not vars(classes)["_seen"]

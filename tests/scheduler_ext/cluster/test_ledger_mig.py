@@ -9,7 +9,7 @@ from proto.kubernetes.objects import (
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.decision import decide
 from tests.builders import container, node, pod
-from tests.scheduler_ext.cluster.ledgers import bound, ledger, used
+from tests.scheduler_ext.cluster.ledgers import bound, ledger, problem_of, used
 from tests.scheduler_ext.gpus import device, request
 from tests.scheduler_ext.mig_gpus import mig_device
 
@@ -74,7 +74,7 @@ def test_mig_instances_that_cannot_be_read_are_a_problem_of_their_pod() -> None:
     broken.metadata.annotations[keys.MIG_ALLOCATIONS] = '[{"containerIndex":0}]'
     made.apply_pod(broken)
     assert used(made) == [FULL_OF_SEVEN, (0, 0, 0)]
-    assert made.pod_problem("uid-a").startswith("hami.io/vgpu-mig-allocations: $[0]: ")
+    assert problem_of(made, "uid-a").startswith("hami.io/vgpu-mig-allocations: $[0]: ")
 
 
 def test_a_gpu_out_of_mig_mode_with_instances_on_it_is_full() -> None:
@@ -87,4 +87,4 @@ def test_an_instance_of_an_old_mig_template_fills_its_gpu() -> None:
     made = mig_ledger()
     made.apply_pod(bound("a", "G0[1-2],NVIDIA,10240,28:;"))
     assert used(made) == [FULL_OF_SEVEN, (0, 0, 0)]
-    assert "MIG template of HAMi 2.9 or older" in made.pod_problem("uid-a")
+    assert "MIG template of HAMi 2.9 or older" in problem_of(made, "uid-a")

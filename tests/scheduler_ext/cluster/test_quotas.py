@@ -64,7 +64,7 @@ def pod(written: Json) -> Pod:
 def made_with(*written: Json) -> tuple[Ledger, Callable[[Json], bool]]:
     """And whether a pod fits: every way to decide says the same."""
     made = ledger()
-    made.replace_quotas(quota(each) for each in written)
+    made.quotas.replace(quota(each) for each in written)
     index = NodeIndex(made)
 
     def fits(asking: Json) -> bool:
@@ -130,12 +130,12 @@ def test_a_quota_that_changes_its_scopes_counts_the_pods_it_holds_for_now() -> N
     made.apply_pod(pod(bound_json("a", 2000, priorityClassName="low")))
     made.apply_pod(pod(bound_json("b", 3000, gpu="G1", priorityClassName="high")))
     assert fits(pod_json("p", 1000, priorityClassName="low"))
-    made.apply_quota(quota(quota_json("q", 3000, priority("In", "high"))))
+    made.quotas.apply(quota(quota_json("q", 3000, priority("In", "high"))))
     assert not fits(pod_json("p", 1, priorityClassName="high"))
     assert fits(pod_json("p", 4000, priorityClassName="low"))
-    made.apply_quota(quota(quota_json("q", 6000)))
+    made.quotas.apply(quota(quota_json("q", 6000)))
     assert not fits(pod_json("p", 1001))
-    made.remove_quota(quota(quota_json("q", 6000)))
+    made.quotas.remove(quota(quota_json("q", 6000)))
     assert fits(pod_json("p", 6000))
 
 
@@ -179,7 +179,7 @@ def test_a_quota_whose_scope_cannot_be_read_holds_for_all_pods_and_is_a_problem(
     assert not fits(pod_json("p", 1001, priorityClassName="high"))
     (problem,) = made.problems().values()
     assert problem.startswith(said)
-    made.apply_quota(quota(quota_json("q", 1000, scope, priority("In", "low"))))
+    made.quotas.apply(quota(quota_json("q", 1000, scope, priority("In", "low"))))
     assert fits(pod_json("p", 1001, priorityClassName="high")), "the other scope of the quota can be read"
 
 
@@ -246,13 +246,13 @@ def test_each_quota_counts_what_a_naive_recount_finds(
                 made.remove_pod(f"uid-{fact}")
             case "quota":
                 quotas[fact["metadata"]["name"]] = fact
-                made.apply_quota(quota(fact))
+                made.quotas.apply(quota(fact))
             case "no quota" if fact in quotas:
-                made.remove_quota(quota(quotas.pop(fact)))
+                made.quotas.remove(quota(quotas.pop(fact)))
         used = [each.used for each in made.snapshot().quotas.get("default", ())]
         sums = [counted(each, pods.values()) for each in quotas.values()]
         assert [(each.slots, each.memory_mib, each.cores) for each in used] == sums
         wanted = pod_json("p", 1, **asking)
         mine = [memory for each, (_, memory, _) in zip(quotas.values(), sums, strict=True) if counts(each, wanted)]
-        decides = made.quota("default", quota_class(pod(wanted)))
+        decides = made.quotas.left("default", quota_class(pod(wanted)))
         assert (None if decides is None else decides.used.memory_mib) == max(mine, default=None)

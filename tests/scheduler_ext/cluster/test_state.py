@@ -38,6 +38,7 @@ from scheduler_ext.cluster.events import (
     WaitEnded,
 )
 from scheduler_ext.cluster.facts import pod_name
+from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.cluster.stories import MOST_PODS, MOST_STEPS, Stories
 from tests.builders import container, node, pod
@@ -52,7 +53,7 @@ DECIDED = Decided("uid-p", WAITING, "n", ((share("G0"),),), 60.0)
 def cluster(*happened: Event) -> Cluster:
     made = Cluster()
     for event in (Listed(Node, [NODE]), *happened):
-        made.apply(event, 0.0)
+        made.step(event, 0.0)
     return made
 
 
@@ -81,22 +82,22 @@ def cluster(*happened: Event) -> Cluster:
     ids=lambda event: type(event).__name__,
 )
 def test_what_the_extender_decides_itself_has_no_effect_outside(own: Event) -> None:
-    assert [*cluster(Applied(WAITING), DECIDED).apply(own, 1.0)] == []
+    assert [*cluster(Applied(WAITING), DECIDED).step(own, 1.0)] == []
 
 
 def test_who_waits_for_a_node_or_pod_is_woken_and_waiting_pods_are_looked_at_when_room_is_made() -> None:
     made = cluster()
-    assert [*made.apply(Applied(NODE), 0.0)] == [Changed("n")]
-    assert [*made.apply(Applied(node("n", [device(0), device(1)])), 0.0)] == [Changed("n"), Freed()]
-    assert [*made.apply(Applied(WAITING), 0.0)] == [Changed(pod_name(WAITING))]
-    assert [*made.apply(Removed(WAITING), 0.0)] == [Changed(pod_name(WAITING)), Freed()]
-    assert [*made.apply(Listed(Pod, []), 0.0)] == [Changed()]
-    assert [*made.apply(Applied(pod(container(), name="without-gpus")), 0.0)] == []
+    assert [*made.step(Applied(NODE), 0.0)] == [Changed("n")]
+    assert [*made.step(Applied(node("n", [device(0), device(1)])), 0.0)] == [Changed("n"), Freed()]
+    assert [*made.step(Applied(WAITING), 0.0)] == [Changed(pod_name(WAITING))]
+    assert [*made.step(Removed(WAITING), 0.0)] == [Changed(pod_name(WAITING)), Freed()]
+    assert [*made.step(Listed(Pod, []), 0.0)] == [Changed()]
+    assert [*made.step(Applied(pod(container(), name="without-gpus")), 0.0)] == []
 
 
 def test_an_annotation_that_cannot_be_read_is_told_once() -> None:
     made, broken = cluster(), bound("p", "garbage")
-    effects = [effect for _ in range(2) for effect in made.apply(Applied(broken), 0.0)]
+    effects = [effect for _ in range(2) for effect in made.step(Applied(broken), 0.0)]
     (told,) = (effect for effect in effects if isinstance(effect, Tell))
     assert (told.subject.uid, told.notice.reason) == ("uid-p", "UnreadableAllocation")
     assert keys.DEVICES_ALLOCATED in told.notice.message
@@ -105,23 +106,23 @@ def test_an_annotation_that_cannot_be_read_is_told_once() -> None:
 def test_a_nominated_pod_without_a_promise_is_to_get_its_room() -> None:
     nominated = pod(container(gpu=1), name="p")
     nominated.status.nominated_node_name = "n"
-    assert Nominated(nominated, "n") in cluster().apply(Applied(nominated), 0.0)
-    assert Nominated(nominated, "n") not in cluster(DECIDED).apply(Applied(nominated), 0.0)
-    assert [*cluster().apply(Proposed(nominated, {"n": ["uid-low"]}), 0.0)] == [Nominated(nominated, "n")]
-    assert [*cluster().apply(Proposed(nominated, {"m": ["uid-low"]}), 0.0)] == []
+    assert Nominated(nominated, "n") in cluster().step(Applied(nominated), 0.0)
+    assert Nominated(nominated, "n") not in cluster(DECIDED).step(Applied(nominated), 0.0)
+    assert [*cluster().step(Proposed(nominated, {"n": ["uid-low"]}), 0.0)] == [Nominated(nominated, "n")]
+    assert [*cluster().step(Proposed(nominated, {"m": ["uid-low"]}), 0.0)] == []
 
 
 def test_time_ends_a_promise_before_the_event_that_brings_it() -> None:
     made = cluster(DECIDED)
-    assert made.ledger.reservations() == 1
-    made.apply(BindBegan("uid-p", inf), 60.0)
-    assert made.ledger.reservations() == 0
+    assert len(made.ledger.records.of(RecordState.RESERVED)) == 1
+    made.step(BindBegan("uid-p", inf), 60.0)
+    assert len(made.ledger.records.of(RecordState.RESERVED)) == 0
 
 
 def test_the_story_of_a_pod_is_told_in_order() -> None:
     made = Cluster()
     for at, event in enumerate((Listed(Node, [NODE]), Asked(WAITING), DECIDED, Dropped("uid-p"))):
-        made.apply(event, float(at))
+        made.step(event, float(at))
     assert made.stories.line("uid-p", 4.0) == (
         "3.0 s ago kube-scheduler asked about it, 2.0 s ago node n was decided, 1.0 s ago its reservation was dropped"
     )
@@ -149,7 +150,7 @@ def test_a_pod_without_gpus_has_no_story() -> None:
         BindStep("uid-p", "bound"),
         Dropped("uid-p"),
     ):
-        made.apply(event, 0.0)
+        made.step(event, 0.0)
     assert made.stories.of("uid-p").steps == ()
 
 
@@ -160,10 +161,10 @@ def test_a_sent_reservation_waits_for_the_watch_only_while_its_pod_exists(pods: 
     asked.metadata.resource_version = "10"
     made = cluster(PodWatchLost(), replace(DECIDED, pod=asked, until=600.0), BindingSent("uid-p", 1))
     for now in (30.0, 530.0):
-        made.apply(PodWatchLost(), now - 1)
-        made.apply(Listed(Pod, pods, 20), now)
-        made.apply(PodWatchBack(), now)
-    made.apply(TimePassed(), free_at - 101)
-    assert made.ledger.reservation("uid-p") is not None
-    made.apply(TimePassed(), free_at)
-    assert made.ledger.reservation("uid-p") is None
+        made.step(PodWatchLost(), now - 1)
+        made.step(Listed(Pod, pods, 20), now)
+        made.step(PodWatchBack(), now)
+    made.step(TimePassed(), free_at - 101)
+    assert made.ledger.records.reserved("uid-p") is not None
+    made.step(TimePassed(), free_at)
+    assert made.ledger.records.reserved("uid-p") is None

@@ -7,12 +7,12 @@ from proto.annotations.outliving_pods import Outliving, encode_outliving
 from proto.annotations.undecided_pods import encode_undecided
 from proto.devices import DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Condition, ContainerState, ContainerStateTerminated, ContainerStatus, Node, Pod
-from scheduler_ext.cluster.holdings import outlives
+from scheduler_ext.cluster.bound import outlives
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.orphans import ORPHAN_SECONDS
+from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.decide.decision import decide
 from tests.builders import container, node, pod
-from tests.scheduler_ext.cluster.ledgers import bound, ledger, used
+from tests.scheduler_ext.cluster.ledgers import bound, ledger, problem_of, used
 from tests.scheduler_ext.gpus import device, request
 
 
@@ -47,7 +47,7 @@ def test_one_that_runs_all_the_same_may_use_any_gpu_of_the_node() -> None:
     made = ledger()
     made.apply_pod(past("a", 1, phase="Running"))
     assert used(made) == [(10, 40960, 100)] * 2
-    assert "all GPUs of the node count as full, or only those that kubelet gave it" in made.pod_problem("uid-a")
+    assert "all GPUs of the node count as full, or only those that kubelet gave it" in problem_of(made, "uid-a")
 
 
 def told(made: Ledger, value: str, slots: int = 2) -> None:
@@ -134,7 +134,7 @@ def test_a_pod_that_asks_for_no_gpu_holds_none() -> None:
     made = ledger()
     made.apply_pod(pod(container(), name="cpu", node_name="n", phase="Running"))
     assert used(made) == [(0, 0, 0)] * 2
-    assert made.holdings() == {}
+    assert made.records.every() == {}
 
 
 @pytest.mark.parametrize("text", ["G0,NVIDIA,1000,10:;", "G0,NVIDIA"])
@@ -146,7 +146,7 @@ def test_a_holding_ends_with_its_pod_not_with_its_annotation(text: str) -> None:
     for _ in range(2):
         made.apply_pod(past("a", 1, phase="Running"))
         assert used(made) == before
-    assert f"{keys.DEVICES_ALLOCATED} was removed" in made.pod_problem("uid-a")
+    assert f"{keys.DEVICES_ALLOCATED} was removed" in problem_of(made, "uid-a")
     made.replace_pods([past("a", 1, phase="Running")])
     assert used(made) == before
     made.apply_pod(bound("a", "G1,NVIDIA,500,5:;"))
@@ -161,7 +161,7 @@ def test_a_gpu_is_not_freed_by_the_name_of_one_that_the_node_lacks() -> None:
         decision = f"G0,NVIDIA,1000,10:{second},NVIDIA,1000,10:;"
         made.apply_pod(pod(container(gpu=2), name="a", node_name="n", annotations={keys.DEVICES_ALLOCATED: decision}))
         assert used(made) == [(1, 1000, 10)] * 2
-    assert "names a GPU that node n lacks" in made.pod_problem("uid-a")
+    assert "names a GPU that node n lacks" in problem_of(made, "uid-a")
 
 
 def with_container(state: ContainerState, phase: str = "Running") -> Pod:
@@ -187,7 +187,7 @@ def test_a_pod_deleted_by_force_keeps_its_gpus_until_its_time() -> None:
     assert used(made) == [(1, 1000, 10), (0, 0, 0)]
     made.expire(120.0)
     assert used(made) == [(0, 0, 0)] * 2
-    assert made.holdings() == {}
+    assert made.records.every() == {}
 
 
 def test_a_pod_that_is_listed_again_after_its_deletion_holds_its_gpus_past_that_time() -> None:
@@ -222,7 +222,7 @@ def test_a_pod_deleted_by_force_keeps_its_gpus_until_its_nodes_daemon_says_that_
     assert used(made) == [(1, 1000, 10), (0, 0, 0)]
     made.apply_node(telling(Outliving(as_of=11)))
     assert used(made) == [(0, 0, 0)] * 2
-    assert made.holdings() == {}
+    assert made.records.every() == {}
 
 
 def test_the_daemon_may_have_said_so_before_the_deletion_is_heard_of() -> None:
@@ -244,7 +244,7 @@ def test_what_runs_on_counts_though_the_deletion_was_never_seen() -> None:
     assert used(made) == [(1, 1000, 10), (0, 0, 0)]
     made.apply_node(telling(None))
     made.apply_node(telling(Outliving(as_of=12)))
-    assert made.holdings() == {}
+    assert made.records.every() == {}
 
 
 def test_a_list_without_the_pod_gives_back_nothing_that_its_daemon_names() -> None:
@@ -276,9 +276,9 @@ def test_with_its_node_goes_what_ran_on_there_and_a_node_that_is_not_ready_is_no
     unready.status.conditions = [Condition(type="Ready", status="Unknown")]
     made.apply_node(unready)
     made.expire(1e9)
-    assert set(made.holdings()) == {"uid-a"}
+    assert set(made.records.every()) == {"uid-a"}
     made.remove_node("n")
-    assert made.holdings() == {}
+    assert made.records.every() == {}
 
 
 CLAIMED = Outliving(11, {"uid-a": {DeviceUUID("G0"): (1, 1000, 10)}})
@@ -290,9 +290,9 @@ def test_what_is_known_from_the_daemon_alone_has_its_time_once_the_daemon_is_sil
     made.apply_node(telling(CLAIMED))
     made.apply_node(telling(None))
     made.expire(1000.0)
-    made.expire(1000.0 + ORPHAN_SECONDS - 1)
+    made.expire(1000.0 + OUTLIVING_SECONDS - 1)
     assert used(made) == [(1, 1000, 10), (0, 0, 0)]
-    made.expire(1000.0 + ORPHAN_SECONDS)
+    made.expire(1000.0 + OUTLIVING_SECONDS)
     assert used(made) == [(0, 0, 0)] * 2
 
 
@@ -321,10 +321,10 @@ def test_what_a_daemon_says_of_a_pod_that_waits_takes_nothing_from_its_reservati
     made.apply_node(told_by_n if claimed_first else telling(None))
     made.reserve("uid-a", pod(container(gpu=1), name="a"), "m", SHARES, 60.0)
     made.apply_node(told_by_n)
-    at_m = made.usage("m")
+    at_m = made.nodes.usage("m")
     assert at_m is not None
     assert [(gpu.slots, gpu.memory_mib) for gpu in at_m.gpus] == [(1, 1000)]
     assert used(made) == [(0, 0, 0)] * 2
     made.expire(60.0)
     made.apply_node(telling(Outliving(as_of=12)))
-    assert made.holdings() == {}
+    assert made.records.every() == {}

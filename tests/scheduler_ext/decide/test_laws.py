@@ -112,7 +112,7 @@ def test_no_gpu_and_no_quota_is_ever_overbooked(data: st.DataObject) -> None:
     ledger.replace_nodes([node("n", machine)])
     if limit is not None:
         spec = ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": str(limit)})
-        ledger.apply_quota(ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=spec))
+        ledger.quotas.apply(ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=spec))
     for step in range(data.draw(st.integers(1, 8))):
         wanted = data.draw(pods(f"p{data.draw(st.integers(0, step))}", in_turn=limit is None))
         uid = wanted.metadata.uid
@@ -120,7 +120,7 @@ def test_no_gpu_and_no_quota_is_ever_overbooked(data: st.DataObject) -> None:
         if decision.node is not None and data.draw(st.booleans()):
             ledger.reserve(uid, wanted, decision.node, decision.shares, until=60.0)
         elif data.draw(st.booleans()):
-            ledger.forget(uid)
+            ledger.records.release(uid)
         _assert_within_capacity(ledger.snapshot(), limit)
 
 
@@ -166,7 +166,7 @@ def test_a_decision_depends_on_what_is_held_and_not_on_how_it_came_about(data: s
     )
     for each, decision in data.draw(st.permutations(held)):
         second.reserve(each.metadata.uid, each, "n", decision.shares, until=60.0)
-    second.forget(passing.metadata.uid)
+    second.records.release(passing.metadata.uid)
     wanted = request(data.draw(pods("wanted")))
     assert decide(wanted, first.snapshot(), ["n"]) == decide(wanted, second.snapshot(), ["n"])
 

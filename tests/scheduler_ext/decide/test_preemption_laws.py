@@ -1,5 +1,6 @@
 """What holds of every eviction that we plan, and of the room that is kept after it, whatever runs on the node."""
 
+from dataclasses import replace
 from itertools import chain, combinations
 from math import inf
 from typing import cast
@@ -17,14 +18,12 @@ from proto.kubernetes.objects import (
     ResourceQuota,
     ResourceQuotaSpec,
 )
+from scheduler_ext.cluster.bound import kept_record
 from scheduler_ext.cluster.budgets import Budgets
-from scheduler_ext.cluster.holdings import decided_holding
-from scheduler_ext.cluster.kept import KeptRoom
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search, finished, placed, plan, within
-from scheduler_ext.quota_class import QuotaClass
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -154,15 +153,16 @@ def test_a_look_says_what_a_decision_without_these_pods_would(
     ledger, holders = full(asked)
     limit: str | int | float = data.draw(st.sampled_from([8000, 20000, 60000]))
     metadata = ObjectMeta(name="q", namespace="default")
-    ledger.apply_quota(
+    ledger.quotas.apply(
         ResourceQuota(metadata=metadata, spec=ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": limit}))
     )
     wanted, room = pod(container(gpu=gpus, gpumem=8000), name="wanted"), pod(container(gpu=1, gpumem=8000), name="room")
     there = decide(request(room), ledger.snapshot(), ["n"])
     if there.node is not None:
-        holding = decided_holding("default", QuotaClass(), request(room).kinds, "n", there.shares)
         uid = data.draw(st.sampled_from(["uid-wanted", "uid-room"]))
-        ledger.keep(uid, KeptRoom(holding=holding, priority=data.draw(st.integers(0, 4)), until=60.0))
+        asking = replace(request(room), uid=uid)
+        kept_for = data.draw(st.integers(0, 4))
+        ledger.records.put(kept_record(asking, "n", there.shares, priority=kept_for, until=60.0))
     look = EvictionTrial(ledger, request(wanted), priority, "n")
     gone = frozenset(data.draw(st.lists(st.sampled_from([each.uid for each in holders]), unique=True)))
     decision = placed(ledger, request(wanted), priority=priority, node="n", gone=gone)
@@ -182,9 +182,7 @@ def test_whatever_comes_meanwhile_the_room_is_there_in_the_end_and_nothing_is_gi
         return
     gone = [each.uid for each in found.victims]
     decision = placed(ledger, request(wanted), priority=4, node="n", gone=gone)
-    kinds = request(wanted).kinds
-    holding = decided_holding("default", QuotaClass(), kinds, "n", decision.shares)
-    ledger.keep("uid-wanted", KeptRoom(holding=holding, priority=4, until=60.0))
+    ledger.records.put(kept_record(request(wanted), "n", decision.shares, priority=4, until=60.0))
     assert request(wanted).uid == "uid-wanted"
     for step, uid in enumerate(data.draw(st.permutations(gone))):
         for number in range(2):

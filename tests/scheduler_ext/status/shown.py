@@ -123,7 +123,7 @@ def looked(*bodies: dict[str, Any]) -> Mapping[str, NodeLook]:
     ledger.replace_nodes([msgspec.convert(body, Node) for body in bodies if body["kind"] == "Node"])
     ledger.replace_pods([msgspec.convert(body, Pod) for body in bodies if body["kind"] == "Pod"])
     found = {}
-    for name, usage in ledger.usages().items():
+    for name, usage in ledger.nodes.usages().items():
         alone = ledger.alone(name)
         assert alone is not None
         found[name] = NodeLook(usage=usage, alone=alone, names={}, reserved=frozenset())

@@ -37,15 +37,15 @@ class ALostAnswerFrees(Attempts):
 
 def drops_when_sent(cluster: Cluster, event: events.Event, now: float) -> Sequence[events.Effect]:
     """The reservation ends as soon as the Binding is sent."""
-    effects = cluster.apply(event, now)
+    effects = cluster.step(event, now)
     if isinstance(event, events.BindStep) and event.words.endswith(State.SENDING):
-        cluster.apply(events.Dropped(event.uid), now)
+        cluster.record(events.Dropped(event.uid), now)
     return effects
 
 
 DEFECTS = {
     "the new leader does not wait for the Binding Lease": (Machines(free_at=lambda *_: 0.0), 1),
-    "the reservation is dropped when the Binding is sent": (Machines(apply=drops_when_sent), 0),
+    "the reservation is dropped when the Binding is sent": (Machines(step=drops_when_sent), 0),
     "an answer that is lost frees the GPUs": (Machines(attempts=ALostAnswerFrees), 1),
 }
 

@@ -61,7 +61,7 @@ async def _seen(rig: Rig, engine: Engine, node: str, number: int) -> None:
     mark = _mark(node, number)
     rig.server.create(mark)
     engine.hold([msgspec.convert(mark, WholePod)])
-    left = engine.state.ledger.host_left(node)
+    left = engine.state.ledger.hosts.left(node)
     assert left is not None
 
     async def shown() -> bool:

@@ -134,8 +134,8 @@ def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.Dat
         lambda: ledger.apply_pod(cpu_pod("w", data.draw(st.sampled_from(NAMES)))),
         lambda: ledger.apply_pod(some_pod()),
         lambda: ledger.apply_pod(_runs_elsewhere(data.draw(st.sampled_from(asked)), data.draw(st.sampled_from("xyz")))),
-        lambda: ledger.apply_quota(quota(*data.draw(st.sampled_from([(9000, 10**4), (40000, 60), (10**6, 10**4)])))),
-        lambda: ledger.remove_quota(quota(0, 0)),
+        lambda: ledger.quotas.apply(quota(*data.draw(st.sampled_from([(9000, 10**4), (40000, 60), (10**6, 10**4)])))),
+        lambda: ledger.quotas.remove(quota(0, 0)),
         lambda: ledger.expire(data.draw(st.sampled_from([5.0, 20.0]))),
     ]
     changes = tuple(events)
@@ -160,7 +160,7 @@ def _filter(
             data.draw(st.sampled_from(changes))()
     if data.draw(st.integers(0, 3)) == 0:
         data.draw(st.sampled_from(changes))()
-    ledger.forget(uid)
+    ledger.records.release(uid)
     expected = decide(asked, ledger.snapshot(uid), offered)
     choice = index.choose(asked, offered)
     assert (choice, choice.tally()) == (choice_of(expected), choice_of(expected).tally())

@@ -9,18 +9,18 @@ from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, SchedulingGroup
 from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.events import Proposed, TimePassed
-from scheduler_ext.cluster.reservations import (
+from scheduler_ext.cluster.groups import (
     FEWEST_THAT_WAIT_ON,
     LONGEST_PERMIT_SECONDS,
     MOST_MEMBERS,
     REFUSED_SECONDS,
     SHORTEST_LEASE_SECONDS,
-    Reservations,
-    Verdict,
+    Groups,
     group_of,
     lets_go,
     verdict_of,
 )
+from scheduler_ext.cluster.records import Records, Verdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from tests.builders import container, node, pod
@@ -85,7 +85,7 @@ def test_a_group_that_does_not_fit_holds_nothing_once_kube_scheduler_asks_about_
         assert [len(asked.filter(member(name))) for name in ("a", "b", "c")] == [1, 1, 0]
         other = member(f"other{attempt}", "")
         assert len(asked.filter(other)) == 1
-        asked.ledger.forget(other.metadata.uid)
+        asked.ledger.records.release(other.metadata.uid)
         assert asked.held() == 0
 
 
@@ -108,7 +108,7 @@ def test_what_is_promised_to_a_group_counts_for_its_own_members_after_a_refusal(
 def test_members_of_a_refused_group_that_are_bound_all_the_same_keep_what_they_hold() -> None:
     asked = Asked(nodes=2)
     assert [len(asked.filter(member(name))) for name in ("a", "b", "c")] == [1, 1, 0]
-    asked.ledger.extend("uid-a", until=100.0)
+    asked.ledger.bind_begins("uid-a", until=100.0)
     assert asked.filter(member("other", "")) == []
     asked.now += REFUSED_SECONDS
     assert asked.held() == 1
@@ -143,7 +143,7 @@ def test_nothing_that_is_said_of_a_pod_takes_away_what_is_being_bound() -> None:
     asked = Asked()
     waiting = member("a", "")
     asked.filter(waiting)
-    asked.ledger.extend("uid-a", until=100.0)
+    asked.ledger.bind_begins("uid-a", until=100.0)
     asked.ledger.apply_pod(refused(waiting, "an old story", version=3))
     assert asked.held() == 1
 
@@ -182,13 +182,13 @@ def test_each_promise_that_comes_to_nothing_halves_the_next_lease() -> None:
     asked, leases = Asked(), []
     for _ in range(8):
         asked.filter(member("a", ""))
-        reservation = asked.ledger.reservation("uid-a")
+        reservation = asked.ledger.records.reserved("uid-a")
         assert reservation is not None
         leases.append(reservation.until)
     assert leases == [60.0, 30.0, 15.0, 7.5, 3.75, *[SHORTEST_LEASE_SECONDS] * 3]
-    asked.ledger.extend("uid-a", until=1.0)
+    asked.ledger.bind_begins("uid-a", until=1.0)
     asked.filter(member("a", ""))
-    assert asked.ledger.lease_seconds(member("a", ""), LEASE_SECONDS) == 30.0
+    assert asked.ledger.groups.lease_seconds(member("a", ""), LEASE_SECONDS) == 30.0
 
 
 def of_coscheduling(name: str, version: int = 1) -> Pod:
@@ -229,12 +229,12 @@ def test_a_gang_whose_last_member_preempts_is_bound_as_a_whole_or_not_at_all(
     asked = Asked(nodes=3)
     assert [len(asked.filter(of_coscheduling(name))) for name in ("a", "b")] == [1, 1]
     assert asked.filter(member("victim", "")) == ["n2"]
-    asked.ledger.extend("uid-victim", inf)
+    asked.ledger.bind_begins("uid-victim", inf)
     asked.now += LEASE_SECONDS if lapsed_before else 0.0
-    asked.cluster.apply(TimePassed(), asked.now)
+    asked.cluster.step(TimePassed(), asked.now)
     asked.names[:] = ["n2"]
     assert asked.filter(of_coscheduling("last")) == []
-    asked.cluster.apply(Proposed(of_coscheduling("last"), {"n2": ["uid-victim"]}), asked.now)
+    asked.cluster.step(Proposed(of_coscheduling("last"), {"n2": ["uid-victim"]}), asked.now)
     asked.names[:] = ["n0", "n1", "n2"]
     asked.now += REFUSED_SECONDS
     if comes_between:
@@ -292,13 +292,13 @@ def test_what_a_member_lost_is_forgotten_once_it_waits_no_more(sign: str) -> Non
     match sign:
         case "asked about again":
             asked.filter(waiting)
-            asked.ledger.forget("uid-a")
+            asked.ledger.records.release("uid-a")
         case "refused":
             asked.ledger.apply_pod(refused(waiting, "rejected by Permit", version=2))
         case "deleted":
             asked.ledger.remove_pod("uid-a")
         case _:
-            asked.ledger.extend("uid-other", until=inf)
+            asked.ledger.bind_begins("uid-other", until=inf)
             asked.now += LONGEST_PERMIT_SECONDS
     assert asked.filter(of_coscheduling("b")) == ["n1"]
 
@@ -308,7 +308,7 @@ def test_a_group_is_not_to_blame_for_what_it_lost_by_our_own_refusal() -> None:
     for _ in range(8):
         assert [len(asked.filter(member(name))) for name in ("a", "b", "c")] == [1, 1, 0]
     asked.filter(member("a"))
-    reservation = asked.ledger.reservation("uid-a")
+    reservation = asked.ledger.records.reserved("uid-a")
     assert reservation is not None
     assert reservation.until == LEASE_SECONDS
 
@@ -322,7 +322,7 @@ def test_of_nodes_that_are_offered_together_the_chosen_one_is_kept() -> None:
     assert asked.ledger.choose("uid-a", "n1") is not None
     used = {name: usage.gpus[0].slots for name, usage in asked.ledger.snapshot().nodes.items()}
     assert used == {"n0": 0, "n1": 1, "n2": 1}
-    reservation = asked.ledger.reservation("uid-a")
+    reservation = asked.ledger.records.reserved("uid-a")
     assert reservation is not None
     assert (reservation.node, dict(reservation.others)) == ("n1", {})
 
@@ -338,17 +338,17 @@ def test_nothing_is_remembered_of_pods_and_groups_that_are_gone() -> None:
     asked.ledger.remove_pod("uid-last")
     asked.now += 1000.0
     asked.ledger.expire(asked.now)
-    assert vars(asked.ledger)["_reservations"] == Reservations()
+    assert asked.ledger.groups == Groups(asked.ledger.records)
 
 
 def test_of_pods_that_come_and_go_in_one_group_so_many_are_remembered() -> None:
-    made = Reservations()
-    for number in range(2 * MOST_MEMBERS + 1):
-        made.asked_about(f"uid-{number}", "default/g")
-    made.asked_about("uid-last", "default/g")
-    assert made.asked_about(f"uid-{2 * MOST_MEMBERS}", "default/g") == set()
-    fresh = Reservations()
-    fresh.asked_about(f"uid-{2 * MOST_MEMBERS}", "default/g")
+    made, last = Groups(Records()), member(str(2 * MOST_MEMBERS))
+    for number in range(2 * MOST_MEMBERS):
+        made.asked(member(str(number)))
+    for each in (last, member("last"), last):
+        made.asked(each)
+    fresh = Groups(Records())
+    fresh.asked(last)
     assert made == fresh
 
 

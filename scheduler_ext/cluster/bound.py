@@ -1,9 +1,10 @@
 """Reads what one bound pod holds from its annotations, without trusting them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 from sys import intern
+from typing import Any
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
@@ -13,56 +14,19 @@ from proto.annotations.undecided_pods import Given
 from proto.devices import MIG_MODE, ContainerShares, DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import requested
-from scheduler_ext.cluster.accounting import Footprints, effective
+from scheduler_ext.cluster.accounting import effective
+from scheduler_ext.cluster.records import NO_GPUS, NO_PLACEMENTS, GpuPart, Placements, PodRecord, RecordState
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage
-from scheduler_ext.quota_class import QuotaClass, quota_class
-from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, gpu_count
-
-Placements = Mapping[DeviceUUID, Sequence[MigPlacement]]
-_NO_PLACEMENTS: Placements = {}
+from scheduler_ext.quota_class import quota_class
+from scheduler_ext.requests import ContainerKind, GpuRequest, ResourceNames, container_kinds, gpu_count, pod_key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Holding:
-    """A pod's part of a node's GPUs. `unreadable` is the text of an annotation that could not be decoded."""
-
-    node: str
-    namespace: str
-    quota_class: QuotaClass
-    footprints: Footprints = field(default_factory=dict)
-    placements: Placements = field(default_factory=lambda: _NO_PLACEMENTS)
-    """The instances on each GPU where every share is known to be a MIG instance. They include those of init containers
-    until the pod is gone.
-    """
-    instances: tuple[MigAllocation, ...] = ()
-    """The MIG instances that its daemon has made and named."""
-    unreadable: str = ""
-    wanted: int = 0
-    """The most GPUs that one of its containers requests."""
-    uid: str = ""
-    """The UID of a pod without a decision, as its node's daemon names it."""
-    pod: str = ""
-    """The pod's namespace and name, for people."""
-    undecided: int = 0
-    """Device ids that kubelet gave it without a decision."""
-    everywhere: bool = False
-    """True if it may use any part of the GPUs of these ids: of any GPU of the node, unless its daemon names them."""
-    remembered: bool = False
-    """True if its annotation is gone."""
-    problem: str = ""
-
-    @property
-    def is_special(self) -> bool:
-        """Returns whether the usage of GPUs cannot be computed from the footprints alone."""
-        return bool(self.unreadable or self.placements or self.undecided or self.everywhere)
-
-
-def read_holding(
-    pod: Pod, names: ResourceNames, known: Holding | None = None, gpus: Collection[DeviceUUID] = ()
-) -> Holding | None:
-    """Returns what a bound pod holds. None if the pod is not bound, has ended or requests no GPU; a terminating pod
-    still holds its GPUs.
+def read_bound(
+    pod: Pod, names: ResourceNames, known: PodRecord | None = None, gpus: Collection[DeviceUUID] = ()
+) -> PodRecord | None:
+    """Returns what a bound pod holds of GPUs. None if the pod is not bound, has ended or requests no GPU; a terminating
+    pod still holds its GPUs.
 
     The pod holds what it was `known` to hold until it ends, even if its annotation is gone, is unreadable now, or names
     others than its node's `gpus` instead. A pod that never had a decision holds what kubelet gave it.
@@ -70,53 +34,53 @@ def read_holding(
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
     if not pod.spec.node_name or pod.has_ended:
         return None
-    if known is not None and known.node != pod.spec.node_name:
+    if known is not None and (known.node != pod.spec.node_name or known.gpus is NO_GPUS):
         known = None
     if value:
         return _decided(pod, value, names, known, gpus)
-    if known is None or known.undecided or known.everywhere:
+    if known is None or known.gpus.undecided or known.gpus.everywhere:
         return _undecided(pod, names)
     return _remembered(pod, known, f"{DEVICES_ALLOCATED} was removed")
 
 
-def _decided(
-    pod: Pod, value: str, names: ResourceNames, known: Holding | None, gpus: Collection[DeviceUUID]
-) -> Holding:
-    """Returns what the pod holds by the annotation's `value`, or what it was known to hold."""
-    node, namespace, counted_as = intern(pod.spec.node_name), _namespace(pod), quota_class(pod)
-    try:
-        kinds, shares = _aligned(pod, value, names)
-    except AnnotationError as error:
-        if known is not None and known.footprints:
-            return _remembered(pod, known, str(error))
-        wanted = max((gpu_count(container, names) for container in pod.all_containers), default=0)
-        return Holding(
-            node=node,
-            namespace=namespace,
-            quota_class=counted_as,
-            unreadable=value,
-            wanted=wanted,
-            problem=str(error),
-        )
-    footprints = effective(kinds, shares)
-    if known is not None and footprints.keys() - gpus and known.footprints.keys() & gpus - footprints.keys():
-        return _remembered(pod, known, f"{DEVICES_ALLOCATED} names a GPU that node {node} lacks")
-    allocations, problem = _read_allocations(pod)
-    return Holding(
-        node=node,
-        namespace=namespace,
-        quota_class=counted_as,
-        footprints=footprints,
-        placements=_placements(allocations, shares),
-        instances=tuple(each for each in allocations if each.real is not None),
-        problem=problem,
+def bound_record(pod: Pod, gpus: GpuPart = NO_GPUS, **more: Any) -> PodRecord:
+    """Returns the record of a bound pod with this part of its node's GPUs."""
+    return PodRecord(
+        uid=pod_key(pod),
+        state=RecordState.BOUND,
+        node=intern(pod.spec.node_name),
+        namespace=namespace_of(pod),
+        quota_class=quota_class(pod),
+        gpus=gpus,
+        **more,
     )
 
 
-def _remembered(pod: Pod, known: Holding, problem: str) -> Holding:
+def _decided(
+    pod: Pod, value: str, names: ResourceNames, known: PodRecord | None, gpus: Collection[DeviceUUID]
+) -> PodRecord:
+    """Returns what the pod holds by the annotation's `value`, or what it was known to hold."""
+    try:
+        kinds, shares = _aligned(pod, value, names)
+    except AnnotationError as error:
+        if known is not None and known.gpus.footprints:
+            return _remembered(pod, known, str(error))
+        wanted = max((gpu_count(container, names) for container in pod.all_containers), default=0)
+        return bound_record(pod, GpuPart(unreadable=value, wanted=wanted), problem=str(error))
+    footprints = effective(kinds, shares)
+    if known is not None and footprints.keys() - gpus and known.gpus.footprints.keys() & gpus - footprints.keys():
+        return _remembered(pod, known, f"{DEVICES_ALLOCATED} names a GPU that node {known.node} lacks")
+    allocations, problem = _read_allocations(pod)
+    part = GpuPart(footprints=footprints, placements=_placements(allocations, shares))
+    return bound_record(
+        pod, part, instances=tuple(each for each in allocations if each.real is not None), problem=problem
+    )
+
+
+def _remembered(pod: Pod, known: PodRecord, problem: str) -> PodRecord:
     """Returns what the pod was known to hold: an annotation that names less gives nothing of it to others."""
     problem = f"{problem}; until the pod ends it holds what {DEVICES_ALLOCATED} said before"
-    return replace(known, quota_class=quota_class(pod), remembered=True, problem=problem)
+    return bound_record(pod, known.gpus, instances=known.instances, remembered=True, problem=problem)
 
 
 def outlives(pod: Pod) -> bool:
@@ -130,12 +94,12 @@ def outlives(pod: Pod) -> bool:
     return bool(pod.spec.node_name) and running
 
 
-def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
+def _undecided(pod: Pod, names: ResourceNames) -> PodRecord | None:
     """Returns what a bound pod without a decision holds; None if it requests no GPU."""
     ids = requested(pod, names.count)
     if not ids:
         return None
-    node, namespace, counted_as = intern(pod.spec.node_name), _namespace(pod), quota_class(pod)
+    node = pod.spec.node_name
     # The pod runs without a decision, so it may use any memory of the GPUs that it was given.
     runs = pod.is_running
     problem = (
@@ -145,25 +109,16 @@ def _undecided(pod: Pod, names: ResourceNames) -> Holding | None:
         else f"bound to node {node} by another scheduler; {ids} of its {names.count} count as taken until it ends"
     )
     name = f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
-    return Holding(
-        node=node,
-        namespace=namespace,
-        quota_class=counted_as,
-        uid=pod.metadata.uid,
-        pod=name,
-        undecided=ids,
-        everywhere=runs,
-        problem=problem,
-    )
+    return bound_record(pod, GpuPart(uid=pod.metadata.uid, pod=name, undecided=ids, everywhere=runs), problem=problem)
 
 
-def known_given(holding: Holding, node: RegisteredNode) -> Given:
+def known_given(part: GpuPart, node: RegisteredNode) -> Given:
     """Returns the slots that kubelet gave the pod of each GPU, as the node's daemon reports it. Empty if it reports
     nothing or too little.
     """
-    given = node.given.get(holding.uid, {}) if holding.undecided else {}
+    given = node.given.get(part.uid, {}) if part.undecided else {}
     known = given.keys() <= {device.uuid for device in node.devices}
-    return given if known and sum(given.values()) >= holding.undecided else {}
+    return given if known and sum(given.values()) >= part.undecided else {}
 
 
 def with_undecided(gpus: Iterable[GpuUsage], ids: int, given: Given) -> tuple[GpuUsage, ...]:
@@ -184,45 +139,46 @@ def with_undecided(gpus: Iterable[GpuUsage], ids: int, given: Given) -> tuple[Gp
     return tuple(charged)
 
 
-def reserved_holding(pod: Pod, node: str, shares: PodShares) -> Holding:
-    """Returns what a pod holds that is about to be bound to the node."""
-    return decided_holding(_namespace(pod), quota_class(pod), container_kinds(pod), node, shares)
+def decided_part(kinds: Sequence[ContainerKind], shares: PodShares) -> GpuPart:
+    """Returns what a pod with these containers will hold of a node's GPUs by this decision."""
+    return GpuPart(footprints=effective(kinds, shares), placements=_placements(mig_allocations(shares), shares))
 
 
-def decided_holding(
-    namespace: str, counted_as: QuotaClass, kinds: Sequence[ContainerKind], node: str, shares: PodShares
-) -> Holding:
-    """Returns the holding of a decision for a pod with these containers."""
-    return Holding(
+def kept_record(request: GpuRequest, node: str, shares: PodShares, *, priority: int, until: float) -> PodRecord:
+    """Returns the record of room that is kept for a pod by this decision."""
+    return PodRecord(
+        uid=request.uid,
+        state=RecordState.KEPT,
         node=node,
-        namespace=namespace,
-        quota_class=counted_as,
-        footprints=effective(kinds, shares),
-        placements=_placements(mig_allocations(shares), shares),
+        namespace=request.namespace,
+        quota_class=request.quota_class,
+        gpus=decided_part(request.kinds, shares),
+        until=until,
+        priority=priority,
     )
 
 
-def counted_as_full(holding: Holding, node: RegisteredNode) -> frozenset[DeviceUUID]:
-    """Returns the GPUs where it is unknown what the holding leaves.
+def counted_as_full(part: GpuPart, node: RegisteredNode) -> frozenset[DeviceUUID]:
+    """Returns the GPUs where it is unknown what the part leaves.
 
-    These are all GPUs if nothing is known of the holding. Of an unreadable annotation they are those that it names, or
-    all if it names too few. Of other holdings they are those in MIG mode where its instances are unknown, and those not
+    These are all GPUs if nothing is known of the part. Of an unreadable annotation they are those that it names, or
+    all if it names too few. Of other parts they are those in MIG mode where its instances are unknown, and those not
     in MIG mode where it has instances.
     """
     devices = node.devices
-    if holding.everywhere:
-        return frozenset() if known_given(holding, node) else frozenset(device.uuid for device in devices)
-    if holding.unreadable:
-        named = frozenset(device.uuid for device in devices if device.uuid in holding.unreadable)
-        return named if len(named) >= max(holding.wanted, 1) else frozenset(device.uuid for device in devices)
+    if part.everywhere:
+        return frozenset() if known_given(part, node) else frozenset(device.uuid for device in devices)
+    if part.unreadable:
+        named = frozenset(device.uuid for device in devices if device.uuid in part.unreadable)
+        return named if len(named) >= max(part.wanted, 1) else frozenset(device.uuid for device in devices)
     return frozenset(
         device.uuid
         for device in devices
-        if device.uuid in holding.footprints and (device.uuid in holding.placements) != (device.mode == MIG_MODE)
+        if device.uuid in part.footprints and (device.uuid in part.placements) != (device.mode == MIG_MODE)
     )
 
 
-def _namespace(pod: Pod) -> str:
+def namespace_of(pod: Pod) -> str:
     return intern(pod.metadata.namespace or "default")
 
 
@@ -245,7 +201,7 @@ def _placements(allocations: Iterable[MigAllocation], shares: PodShares) -> Plac
     for allocation in allocations:
         found.setdefault(allocation.gpu, []).append(allocation.instance.placement)
     held = Counter(share.uuid for container in shares for share in container) if found else {}
-    return {uuid: tuple(places) for uuid, places in found.items() if held.get(uuid) == len(places)} or _NO_PLACEMENTS
+    return {uuid: tuple(places) for uuid, places in found.items() if held.get(uuid) == len(places)} or NO_PLACEMENTS
 
 
 def _aligned(pod: Pod, value: str, names: ResourceNames) -> tuple[tuple[ContainerKind, ...], PodShares]:

@@ -1,0 +1,141 @@
+"""What the extender's own decisions change in the cluster's state. None of it has an effect outside."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from scheduler_ext.cluster import events
+from scheduler_ext.cluster.events import OwnEvent
+from scheduler_ext.cluster.facts import PodName, pod_name
+from scheduler_ext.cluster.parts import ClusterParts
+from scheduler_ext.cluster.recent import What
+from scheduler_ext.requests import pod_key
+
+
+def _asked(parts: ClusterParts, event: events.Asked, now: float) -> None:
+    parts.ledger.groups.asked(event.pod)
+    parts.stories.tell(pod_key(event.pod), now, "kube-scheduler asked about it")
+
+
+def _decided(parts: ClusterParts, event: events.Decided, now: float) -> None:
+    pod, node, shares = event.pod, event.node, event.shares
+    parts.ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, request=event.request)
+    parts.waiting.settled(event.uid)
+    parts.stories.tell(event.uid, now, f"node {node} was decided")
+    parts.recent.add(now, pod_name(pod), What.DECIDED, node, shares)
+
+
+def _refused(parts: ClusterParts, event: events.Refused, now: float) -> None:
+    parts.ledger.groups.refused(event.pod, now)
+    if event.request is not None:
+        parts.waiting.refused(event.request, event.pod.spec.priority or 0, now)
+    parts.stories.tell(pod_key(event.pod), now, "no node fitted")
+    parts.recent.add(now, pod_name(event.pod), What.REFUSED)
+
+
+def _explained(parts: ClusterParts, event: events.Explained, now: float) -> None:
+    parts.stories.decide(event.uid, now, event.words)
+
+
+def _node_chosen(parts: ClusterParts, event: events.NodeChosen, now: float) -> None:
+    if parts.ledger.choose(event.uid, event.node) is not None:
+        parts.ledger.bind_begins(event.uid, event.until)
+    parts.stories.go_on(event.uid, now, f"kube-scheduler chose node {event.node}")
+
+
+def _bind_began(parts: ClusterParts, event: events.BindBegan, now: float) -> None:
+    parts.ledger.bind_begins(event.uid, event.until)
+    parts.stories.go_on(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
+
+
+def _lock_held(parts: ClusterParts, event: events.LockHeld, now: float) -> None:
+    parts.facts.hold(event.node, event.lock, event.until, now)
+
+
+def _dropped(parts: ClusterParts, event: events.Dropped, now: float) -> None:
+    parts.ledger.records.release(event.uid)
+    parts.stories.go_on(event.uid, now, "its reservation was dropped")
+    name = parts.facts.names().get(event.uid)
+    if name is not None:
+        parts.recent.add(now, name, What.DROPPED)
+
+
+def _binding_sent(parts: ClusterParts, event: events.BindingSent, _: float) -> None:
+    parts.ledger.send(event.uid, event.attempt)
+
+
+def _bind_step(parts: ClusterParts, event: events.BindStep, now: float) -> None:
+    parts.stories.go_on(event.uid, now, event.words)
+
+
+def _nudged(parts: ClusterParts, event: events.Nudged, now: float) -> None:
+    parts.waiting.nudged(event.uid, now)
+    parts.stories.go_on(event.uid, now, "kube-scheduler was made to look again")
+
+
+def _wait_ended(parts: ClusterParts, event: events.WaitEnded, _: float) -> None:
+    parts.waiting.settled(event.uid)
+
+
+def _room_wanted(parts: ClusterParts, event: events.RoomWanted, now: float) -> None:
+    request, node = event.nomination.request, event.nomination.node
+    parts.ledger.records.give_up(request.uid)
+    parts.nominations.put(event.nomination)
+    parts.stories.go_on(request.uid, now, f"it was nominated for node {node}")
+    parts.recent.add(now, PodName(namespace=request.namespace, name=request.pod), What.NOMINATED, node)
+
+
+def _room_kept(parts: ClusterParts, event: events.RoomKept, _: float) -> None:
+    parts.ledger.records.put(event.room)
+
+
+def _room_shortened(parts: ClusterParts, event: events.RoomShortened, _: float) -> None:
+    room = parts.ledger.records.kept(event.uid)
+    if room is not None and event.until < room.until:
+        parts.ledger.records.put(replace(room, until=event.until))
+
+
+def _rooms_given_up(parts: ClusterParts, event: events.RoomsGivenUp, _: float) -> None:
+    for uid in event.uids:
+        parts.ledger.records.give_up(uid)
+
+
+def _nomination_ended(parts: ClusterParts, event: events.NominationEnded, _: float) -> None:
+    parts.end_nominations([event.uid])
+
+
+def _leadership_gained(parts: ClusterParts, _: events.LeadershipGained, __: float) -> None:
+    parts.ledger.drop_unsent()
+
+
+def _leadership_lost(parts: ClusterParts, _: events.LeadershipLost, __: float) -> None:
+    parts.end_nominations(parts.nominations.ours())
+
+
+def _time_passed(_: ClusterParts, __: events.TimePassed, ___: float) -> None:
+    pass
+
+
+HANDLERS: Mapping[type[OwnEvent], Callable[[ClusterParts, Any, float], None]] = {
+    events.Asked: _asked,
+    events.Decided: _decided,
+    events.Refused: _refused,
+    events.Explained: _explained,
+    events.NodeChosen: _node_chosen,
+    events.BindBegan: _bind_began,
+    events.LockHeld: _lock_held,
+    events.Dropped: _dropped,
+    events.BindingSent: _binding_sent,
+    events.BindStep: _bind_step,
+    events.Nudged: _nudged,
+    events.WaitEnded: _wait_ended,
+    events.RoomWanted: _room_wanted,
+    events.RoomKept: _room_kept,
+    events.RoomShortened: _room_shortened,
+    events.RoomsGivenUp: _rooms_given_up,
+    events.NominationEnded: _nomination_ended,
+    events.LeadershipGained: _leadership_gained,
+    events.LeadershipLost: _leadership_lost,
+    events.TimePassed: _time_passed,
+}

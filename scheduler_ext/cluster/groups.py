@@ -1,0 +1,268 @@
+"""Decisions that are not bound yet: how long each is kept, its group, and the signs that kube-scheduler gave it up.
+
+No verb of an extender reports that kube-scheduler took a decision back. There are four signs:
+
+1. kube-scheduler sends another question about the pod.
+
+2. It sends a question about another pod after a member of the group was refused, or after the group failed before:
+kube-scheduler handles one pod or one group at a time.
+
+3. The pod's status has the condition that it is not scheduled.
+
+4. Time passes. Each lease of the same pod is shorter than the one before.
+
+Time and questions about other pods may be wrong for a pod that waits in Permit for its group. Its reservation is
+remembered, and made again when the next member comes.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from proto.kubernetes.objects import Pod, version_number
+from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, Verdict
+from scheduler_ext.requests import GpuRequest, pod_key
+
+SHORTEST_LEASE_SECONDS = 2.0
+"""The lease of a pod that used none of its reservations, again and again."""
+LONGEST_PERMIT_SECONDS = 900.0
+"""kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
+FEWEST_THAT_WAIT_ON = 9
+"""The fewest waiting members of a group of which some wait on when one more is refused: coscheduling rejects them all
+unless a tenth or less is missing.
+"""
+REFUSED_SECONDS = 1.0
+"""How long the rest of a group is kept after a member was refused: a group may do without some members.
+
+It is kept only until kube-scheduler sends a question about another pod.
+"""
+MOST_MEMBERS = 10_000
+"""The most members remembered of one attempt at a group. More than that are pods that come and go under one name."""
+_GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
+"""The labels of kubernetes-sigs/scheduler-plugins' coscheduling: now, and before its release 0.23."""
+
+
+def group_of(pod: Pod) -> str:
+    """Returns namespace and name of the group that kube-scheduler schedules as a whole; empty for a pod without one."""
+    named = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group else ""
+    labels = (pod.metadata.labels.get(label, "") for label in _GROUP_LABELS)
+    name = named or next(filter(None, labels), "")
+    return f"{pod.metadata.namespace or 'default'}/{name}" if name else ""
+
+
+def pending_of(pod: Pod, request: GpuRequest | None) -> Pending:
+    """Returns what is known of the pod at its decision. It waits in Permit if coscheduling schedules its group, member
+    by member; kube-scheduler schedules its own groups at once.
+    """
+    group = group_of(pod)
+    waits = (pod, request) if group and request is not None and pod.spec.scheduling_group is None else None
+    return Pending(group=group, waits=waits, seen=verdict_of(pod))
+
+
+def verdict_of(pod: Pod) -> Verdict:
+    refusal = pod.status.unscheduled
+    return Verdict(
+        version=version_number(pod.metadata.resource_version),
+        refusal="" if refusal is None else f"{refusal.reason}: {refusal.message}",
+        nominated=pod.status.nominated_node_name,
+    )
+
+
+def lets_go(before: Verdict, after: Verdict) -> bool:
+    """Returns whether kube-scheduler took its decision back in between: the status has a new refusal, or no longer
+    names a node.
+    """
+    refused = bool(after.refusal) and after.refusal != before.refusal
+    return after.version > before.version and (refused or (bool(before.nominated) and not after.nominated))
+
+
+@dataclass(slots=True)
+class _Round:
+    """One attempt of kube-scheduler at a group."""
+
+    asked: set[str] = field(default_factory=set)
+    promised: set[str] = field(default_factory=set)
+    refused: bool = False
+    """True if a member was refused, and none bound since."""
+    preempts: bool = False
+    """True if kube-scheduler evicts others for the member that was refused: then coscheduling rejects no member."""
+    rejected: dict[str, PodRecord] = field(default_factory=dict)
+    """The members whose reservations had lapsed when the member was refused."""
+    again: bool = False
+    """True if members wait in Permit whose earlier reservation was dropped, and none was bound since."""
+
+
+@dataclass(slots=True)
+class Groups:
+    """Attempts of kube-scheduler at pods and groups. What it gave up is dropped from the records."""
+
+    _records: Records = field(compare=False)
+    _rounds: dict[str, _Round] = field(default_factory=dict)
+    """The rounds of groups that have reservations, and of the group of the last question."""
+    _unused: dict[str, int] = field(default_factory=dict)
+    """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
+    _lapsed: dict[str, PodRecord] = field(default_factory=dict)
+    """The reservations of pods that may still wait in Permit, though their lease has ended."""
+
+    def add(self, record: PodRecord) -> None:
+        if record.is_pending and record.pending.group:
+            self._rounds.setdefault(record.pending.group, _Round()).promised.add(record.uid)
+
+    def subtract(self, record: PodRecord) -> None:
+        if record.is_pending and record.pending.group in self._rounds:
+            self._rounds[record.pending.group].promised.discard(record.uid)
+
+    def asked(self, pod: Pod) -> None:
+        """Drops what kube-scheduler has given up, as its question about this pod shows.
+
+        It is: the pod's own reservation; those of its group if a question about it came before, because the group is
+        tried again; those of groups that were refused, or are tried again, because kube-scheduler has moved on.
+        Coscheduling may have rejected such a group because another plugin refuses a member. Nothing shows that: the
+        pods' status had the same words before.
+        """
+        uid, group = pod_key(pod), group_of(pod)
+        void = {uid}
+        if uid in self._lapsed:
+            # Coscheduling has rejected all that wait, as it rejected this one.
+            self._forget_lapsed(group)
+        for name, other in list(self._rounds.items()):
+            if name == group:
+                continue
+            if other.refused or other.again:
+                void |= self._lapse(other)
+                other.refused = False
+            if not other.promised:
+                del self._rounds[name]
+        if group:
+            ours = self._rounds.setdefault(group, _Round())
+            if uid in ours.asked or len(ours.asked) >= MOST_MEMBERS:
+                void |= self._lapse(ours) if ours.refused else self._held_back(ours).keys()
+                ours.asked, ours.refused = set(), False
+            ours.asked.add(uid)
+        for each in void:
+            self._records.release(each)
+
+    def refused(self, pod: Pod, now: float) -> None:
+        """Records that the pod fits nowhere. The other members are bound without it at once or not at all; they are not
+        the cause.
+        """
+        group = group_of(pod)
+        if not group:
+            return
+        this = self._rounds.setdefault(group, _Round())
+        this.refused, this.preempts, this.rejected = True, False, {}
+        if self._is_rejected(group):
+            this.rejected = {uid: lapsed for uid, lapsed in self._lapsed.items() if lapsed.pending.group == group}
+            self._forget_lapsed(group)
+        for uid, record in self._held_back(this).items():
+            self._unused.pop(uid, None)
+            self._records.put(replace(record, until=min(record.until, now + REFUSED_SECONDS)))
+
+    def preempts(self, pod: Pod) -> None:
+        """Records that others may be evicted for the refused pod. It comes again, and its group waits for it."""
+        this = self._rounds.get(group_of(pod))
+        if this is not None and this.refused:
+            this.preempts = True
+            self._lapsed.update(this.rejected)
+
+    def lapsed(self, pod: Pod, now: float) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
+        """Returns UID, node and request of members that wait for the pod with their group although their lease has
+        ended.
+        """
+        group = group_of(pod)
+        return [
+            (uid, each.node, each.pending.waits)
+            for uid, each in self._lapsed.items()
+            if each.pending.group == group and each.pending.waits and now < each.until + LONGEST_PERMIT_SECONDS
+        ]
+
+    def lease_seconds(self, pod: Pod, longest: float) -> float:
+        """Returns the seconds that the pod's next reservation may last, at most `longest`: half of the previous time
+        for each reservation that it did not use.
+        """
+        this = self._rounds.get(group_of(pod))
+        if this is not None and this.refused:
+            return min(longest, REFUSED_SECONDS)
+        halved = longest / 2.0 ** min(self._unused.get(pod_key(pod), 0), 30)
+        return min(longest, max(halved, SHORTEST_LEASE_SECONDS))
+
+    def reserved(self, uid: str) -> None:
+        """Counts one more reservation of the pod."""
+        self._lapsed.pop(uid, None)
+        self._unused[uid] = self._unused.get(uid, 0) + 1
+        record = self._records.reserved(uid)
+        if record is not None and record.pending.group:
+            this = self._rounds[record.pending.group]
+            this.again |= record.pending.waits is not None and self._unused[uid] > 1
+
+    def bind_begins(self, record: PodRecord) -> None:
+        """Records that kube-scheduler has decided for the pod, and so for its group."""
+        self._unused.pop(record.uid, None)
+        this = self._rounds.get(record.pending.group)
+        if this is not None:
+            this.refused = this.again = False
+
+    def seen_unbound(self, uid: str, pod: Pod) -> None:
+        """Drops what kube-scheduler has given up, as the status of this unbound pod shows."""
+        after = verdict_of(pod)
+        if uid in self._lapsed and lets_go(self._lapsed[uid].pending.seen, after):
+            del self._lapsed[uid]
+        record = self._records.reserved(uid)
+        if record is None or record.pending.binding:
+            return
+        if lets_go(record.pending.seen, after):
+            this = self._rounds.get(record.pending.group)
+            for each in {uid} if this is None else self._held_back(this):
+                self._records.release(each)
+        elif after.version > record.pending.seen.version:
+            self._records.put(replace(record, pending=replace(record.pending, seen=after)))
+
+    def settled(self, uid: str) -> None:
+        """The pod is bound, has ended or is gone."""
+        self._unused.pop(uid, None)
+        self._lapsed.pop(uid, None)
+
+    def keep_only(self, uids: Collection[str], version: int = 0) -> None:
+        """Forgets everything, except about these pods and those with reservations.
+
+        A pod that is missing in a list of a later `version` than its own is gone. Its reservation ends with its lease:
+        no watch will show what became of it.
+        """
+        for record in self._records.of(RecordState.SENT):
+            if record.uid not in uids and 0 < record.pending.seen.version <= version:
+                self._records.put(replace(record, state=RecordState.RESERVED, sent_by=0))
+        self._unused = {
+            uid: n for uid, n in self._unused.items() if uid in uids or self._records.reserved(uid) is not None
+        }
+        self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if uid in uids}
+
+    def lapse(self, ended: Iterable[PodRecord]) -> None:
+        """Remembers the reservations of members that may still wait in Permit."""
+        waiting = [record for record in ended if record.pending.waits]
+        rejected = set(filter(self._is_rejected, {record.pending.group for record in waiting}))
+        for record in waiting:
+            if not record.pending.binding and record.pending.group not in rejected:
+                self._lapsed[record.uid] = record
+
+    def _lapse(self, this: _Round) -> AbstractSet[str]:
+        held_back = self._held_back(this)
+        self.lapse(held_back.values())
+        return held_back.keys()
+
+    def _is_rejected(self, group: str) -> bool:
+        """Returns whether coscheduling rejected all members that wait, as it does when one more is refused."""
+        this = self._rounds.get(group)
+        if this is None or not this.refused or this.preempts:
+            return False
+        lapsed = sum(1 for each in self._lapsed.values() if each.pending.group == group)
+        return len(self._held_back(this)) + lapsed < FEWEST_THAT_WAIT_ON
+
+    def _forget_lapsed(self, group: str) -> None:
+        self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if lapsed.pending.group != group}
+
+    def _held_back(self, this: _Round) -> dict[str, PodRecord]:
+        """Returns the members' reservations for which no bind has begun."""
+        found = ((uid, self._records.reserved(uid)) for uid in this.promised)
+        return {uid: record for uid, record in found if record is not None and not record.pending.binding}

@@ -1,0 +1,60 @@
+"""The parts of the cluster's state, each with its own file."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import ObjectReference
+from scheduler_ext.cluster.budgets import Budgets
+from scheduler_ext.cluster.events import Tell
+from scheduler_ext.cluster.facts import Facts
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.nominations import Nominations
+from scheduler_ext.cluster.recent import Recent
+from scheduler_ext.cluster.stories import Stories
+from scheduler_ext.cluster.waiting import WaitingPods
+from scheduler_ext.requests import RequestSettings
+
+
+class Complaints:
+    """Reports what is wrong with each object: once, and again when that changes."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+        self._known: dict[str, str] = {}
+
+    def update(self, key: str, problem: str, subject: Callable[[], ObjectReference]) -> Sequence[Tell]:
+        """`problem` is empty for an object that can be read."""
+        if not problem:
+            self.drop(key)
+        elif self._known.get(key) != problem:
+            self._known[key] = problem
+            return (Tell(subject(), Notice(reason=self._reason, message=problem, distinct=True)),)
+        return ()
+
+    def drop(self, key: str) -> None:
+        self._known.pop(key, None)
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        for key in self._known.keys() - keys:
+            self.drop(key)
+
+
+class ClusterParts:
+    """Read them freely. Only the handlers of events change them."""
+
+    def __init__(self, requests: RequestSettings | None = None) -> None:
+        self.requests = requests or RequestSettings()
+        self.ledger = Ledger(self.requests)
+        self.facts = Facts(self.requests.names)
+        self.budgets = Budgets()
+        self.nominations = Nominations()
+        self.waiting = WaitingPods()
+        self.stories = Stories()
+        self.recent = Recent()
+        self.unreadable_nodes = Complaints("UnreadableRegistration")
+        self.unreadable_pods = Complaints("UnreadableAllocation")
+
+    def end_nominations(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            if self.nominations.end(uid):
+                self.ledger.records.give_up(uid)

@@ -1,0 +1,284 @@
+"""What pods hold of nodes: one record for each pod, in one table. The table alone feeds the sums."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from dataclasses import field as data_field
+from enum import StrEnum
+from math import inf
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from proto.annotations.mig_allocations import MigAllocation
+from proto.devices import DeviceUUID, MigPlacement, PodShares
+from proto.kubernetes.objects import Pod
+from proto.kubernetes.requests import NO_HOST, HostAmount
+from scheduler_ext.cluster.accounting import Footprints
+from scheduler_ext.quota_class import QuotaClass
+from scheduler_ext.requests import GpuRequest
+
+Placements = Mapping[DeviceUUID, Sequence[MigPlacement]]
+NO_PLACEMENTS: Placements = {}
+NO_OTHERS: Mapping[str, PodShares] = {}
+
+
+class RecordState(StrEnum):
+    RESERVED = "reserved"
+    """Decided, and not bound yet."""
+    SENT = "sent"
+    """A Binding may be carried out though the watch has not shown it."""
+    BOUND = "bound"
+    OUTLIVING = "outliving"
+    """The API server has deleted the pod, though its containers may still run."""
+    KEPT = "kept"
+    """The pod will get the room. Others may still hold it."""
+
+
+class GpuPart(Struct, frozen=True, kw_only=True):
+    """A pod's part of one node's GPUs. `unreadable` is the text of an annotation that could not be decoded."""
+
+    footprints: Footprints = field(default_factory=dict)
+    placements: Placements = field(default_factory=lambda: NO_PLACEMENTS)
+    """The instances on each GPU where every share is known to be a MIG instance. They include those of init containers
+    until the pod is gone.
+    """
+    unreadable: str = ""
+    wanted: int = 0
+    """The most GPUs that one of its containers requests."""
+    uid: str = ""
+    """The UID of a pod without a decision, as its node's daemon names it."""
+    pod: str = ""
+    """Namespace and name of a pod without a decision."""
+    undecided: int = 0
+    """Device ids that kubelet gave it without a decision."""
+    everywhere: bool = False
+    """True if it may use any part of the GPUs of these ids: of any GPU of the node, unless its daemon names them."""
+
+    @property
+    def is_special(self) -> bool:
+        """Returns whether the usage of GPUs cannot be computed from the footprints alone."""
+        return bool(self.unreadable or self.placements or self.undecided or self.everywhere)
+
+
+NO_GPUS = GpuPart()
+_NO_PARTS: Mapping[str, GpuPart] = {}
+
+
+class KubeletTotals(Struct, frozen=True):
+    """A pod's requests by resource, as kubelet counts them. `plain` is true if they are no more than what is charged to
+    GPUs.
+    """
+
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    plain: bool = True
+
+
+NO_TOTALS = KubeletTotals()
+
+
+class Verdict(Struct, frozen=True, kw_only=True):
+    """The result of kube-scheduler's last attempt by the pod's status. `version` is the object's resourceVersion."""
+
+    version: int = 0
+    refusal: str = ""
+    """Empty unless the condition PodScheduled is False."""
+    nominated: str = ""
+
+
+class Pending(Struct, frozen=True, kw_only=True):
+    """What is known of kube-scheduler's handling of a pod that is not bound."""
+
+    group: str = ""
+    """Namespace and name of the pod's group; empty for a pod without one."""
+    waits: tuple[Pod, GpuRequest] | None = None
+    """The pod and its request while it waits in Permit for its group. The group is then bound without another question
+    about it.
+    """
+    seen: Verdict = Verdict()
+    """The status when kube-scheduler sent its question about the pod, or later."""
+    binding: bool = False
+    """True once a bind has begun: from then on only the bind gives the reservation back."""
+
+
+_NOT_PENDING = Pending()
+
+
+class PodRecord(Struct, frozen=True, kw_only=True):
+    """What one pod holds, or will hold, of nodes."""
+
+    uid: str
+    state: RecordState
+    node: str
+    namespace: str = ""
+    """The namespace whose quotas it is charged to; empty for none."""
+    quota_class: QuotaClass = QuotaClass()
+    gpus: GpuPart = NO_GPUS
+    """Its part of the node's GPUs."""
+    others: Mapping[str, GpuPart] = field(default_factory=lambda: _NO_PARTS)
+    """Its parts on further nodes, until kube-scheduler has chosen among them. The namespace is charged once."""
+    decided: Mapping[str, PodShares] = field(default_factory=lambda: NO_OTHERS)
+    """The shares on each of the nodes while it is reserved or sent."""
+    instances: tuple[MigAllocation, ...] = ()
+    """The MIG instances that its daemon has made and named."""
+    totals: KubeletTotals = NO_TOTALS
+    host: HostAmount = NO_HOST
+    until: float = inf
+    """The end in monotonic seconds. A sent one stays longer while no watch shows what became of it, one of a deleted
+    pod while the node's daemon reports. It is infinite if only the daemon knows of the deleted pod.
+    """
+    priority: int = 0
+    """The pod's priority, for kept room."""
+    pending: Pending = _NOT_PENDING
+    sent_by: int = 0
+    """The number of the bind whose Binding may be carried out; 0 unless it is sent."""
+    deleted_at: int = 0
+    """The resourceVersion of a deleted pod's end."""
+    remembered: bool = False
+    """True if the annotation of a bound pod is gone."""
+    problem: str = ""
+    """Why it is unknown from its annotation what a bound pod holds; empty if it is known."""
+
+    @property
+    def nodes(self) -> Sequence[str]:
+        return (self.node, *self.others) if self.others else (self.node,)
+
+    @property
+    def shares(self) -> PodShares:
+        return self.decided.get(self.node, ())
+
+    @property
+    def is_pending(self) -> bool:
+        return self.state in _PENDING
+
+    def on(self, node: str) -> GpuPart:
+        """Returns its part of this node's GPUs."""
+        return self.gpus if node == self.node else self.others.get(node, NO_GPUS)
+
+    def counts_as(self, other: "PodRecord") -> bool:
+        """Returns whether all sums are the same with the other record in its place."""
+        return (
+            self.state is other.state or (self.is_pending and other.is_pending)
+        ) and self._counted() == other._counted()
+
+    def _counted(self) -> tuple[object, ...]:
+        charged = self.namespace, self.quota_class, self.pending.group
+        return self.node, self.gpus, self.others, self.totals, self.host, charged
+
+
+_PENDING = frozenset({RecordState.RESERVED, RecordState.SENT})
+_BOUND = frozenset({RecordState.BOUND, RecordState.OUTLIVING})
+
+
+class Sum(Protocol):
+    """A sum over the records. A kept record is added only while its pod has no other."""
+
+    def add(self, record: PodRecord, /) -> None: ...
+
+    def subtract(self, record: PodRecord, /) -> None: ...
+
+
+@dataclass(slots=True)
+class Records:
+    """The records by pod UID. A pod has at most one, and at most one more for room that is kept for it."""
+
+    first_end: float = inf
+    """No record ends before."""
+    _sums: tuple[Sum, ...] = data_field(default=(), compare=False)
+    _records: dict[str, PodRecord] = data_field(default_factory=dict)
+    _passing: dict[str, PodRecord] = data_field(default_factory=dict)
+    """The records that are neither bound nor kept."""
+    _kept: dict[str, PodRecord] = data_field(default_factory=dict)
+
+    def follow(self, *sums: Sum) -> None:
+        """From now on these sums follow the table."""
+        self._sums = sums
+
+    def put(self, record: PodRecord) -> None:
+        """Adds the record. It replaces the pod's record, or the room kept for it."""
+        uid = record.uid
+        before = self._counted(uid)
+        if record.state is RecordState.KEPT:
+            self._kept[uid] = record
+        else:
+            self._records[uid] = record
+            self._passing.pop(uid, None)
+            if record.state is not RecordState.BOUND:
+                self._passing[uid] = record
+        self.first_end = min(self.first_end, record.until)
+        self._change(before, self._counted(uid))
+
+    def drop(self, uid: str) -> None:
+        """Drops the pod's record, if it has one. Room kept for it counts again."""
+        before = self._counted(uid)
+        self._passing.pop(uid, None)
+        if self._records.pop(uid, None) is not None:
+            self._change(before, self._counted(uid))
+
+    def release(self, uid: str) -> None:
+        """Drops the pod's record if it is reserved or sent."""
+        if self.reserved(uid) is not None:
+            self.drop(uid)
+
+    def give_up(self, uid: str) -> None:
+        """Frees the room kept for the pod, if any."""
+        before = self._counted(uid)
+        if self._kept.pop(uid, None) is not None:
+            self._change(before, self._counted(uid))
+
+    def _counted(self, uid: str) -> PodRecord | None:
+        return self._records.get(uid) or self._kept.get(uid)
+
+    def _change(self, before: PodRecord | None, after: PodRecord | None) -> None:
+        if before is not None and after is not None and after.counts_as(before):
+            return
+        for each in self._sums:
+            if before is not None:
+                each.subtract(before)
+            if after is not None:
+                each.add(after)
+
+    def get(self, uid: str) -> PodRecord | None:
+        """Returns the pod's record, apart from room kept for it."""
+        return self._records.get(uid)
+
+    def reserved(self, uid: str) -> PodRecord | None:
+        """Returns the pod's record if it is reserved or sent."""
+        record = self._passing.get(uid)
+        return record if record is not None and record.state in _PENDING else None
+
+    def bound(self, uid: str) -> PodRecord | None:
+        """Returns the pod's record if it is bound, or outlives its deletion."""
+        record = self._records.get(uid)
+        return record if record is not None and record.state in _BOUND else None
+
+    def kept(self, uid: str) -> PodRecord | None:
+        """Returns the room kept for the pod."""
+        return self._kept.get(uid)
+
+    def kept_below(self, priority: int) -> dict[str, list[str]]:
+        """Returns for each node the pods of lower priority for which room is kept."""
+        found: dict[str, list[str]] = {}
+        for uid, room in self._kept.items():
+            if room.priority < priority:
+                found.setdefault(room.node, []).append(uid)
+        return found
+
+    def sent_to(self, uid: str) -> str:
+        """Returns the node to which the pod may be bound although the watch has not shown it; empty for any other
+        pod.
+        """
+        record = self._passing.get(uid)
+        return record.node if record is not None and record.state is RecordState.SENT else ""
+
+    def every(self) -> Mapping[str, PodRecord]:
+        """Returns the records by pod UID, apart from kept room; the next event changes it."""
+        return self._records
+
+    def of(self, *states: RecordState) -> list[PodRecord]:
+        """Returns the records in one of these states, but for bound ones."""
+        return [record for record in (*self._passing.values(), *self._kept.values()) if record.state in states]
+
+    def on_node(self, node: str, uids: Collection[str]) -> dict[str, PodRecord]:
+        """Returns the records of these pods, which count on the node."""
+        found = ((uid, self._counted(uid)) for uid in uids)
+        return {uid: record for uid, record in found if record is not None and node in record.nodes}

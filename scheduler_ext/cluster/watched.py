@@ -1,0 +1,206 @@
+"""What the API server shows changes the cluster's state, and wakes what waits for it outside."""
+
+from collections.abc import Callable, Mapping, Sequence
+from math import inf
+from typing import Any
+
+from proto.kubernetes.objects import Node, ObjectReference, Pod, PodDisruptionBudget, ResourceQuota, version_number
+from scheduler_ext.cluster import events
+from scheduler_ext.cluster.bound import outlives
+from scheduler_ext.cluster.events import Changed, Effect, Event, Freed, Nominated, Tell
+from scheduler_ext.cluster.facts import pod_name, pod_reference
+from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
+from scheduler_ext.cluster.parts import ClusterParts
+from scheduler_ext.cluster.recent import What
+from scheduler_ext.requests import pod_key
+
+Handler = Callable[[ClusterParts, Any, float], Sequence[Effect]]
+
+_FREED = Freed()
+_EVERYTHING_CHANGED = Changed()
+_NOTHING: Sequence[Effect] = ()
+
+
+def _nodes_listed(parts: ClusterParts, event: events.Listed[Node], _: float) -> Sequence[Effect]:
+    nodes = event.objects
+    parts.ledger.replace_nodes(nodes)
+    parts.facts.replace_nodes(nodes)
+    parts.unreadable_nodes.keep_only({node.metadata.name for node in nodes})
+    return [_EVERYTHING_CHANGED, *(tell for node in nodes for tell in _unreadable_node(parts, node))]
+
+
+def _node_applied(parts: ClusterParts, node: Node, _: float) -> Sequence[Effect]:
+    parts.ledger.apply_node(node)
+    offers_others = parts.facts.apply_node(node)
+    freed = (_FREED,) if offers_others else ()
+    return [Changed(node.metadata.name), *freed, *_unreadable_node(parts, node)]
+
+
+def _node_removed(parts: ClusterParts, node: Node, _: float) -> Sequence[Effect]:
+    name = node.metadata.name
+    parts.ledger.remove_node(name)
+    parts.facts.remove_node(name)
+    parts.unreadable_nodes.drop(name)
+    return [Changed(name)]
+
+
+def _unreadable_node(parts: ClusterParts, node: Node) -> Sequence[Tell]:
+    name = node.metadata.name
+    problem = parts.ledger.nodes.problem(name)
+    # The uid is the name, as in kubelet's events: `kubectl describe node` looks for that.
+    return parts.unreadable_nodes.update(
+        name, problem, lambda: ObjectReference(api_version="v1", kind="Node", name=name, uid=name)
+    )
+
+
+def _pods_listed(parts: ClusterParts, event: events.Listed[Pod], _: float) -> Sequence[Effect]:
+    pods = event.objects
+    uids = {pod_key(pod) for pod in pods}
+    parts.ledger.replace_pods(pods, event.version)
+    parts.facts.replace_pods(pods)
+    parts.end_nominations(parts.nominations.without(uids))
+    parts.unreadable_pods.keep_only(uids)
+    found = (effect for pod in pods for effect in (*_nominated(parts, pod), *_unreadable_pod(parts, pod)))
+    return [_EVERYTHING_CHANGED, *found]
+
+
+def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
+    parts.ledger.apply_pod(pod)
+    name = pod_name(pod)
+    before = parts.facts.pod(name)
+    if before is None and not parts.facts.concerns_gpus(pod):
+        return _unreadable_pod(parts, pod)
+    parts.facts.apply_pod(pod)
+    if pod.spec.node_name:
+        parts.waiting.settled(pod_key(pod))
+        if before is None or not before.node:
+            parts.stories.tell(pod_key(pod), now, f"it was seen on node {pod.spec.node_name}")
+            parts.recent.add(now, name, What.BOUND, pod.spec.node_name)
+    freed = (_FREED,) if pod.has_ended else ()
+    return [Changed(name), *freed, *_nominated(parts, pod), *_unreadable_pod(parts, pod)]
+
+
+def _pod_removed(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
+    uid, deleted_at = pod_key(pod), version_number(pod.metadata.resource_version)
+    parts.ledger.remove_pod(uid, now + OUTLIVING_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
+    parts.unreadable_pods.drop(uid)
+    # A pod without GPUs may have lost annotations of a GPU scheduler.
+    if parts.facts.pod(pod_name(pod)) is None and not parts.facts.concerns_gpus(pod):
+        return _NOTHING
+    parts.facts.remove_pod(pod)
+    parts.waiting.settled(uid)
+    parts.end_nominations([uid])
+    parts.stories.go_on(uid, now, "it was deleted")
+    parts.recent.add(now, pod_name(pod), What.DELETED, pod.spec.node_name)
+    return [Changed(pod_name(pod)), _FREED]
+
+
+def _pod_read(parts: ClusterParts, event: events.PodRead, _: float) -> Sequence[Effect]:
+    parts.facts.apply_pod(event.pod)
+    return [Changed(pod_name(event.pod))]
+
+
+def _unreadable_pod(parts: ClusterParts, pod: Pod) -> Sequence[Tell]:
+    uid = pod_key(pod)
+    record = parts.ledger.records.bound(uid)
+    problem = record.problem if record is not None else ""
+    if not problem:
+        parts.unreadable_pods.drop(uid)
+        return ()
+    if record is not None and not (record.gpus.undecided or record.gpus.everywhere or record.remembered):
+        problem = f"{problem}; until it is corrected the GPUs that it may concern count as full"
+    return parts.unreadable_pods.update(uid, problem, lambda: pod_reference(pod))
+
+
+def _quotas_listed(parts: ClusterParts, event: events.Listed[ResourceQuota], _: float) -> Sequence[Effect]:
+    parts.ledger.quotas.replace(event.objects)
+    return _NOTHING
+
+
+def _quota_applied(parts: ClusterParts, quota: ResourceQuota, _: float) -> Sequence[Effect]:
+    parts.ledger.quotas.apply(quota)
+    return (_FREED,)
+
+
+def _quota_removed(parts: ClusterParts, quota: ResourceQuota, _: float) -> Sequence[Effect]:
+    parts.ledger.quotas.remove(quota)
+    return (_FREED,)
+
+
+def _proposed(parts: ClusterParts, event: events.Proposed, _: float) -> Sequence[Effect]:
+    pod, uid = event.pod, pod_key(event.pod)
+    is_nominated = pod.status.nominated_node_name in event.victims_of
+    if is_nominated:
+        parts.end_nominations([uid])
+    parts.nominations.propose(uid, event.victims_of)
+    if event.victims_of:
+        parts.ledger.groups.preempts(pod)
+    # The nomination was there already, so no change of the pod may follow.
+    return _nominated(parts, pod) if is_nominated else _NOTHING
+
+
+def _nominated(parts: ClusterParts, pod: Pod) -> Sequence[Effect]:
+    """Returns the effect of a new nomination. A pod that has a reservation is nominated because kube-scheduler is
+    about to bind it, and needs no room.
+    """
+    if not pod.status.nominated_node_name and pod_key(pod) not in parts.nominations:
+        return _NOTHING
+    if parts.nominations.is_over(pod):
+        parts.end_nominations([pod_key(pod)])
+    elif parts.nominations.is_new(pod) and parts.ledger.records.reserved(pod_key(pod)) is None:
+        return (Nominated(pod, pod.status.nominated_node_name),)
+    return _NOTHING
+
+
+def _budgets_listed(parts: ClusterParts, event: events.Listed[PodDisruptionBudget], _: float) -> Sequence[Effect]:
+    parts.budgets.replace(event.objects)
+    return _NOTHING
+
+
+def _budget_applied(parts: ClusterParts, budget: PodDisruptionBudget, _: float) -> Sequence[Effect]:
+    parts.budgets.apply(budget)
+    return _NOTHING
+
+
+def _budget_removed(parts: ClusterParts, budget: PodDisruptionBudget, _: float) -> Sequence[Effect]:
+    parts.budgets.remove(budget)
+    return _NOTHING
+
+
+def _watch_lost(parts: ClusterParts, _: events.PodWatchLost, __: float) -> Sequence[Effect]:
+    parts.ledger.watched(inf)
+    return _NOTHING
+
+
+def _watch_back(parts: ClusterParts, _: events.PodWatchBack, now: float) -> Sequence[Effect]:
+    parts.ledger.watched(now)
+    return _NOTHING
+
+
+_LISTED: Mapping[type, Handler] = {
+    Node: _nodes_listed,
+    Pod: _pods_listed,
+    ResourceQuota: _quotas_listed,
+    PodDisruptionBudget: _budgets_listed,
+}
+_APPLIED: Mapping[type, Handler] = {
+    Node: _node_applied,
+    Pod: _pod_applied,
+    ResourceQuota: _quota_applied,
+    PodDisruptionBudget: _budget_applied,
+}
+_REMOVED: Mapping[type, Handler] = {
+    Node: _node_removed,
+    Pod: _pod_removed,
+    ResourceQuota: _quota_removed,
+    PodDisruptionBudget: _budget_removed,
+}
+HANDLERS: Mapping[type[Event], Handler] = {
+    events.Listed: lambda parts, event, now: _LISTED[event.kind](parts, event, now),
+    events.Applied: lambda parts, event, now: _APPLIED[type(event.object)](parts, event.object, now),
+    events.Removed: lambda parts, event, now: _REMOVED[type(event.object)](parts, event.object, now),
+    events.PodWatchLost: _watch_lost,
+    events.PodWatchBack: _watch_back,
+    events.PodRead: _pod_read,
+    events.Proposed: _proposed,
+}
