@@ -22,7 +22,7 @@ class Nodes:
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
     _held: dict[str, dict[str, GpuPart]] = field(default_factory=dict)
-    """What pods hold, by node and UID."""
+    """The parts that pods hold, by node and UID."""
     _kept: dict[str, dict[str, GpuPart]] = field(default_factory=dict)
     """Room that is kept for pods, by node and UID. It counts beside what is held."""
     _used: dict[str, dict[DeviceUUID, Footprint]] = field(default_factory=dict)

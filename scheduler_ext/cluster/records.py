@@ -1,4 +1,4 @@
-"""What pods hold of nodes: one record for each pod, in one table. The table alone feeds the sums."""
+"""Records of what pods hold of nodes: one for each pod, in one table. The table alone feeds the sums."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ class Verdict(Struct, frozen=True, kw_only=True):
 
 
 class Pending(Struct, frozen=True, kw_only=True):
-    """What is known of kube-scheduler's handling of a pod that is not bound."""
+    """The state of kube-scheduler's handling of a pod that is not bound."""
 
     group: str = ""
     """Namespace and name of the pod's group; empty for a pod without one."""
@@ -115,7 +115,7 @@ class PodRecord(Struct, frozen=True, kw_only=True):
     gpus: GpuPart = NO_GPUS
     """Its part of the node's GPUs."""
     others: Mapping[str, GpuPart] = field(default_factory=lambda: _NO_PARTS)
-    """Its parts on further nodes, until kube-scheduler has chosen among them. The namespace is charged once."""
+    """The parts on further nodes, until kube-scheduler has chosen among them. The namespace is charged once."""
     decided: Mapping[str, PodShares] = field(default_factory=lambda: NO_OTHERS)
     """The shares on each of the nodes while it is reserved or sent."""
     instances: tuple[MigAllocation, ...] = ()
@@ -190,7 +190,7 @@ class Records:
     _kept: dict[str, PodRecord] = data_field(default_factory=dict)
 
     def follow(self, *sums: Sum) -> None:
-        """From now on these sums follow the table."""
+        """Feeds these sums from now on."""
         self._sums = sums
 
     def put(self, record: PodRecord) -> None:
