@@ -22,12 +22,12 @@ from benchmarks.cluster import node_json, pod_json
 from proto.extender import decode_extender_args, encode_filter_result
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.apiserver import trim_pod
-from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.events import Applied, Listed
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, read_request
+from scheduler_ext.verbs.filter import Filtered, reserve
 
 
 @click.command(context_settings={"show_default": True})

@@ -20,7 +20,6 @@ import msgspec
 from playwright.async_api import Browser, CDPSession, Page, async_playwright
 
 from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster.events import Applied, Listed, Removed
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.own_thread import in_own_thread
@@ -30,6 +29,7 @@ from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.look import Look
 from scheduler_ext.status.looking import Looker
 from scheduler_ext.status.server import StatusServer
+from scheduler_ext.verbs.live_cluster import LiveCluster
 from tests.scheduler_ext.rig import ANY_PORT
 from tests.scheduler_ext.status.shown import busy_cluster, running_pod
 from tests.scheduler_ext.status.test_page import CHROMIUM

@@ -7,19 +7,6 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import host_requested
 from scheduler_ext.apiserver import ClusterWatch
-from scheduler_ext.binding.advising import holders, preempt, rank, rank_simulated, rank_without_gpus
-from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.filtering import (
-    Filtered,
-    kept,
-    passed_through,
-    refused,
-    reserve,
-    simulate,
-    unresolvable,
-)
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.preempting import Preempting, giving_way
 from scheduler_ext.cluster.events import Explained, Proposed, Refused, TimePassed
 from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.decide.effort import Effort
@@ -29,7 +16,21 @@ from scheduler_ext.leadership.lease import Leadership
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest, RequestError, gpu_count, pod_key, read_request
 from scheduler_ext.settings import FilterReturns, ServeSettings
-from scheduler_ext.turns import Turns
+from scheduler_ext.verbs.binder import Binder
+from scheduler_ext.verbs.evictor import Evictor, giving_way
+from scheduler_ext.verbs.filter import (
+    Filtered,
+    kept,
+    passed_through,
+    refused,
+    reserve,
+    simulate,
+    unresolvable,
+)
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from scheduler_ext.verbs.preempt import holders, preempt
+from scheduler_ext.verbs.prioritize import rank, rank_simulated, rank_without_gpus
+from scheduler_ext.verbs.turns import Turns
 
 MOST_OFFERED = 32
 """Nodes among which kube-scheduler may choose. The pod's GPUs are held on each of them until it has chosen."""
@@ -50,7 +51,7 @@ class Answering:
         *,
         cluster: LiveCluster,
         index: NodeIndex,
-        preempting: Preempting,
+        preempting: Evictor,
         watch: ClusterWatch,
         leadership: Leadership,
         binder: Binder,

@@ -28,9 +28,9 @@ from proto.kubernetes.objects import (
     version_number,
 )
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
-from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster import events
 from scheduler_ext.quota_class import has_cross_namespace_affinity
+from scheduler_ext.verbs.live_cluster import LiveCluster
 
 log = logging.getLogger(__name__)
 

@@ -28,8 +28,6 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.answering import Answering
 from scheduler_ext.apiserver import ClusterWatch
-from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.filtering import Filtered
 from scheduler_ext.cluster.facts import PodName, pod_name, pod_reference
 from scheduler_ext.debugging import Debugging, NoSuchPod
 from scheduler_ext.exchange import (
@@ -48,6 +46,8 @@ from scheduler_ext.kube_scheduler import KubeScheduler
 from scheduler_ext.leadership.lease import Leadership
 from scheduler_ext.metrics import AnswerOutcome, ExtenderMetrics
 from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.binder import Binder
+from scheduler_ext.verbs.filter import Filtered
 
 log = logging.getLogger(__name__)
 

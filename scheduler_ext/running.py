@@ -22,12 +22,6 @@ from scheduler_ext import loopback
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.answering import Answering
 from scheduler_ext.apiserver import ClusterWatch
-from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.preempting import Preempting
-from scheduler_ext.binding.questions import Questions
-from scheduler_ext.binding.sending import Sending
-from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.debugging import Debugging
@@ -39,13 +33,19 @@ from scheduler_ext.leadership.lease import Leadership, LeaseSettings
 from scheduler_ext.metric_families import MetricsInput
 from scheduler_ext.metrics import ExtenderMetrics
 from scheduler_ext.metrics_server import metrics_port
-from scheduler_ext.nudging import Nudger
 from scheduler_ext.requests import RequestSettings
+from scheduler_ext.requeue import Requeuer
 from scheduler_ext.settings import MetricsDetail, ServeSettings
 from scheduler_ext.status.access import AccessRefusal, TokenAccess
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.looking import Looker
 from scheduler_ext.status.server import Admission, StatusServer
+from scheduler_ext.verbs.bind_actions import BindActions
+from scheduler_ext.verbs.binder import Binder
+from scheduler_ext.verbs.binding_sender import BindingSender
+from scheduler_ext.verbs.evictor import Evictor
+from scheduler_ext.verbs.journal import JournalFiles
+from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.webhook_server import Webhook
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ async def running_extender(
     lease: LeaseSettings | None = None,
     certified: Callable[[], bool] = lambda: True,
     *,
-    files: SentFiles | None = None,
+    files: JournalFiles | None = None,
 ) -> AsyncIterator[Applications]:
     """Runs the extender, and finishes binds under way at the end. `/readyz` needs `certified`. `files` is where
     Bindings are written before they are sent.
@@ -98,7 +98,7 @@ async def running_extender(
     index = NodeIndex(state.ledger)
     events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=clock)
     cluster = LiveCluster(state, clock, events.record)
-    sending = Sending(api, settings.binding_seconds, clock, left=files is not None and bool(files.left))
+    sending = BindingSender(api, settings.binding_seconds, clock, left=files is not None and bool(files.left))
     leadership = Leadership(
         api=api,
         settings=lease,
@@ -112,16 +112,16 @@ async def running_extender(
     watch = ClusterWatch(
         api=api, cluster=cluster, known=index.look_ahead, node_label_selector=settings.node_label_selector
     )
-    questions = Questions(
+    questions = BindActions(
         api=api, cluster=cluster, settings=settings, sending=sending, now=now, forbidden=leadership.forbidden
     )
     binder = Binder(
         cluster=cluster, questions=questions, settings=settings, lock_waited=metrics.lock_waited, files=files
     )
-    nudger = Nudger(api=api, cluster=cluster, index=index, leads=leadership.leads, nudged=metrics.nudged, now=now)
+    nudger = Requeuer(api=api, cluster=cluster, index=index, leads=leadership.leads, nudged=metrics.nudged, now=now)
     cluster.freed = nudger.freed
     evicts, forbidden = settings.gpu_preemption, leadership.problem
-    preempting = Preempting(api=api, cluster=cluster, index=index, forbidden=forbidden, serving=evicts)
+    preempting = Evictor(api=api, cluster=cluster, index=index, forbidden=forbidden, serving=evicts)
     answering = Answering(
         cluster=cluster,
         index=index,

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
-from scheduler_ext.binding.step import GIVING_UP, OVER, TABLE, Event, Row, State
+from scheduler_ext.verbs.state_machine import GIVING_UP, OVER, TABLE, BindEvent, BindState, Row
 
 _INTRODUCTION = """\
 # How a pod is bound
 
 The steps of one bind, for reading the extender's log. `make docs-binding` writes this page from the table in
-`scheduler_ext/binding/step.py`, which the extender runs. kube-scheduler gets its answer once the attempt is bound,
-refused or settling.
+`scheduler_ext/verbs/state_machine.py`, which the extender runs. kube-scheduler gets its answer once the attempt is
+bound, refused or settling.
 
 An attempt is *unanswered* while the API server may still carry out a Binding that was sent. Its GPUs are reserved then.
 An attempt that gives up while it is unanswered settles: the pod is read once the API server can no longer carry the
@@ -22,15 +22,15 @@ def document() -> str:
 
 
 def _arrows() -> Iterator[str]:
-    yield f"    [*] --> {State.DECIDING}"
-    yield f"    [*] --> {State.RECOVERING}: after a restart"
-    labels: dict[tuple[State, State], list[Event]] = {}
+    yield f"    [*] --> {BindState.DECIDING}"
+    yield f"    [*] --> {BindState.RECOVERING}: after a restart"
+    labels: dict[tuple[BindState, BindState], list[BindEvent]] = {}
     for (state, event), row in TABLE.items():
         for to in _next(row):
             labels.setdefault((state, to), []).append(event)
     for (state, to), happened in labels.items():
         yield f"    {state} --> {to}: {_listed(happened)}"
-    yield from (f"    {state} --> [*]" for state in State if state in OVER)
+    yield from (f"    {state} --> [*]" for state in BindState if state in OVER)
 
 
 def _table() -> Iterator[str]:
@@ -44,7 +44,7 @@ def _table() -> Iterator[str]:
         yield f"| any, gives up | | {to} | {'yes' if unanswered else 'no'} | {_listed(effects)} |"
 
 
-def _next(row: Row) -> tuple[State, ...]:
+def _next(row: Row) -> tuple[BindState, ...]:
     if row.to is not None:
         return (row.to,)
     return tuple(to for unanswered, (to, _) in GIVING_UP.items() if row.unanswered in (None, unanswered))

@@ -16,7 +16,6 @@ from program.tasks import until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
 from scheduler_ext.admission.registration import PATH
-from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.certificates.files import CertificateFiles
 from scheduler_ext.certificates.secret import CertificateSecret, SecretPlace
 from scheduler_ext.certificates.tls import ServingTls, UnusableKeyPair
@@ -41,6 +40,7 @@ from scheduler_ext.running import (
     running_extender,
 )
 from scheduler_ext.settings import SettingsError
+from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.webhook_server import Certificate, kept_current
 
 log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ async def _serve(configuration: Configuration) -> None:
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     directory, client_ca = configuration.binding_directory, configuration.webhook_client_ca_file
-    files = SentFiles(Path(directory)) if directory else None
+    files = JournalFiles(Path(directory)) if directory else None
     tls = ServingTls(Path(client_ca) if client_ca else None)
     certificate = certificate_place(configuration)
     client = await connected(configuration)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from proto.kubernetes.requests import NO_HOST
-from scheduler_ext.binding.advising import holders
-from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.capacity.largest import Largest, largest
 from scheduler_ext.cluster.waiting import WaitingPod
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.status.why import Crowd, Misfits, WhyWaiting, crowded, misfits_of, why_of
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from scheduler_ext.verbs.preempt import holders
 
 LOOK_SECONDS = 0.5
 PAUSE = 50.0

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster.events import TimePassed
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.waiting import WaitingPod
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.look import Look, NodeLook, WaitingLook
+from scheduler_ext.verbs.live_cluster import LiveCluster
 
 LOOK_SECONDS = 0.5
 """The time between two looks while a browser is connected: what happens meanwhile is shown together."""

@@ -18,8 +18,15 @@ from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import PodShares
 from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.binding.attempts import Attempts, Progress, Sent
-from scheduler_ext.binding.deciding import (
+from scheduler_ext.cluster import events
+from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.leadership.turn import Turn, free_at
+from scheduler_ext.requests import read_request
+from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.attempts import Attempts, Progress, Sent
+from scheduler_ext.verbs.bind_decision import (
     BindRefused,
     Void,
     alive,
@@ -30,16 +37,9 @@ from scheduler_ext.binding.deciding import (
     reserved,
     shown,
 )
-from scheduler_ext.binding.filtering import kept, reserve
-from scheduler_ext.binding.step import QUESTIONS, Attempt, Effect, Event
-from scheduler_ext.binding.write import binding_of
-from scheduler_ext.cluster import events
-from scheduler_ext.cluster.facts import PodName
-from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.leadership.turn import Turn, free_at
-from scheduler_ext.requests import read_request
-from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.binding_object import binding_of
+from scheduler_ext.verbs.filter import kept, reserve
+from scheduler_ext.verbs.state_machine import AWAITED, Attempt, BindEffect, BindEvent
 from simulation.model.objects import NAMESPACE, NODES, ShownPod, node_object, pod_name, pod_object, uid_of
 
 TICK_SECONDS = 5.0
@@ -84,10 +84,10 @@ class ActKind(StrEnum):
 
 
 _EVENTS = {
-    ActKind.PERMITTED: Event.PERMITTED,
-    ActKind.FORBIDDEN: Event.STOPPED,
-    ActKind.UNREADABLE: Event.STOPPED,
-    ActKind.CUT_OFF: Event.CUT_OFF,
+    ActKind.PERMITTED: BindEvent.PERMITTED,
+    ActKind.FORBIDDEN: BindEvent.STOPPED,
+    ActKind.UNREADABLE: BindEvent.STOPPED,
+    ActKind.CUT_OFF: BindEvent.CUT_OFF,
 }
 
 
@@ -98,7 +98,7 @@ class Act(NamedTuple):
     pod: int = 0
     shown: ShownPod | None = None
     node: str = ""
-    event: Event = Event.UNKNOWN
+    event: BindEvent = BindEvent.UNKNOWN
     every: tuple[ShownPod | None, ...] = ()
 
 
@@ -109,7 +109,7 @@ class Reaction(NamedTuple):
     sent: ShownPod | None = None
 
 
-class BindState(NamedTuple):
+class ModelledBind(NamedTuple):
     """One attempt. `number` is its rank among those of the pod; `ends` is in ticks from now."""
 
     machine: str
@@ -128,8 +128,8 @@ class PodState(NamedTuple):
     holding: str
     node: str
     lease: int
-    bind: BindState | None
-    looks: tuple[BindState, ...]
+    bind: ModelledBind | None
+    looks: tuple[ModelledBind, ...]
     sent: tuple[str, PodShares] | None
     """Node and GPUs of the Binding in the pod's file."""
     left: bool
@@ -143,7 +143,7 @@ Local = tuple[PodState, ...]
 class _Bind:
     attempt: Attempt
     ends: float
-    question: Effect = Effect.DECIDE
+    question: BindEffect = BindEffect.DECIDE
 
 
 @dataclass(slots=True)
@@ -191,7 +191,7 @@ class ModelProcess:
             self._binds[act.pod] = begun = _Bind(attempt, self._now + self._settings.bind_deadline_seconds)
             return self._asked(act.pod, begun, self._known)
         if act.what is ActKind.READ:
-            deciding = self._binds[act.pod].question is Effect.DECIDE
+            deciding = self._binds[act.pod].question is BindEffect.DECIDE
             question = self._decided if deciding else self._checked
             return self._asked(act.pod, self._binds[act.pod], lambda bind: question(act.pod, bind, act.shown))
         if act.what in _EVENTS:
@@ -255,14 +255,14 @@ class ModelProcess:
         names = answer.result.node_names
         return names[0] if names else ""
 
-    def _asked(self, pod: int, bind: _Bind, question: Callable[[_Bind], Event | None]) -> Reaction:
+    def _asked(self, pod: int, bind: _Bind, question: Callable[[_Bind], BindEvent | None]) -> Reaction:
         try:
             event = question(bind)
         except BindRefused as error:
-            event = Event.VOID if isinstance(error, Void) else Event.STOPPED
+            event = BindEvent.VOID if isinstance(error, Void) else BindEvent.STOPPED
         return Reaction() if event is None else self._go_on(pod, bind, event)
 
-    def _known(self, bind: _Bind) -> Event | None:
+    def _known(self, bind: _Bind) -> BindEvent | None:
         """Returns None if the pod must be read."""
         attempt = bind.attempt
         event = shown(self._cluster.facts, attempt)
@@ -272,9 +272,9 @@ class ModelProcess:
         if shares is None:
             return None
         bind.attempt = replace(attempt, shares=shares)
-        return Event.DECIDED
+        return BindEvent.DECIDED
 
-    def _decided(self, pod: int, bind: _Bind, seen: ShownPod | None) -> Event:
+    def _decided(self, pod: int, bind: _Bind, seen: ShownPod | None) -> BindEvent:
         attempt = bind.attempt
         live = alive(attempt, self._object(pod, seen))
         if live.spec.node_name:
@@ -283,16 +283,16 @@ class ModelProcess:
         shares = reserved(self._cluster, uid, attempt.node, now=self._now, until=until)
         shares = shares or decide_again(self._cluster, live, uid, attempt.node, now=self._now, until=until)
         bind.attempt = replace(attempt, shares=shares)
-        return Event.DECIDED
+        return BindEvent.DECIDED
 
-    def _checked(self, pod: int, bind: _Bind, seen: ShownPod | None) -> Event:
+    def _checked(self, pod: int, bind: _Bind, seen: ShownPod | None) -> BindEvent:
         live = alive(bind.attempt, self._object(pod, seen))
-        return has_node(bind.attempt, live.spec.node_name) if live.spec.node_name else Event.NOT_BOUND
+        return has_node(bind.attempt, live.spec.node_name) if live.spec.node_name else BindEvent.NOT_BOUND
 
     def _until(self) -> float:
         return self._settings.held_until(self._now, self._settings.reservation_lease_seconds)
 
-    def _go_on(self, pod: int, bind: _Bind, event: Event) -> Reaction:
+    def _go_on(self, pod: int, bind: _Bind, event: BindEvent) -> Reaction:
         progress = self._attempts.after(bind.attempt, event)
         bind.attempt = progress.attempt
         question = self._perform(pod, progress)
@@ -300,15 +300,15 @@ class ModelProcess:
             del self._binds[pod]
             return Reaction()
         bind.question = question
-        return Reaction(sent=self._binding(bind.attempt) if question is Effect.SEND else None)
+        return Reaction(sent=self._binding(bind.attempt) if question is BindEffect.SEND else None)
 
-    def _perform(self, pod: int, progress: Progress) -> Effect | None:
+    def _perform(self, pod: int, progress: Progress) -> BindEffect | None:
         """Returns the question that kube-scheduler waits for next."""
         question = None
         for effect in progress.left:
-            if effect in QUESTIONS:
+            if effect in AWAITED:
                 question = effect
-            elif effect is Effect.LOOK:
+            elif effect is BindEffect.LOOK:
                 self._look(pod, progress.attempt)
         return question
 
@@ -317,14 +317,14 @@ class ModelProcess:
         if is_open(self._cluster.ledger, attempt):
             self._looks.append((pod, attempt, self._now + self._settings.settle_seconds))
         else:
-            self._perform(pod, self._attempts.after(attempt, Event.OVERTAKEN))
+            self._perform(pod, self._attempts.after(attempt, BindEvent.OVERTAKEN))
 
     def _looked(self, pod: int, act: Act) -> None:
         """Performs the first look that is due."""
         at = next(at for at, look in enumerate(self._looks) if look[0] == pod and look[2] <= self._now)
         _, attempt, _ = self._looks.pop(at)
-        if act.event is Event.STOPPED:
-            self._perform(pod, self._attempts.after(attempt, Event.UNKNOWN))
+        if act.event is BindEvent.STOPPED:
+            self._perform(pod, self._attempts.after(attempt, BindEvent.UNKNOWN))
             return
         self._apply(events.TimePassed())
         live = self._object(pod, act.shown)
@@ -368,9 +368,9 @@ class ModelProcess:
             left=pod in self._left,
         )
 
-    def _bind_state(self, attempt: Attempt, ends: float, question: str, rank: int) -> BindState:
+    def _bind_state(self, attempt: Attempt, ends: float, question: str, rank: int) -> ModelledBind:
         devices = "" if attempt.shares is None else encode_pod_devices(attempt.shares)
-        return BindState(attempt.state, attempt.node, attempt.unanswered, devices, rank, question, self._ticks(ends))
+        return ModelledBind(attempt.state, attempt.node, attempt.unanswered, devices, rank, question, self._ticks(ends))
 
     def _ticks(self, at: float) -> int:
         return max(ceil((at - self._now) / TICK_SECONDS), 0)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from proto.kubernetes.objects import Lease
-from scheduler_ext.binding.step import Effect, Event
 from scheduler_ext.leadership.election import Role, after_another_had_the_turn, after_catching_up, after_lease
 from scheduler_ext.leadership.turn import after_seen, is_anothers, lease_seconds
 from scheduler_ext.settings import SLACK_SECONDS
+from scheduler_ext.verbs.state_machine import BindEffect, BindEvent
 from simulation.model.objects import WAITING, fits, overbooked
 from simulation.model.process import TICK_SECONDS, Act, ActKind, Local, Machines, Processes
 from simulation.model.search import WorldStep
@@ -40,8 +40,8 @@ WorldSteps = Iterator[WorldStep[SmallWorld]]
 
 _MOST_LAG = 2
 """Ticks for which a watch may show nothing: less than a written Binding counts from memory."""
-_READS = (Effect.DECIDE, Effect.READ)
-_ASKS = (Effect.ASK, Effect.ASK_LATER)
+_READS = (BindEffect.DECIDE, BindEffect.READ)
+_ASKS = (BindEffect.ASK, BindEffect.ASK_LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,17 +280,17 @@ class WorldRules:
                 act = Act(ActKind.ANSWERED, flight.pod, event=answer)
                 yield from self._goes_on(f"{name} is carried out and answered: {answer}", after, r, act)
         if r is not None and flight.age >= self._write:
-            act = Act(ActKind.ANSWERED, flight.pod, event=Event.LOST)
+            act = Act(ActKind.ANSWERED, flight.pod, event=BindEvent.LOST)
             after = self._given_up_by(world, r, flight.pod)
             yield from self._goes_on(f"{r} waits no longer for an answer to {name}", after, r, act)
 
-    def _carried_out(self, world: SmallWorld, flight: Flight) -> tuple[SmallWorld, Event]:
+    def _carried_out(self, world: SmallWorld, flight: Flight) -> tuple[SmallWorld, BindEvent]:
         there = world.pods[flight.pod]
         if there is None:
-            return world, Event.VOID
+            return world, BindEvent.VOID
         if there.node:
-            return world, Event.CONFLICT
-        return pod_changed(world, flight.pod, flight.binding), Event.TAKEN
+            return world, BindEvent.CONFLICT
+        return pod_changed(world, flight.pod, flight.binding), BindEvent.TAKEN
 
     def _watches(self, world: SmallWorld, r: int) -> WorldSteps:
         news = world.replicas[r].news
@@ -317,7 +317,7 @@ class WorldRules:
                 return False
             for state in self._local(world, r):
                 bind = state.bind
-                if bind is not None and (bind.question != Effect.SEND or bind.ends == 0):
+                if bind is not None and (bind.question != BindEffect.SEND or bind.ends == 0):
                     return False
                 if any(look.ends == 0 for look in state.looks):
                     return False
@@ -374,7 +374,7 @@ class WorldRules:
             if replica.chosen[pod]:
                 yield WorldStep(f"the kube-scheduler of {r} gives pod {pod} up", world.choose(r, pod, ""), fault=True)
             if any(look.ends == 0 for look in state.looks):
-                after, _ = self._acts(world, r, Act(ActKind.LOOKED, pod, event=Event.STOPPED))
+                after, _ = self._acts(world, r, Act(ActKind.LOOKED, pod, event=BindEvent.STOPPED))
                 yield WorldStep(f"{r} cannot look whether pod {pod} was bound", after, fault=True)
 
     # The processes

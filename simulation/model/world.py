@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from proto.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
-from scheduler_ext.binding.step import Event
 from scheduler_ext.leadership.election import Role, Standing
 from scheduler_ext.leadership.turn import Turn, after_seen
+from scheduler_ext.verbs.state_machine import BindEvent
 from simulation.model.objects import WAITING, ShownPod
 
 REPLICAS = (0, 1)
@@ -36,7 +36,7 @@ class Flight(NamedTuple):
     """Ticks for which the API server may still carry it out."""
     slow: bool
     """Whether time may pass before it is answered."""
-    answer: Event | None = None
+    answer: BindEvent | None = None
     """The answer on its way back."""
 
 

@@ -10,13 +10,13 @@ from msgspec.structs import replace
 from proto.annotations.bind_phase import BindPhase
 from proto.devices import PodShares
 from proto.kubernetes.objects import Node, Pod, PodStatus, ResourceQuota
-from scheduler_ext.binding.filtering import Filtered, reserve
-from scheduler_ext.binding.write import binding_of
 from scheduler_ext.cluster.events import Applied, Listed, NodeChosen, Removed
 from scheduler_ext.cluster.facts import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.verbs.binding_object import binding_of
+from scheduler_ext.verbs.filter import Filtered, reserve
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Arrival, Constraints, WholeNode
 from simulation.plan.offers import HostRequest, Offers

@@ -14,11 +14,11 @@ import aiohttp
 from program.address import ListenAddress
 from proto.annotations import keys
 from proto.kubernetes.client import SILENT_SECONDS, ApiServer
-from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.leadership.lease import LeaseSettings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import listening, listening_to_kube_scheduler, running_extender
 from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.journal import JournalFiles
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import pod_json
 from tests.polling import until
@@ -127,7 +127,7 @@ async def extender_for(
     api_url: str = "",
     api_seconds: float = API_SECONDS,
     silent_seconds: float = SILENT_SECONDS,
-    files: SentFiles | None = None,
+    files: JournalFiles | None = None,
 ) -> AsyncIterator[Rig]:
     """`api_url` is where the extender finds the server, if not at the server's own."""
     with NamedTemporaryFile("w") as kubeconfig:

@@ -27,7 +27,6 @@ from scheduler_ext.decide.index.verdicts import EFFORT_OF_A_NODE
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.shared_ids import heirs, with_shared_slots
-from scheduler_ext.nudging import EFFORT
 from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
 from scheduler_ext.quota_class import QuotaClass, quota_class
 from scheduler_ext.requests import (
@@ -41,6 +40,7 @@ from scheduler_ext.requests import (
     TooMany,
     read_request,
 )
+from scheduler_ext.requeue import EFFORT
 from tests.builders import container, pod
 from tests.builders import node as node_of
 from tests.scheduler_ext.admission.pods import envelope

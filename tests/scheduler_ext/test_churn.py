@@ -29,7 +29,7 @@ BOUNDS = (
     "scheduler_ext.decide.index.node_index.MOST_SHAPES",
     "scheduler_ext.decide.fgd.MOST_REMEMBERED",
     "scheduler_ext.cluster.workload.MOST_CLASSES",
-    "scheduler_ext.turns.MOST_NAMESPACES",
+    "scheduler_ext.verbs.turns.MOST_NAMESPACES",
     "proto.kubernetes.events.MOST_QUIET",
     "proto.kubernetes.events.MOST_ORDINARY",
     "proto.kubernetes.events.LONGEST_QUEUE",

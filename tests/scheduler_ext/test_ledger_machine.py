@@ -21,11 +21,6 @@ from proto.annotations.undecided_pods import decode_undecided, encode_undecided
 from proto.devices import DeviceUUID
 from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
-from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.filtering import kept, reserve
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.questions import Questions
-from scheduler_ext.binding.sending import Sending
 from scheduler_ext.cluster.bound import outlives
 from scheduler_ext.cluster.events import Applied, Listed, PodWatchBack, PodWatchLost, Removed
 from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
@@ -35,6 +30,11 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.bind_actions import BindActions
+from scheduler_ext.verbs.binder import Binder
+from scheduler_ext.verbs.binding_sender import BindingSender
+from scheduler_ext.verbs.filter import kept, reserve
+from scheduler_ext.verbs.live_cluster import LiveCluster
 from simulation.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount
 from tests.builders import node_json
 from tests.scheduler_ext.played_cluster import Cluster as PlayedCluster
@@ -127,11 +127,11 @@ class Machine(RuleBasedStateMachine):
         self.known = LiveCluster(Cluster(requests), lambda: self.now, lambda *_: None)
         self.ledger = self.known.state.ledger
         self.index, self.requests = NodeIndex(self.ledger), requests
-        questions = Questions(
+        questions = BindActions(
             api=self.cluster,  # type: ignore[arg-type]
             cluster=self.known,
             settings=SETTINGS,
-            sending=Sending(self.cluster, SETTINGS.binding_seconds, lambda: self.now),  # type: ignore[arg-type]
+            sending=BindingSender(self.cluster, SETTINGS.binding_seconds, lambda: self.now),  # type: ignore[arg-type]
             now=lambda: datetime.fromtimestamp(self.now, UTC),
             forbidden=self.forbidden,
         )

@@ -7,7 +7,6 @@ import pytest
 
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, SchedulingGroup
-from scheduler_ext.binding.filtering import reserve
 from scheduler_ext.cluster.events import Proposed, TimePassed
 from scheduler_ext.cluster.groups import (
     FEWEST_THAT_WAIT_ON,
@@ -23,6 +22,7 @@ from scheduler_ext.cluster.groups import (
 from scheduler_ext.cluster.records import Records, Verdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.verbs.filter import reserve
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 

@@ -11,12 +11,12 @@ from proto.annotations import keys
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.objects import Container, Node, Pod
 from proto.kubernetes.requests import requested
-from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.cluster.stories import Story
 from scheduler_ext.decide.account import account
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.verbs.filter import Filtered, reserve
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 

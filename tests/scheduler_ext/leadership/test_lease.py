@@ -9,10 +9,10 @@ import pytest
 
 from proto.annotations import keys
 from proto.devices import DeviceShare, DeviceUUID
-from scheduler_ext.binding.attempts import Sent
-from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.leadership.lease import LeaseSettings
+from scheduler_ext.verbs.attempts import Sent
+from scheduler_ext.verbs.journal import JournalFiles
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import node_json, pod_json
 from tests.polling import until
@@ -342,14 +342,14 @@ async def test_who_is_killed_and_comes_back_with_its_files_waits_for_nothing_and
         server.create(node_json("m", slots=1))
         server.create(lease_json("host-1_a", seconds=3600))
         sent, other = (server.create(pod_json(name)) for name in ("sent", "other"))
-        left = SentFiles(tmp_path)
+        left = JournalFiles(tmp_path)
         shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
         left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
         left.add(Sent(PodName(namespace="default", name="gone"), "uid-gone", "m", shares))
         process = left.process
         left.close()
         server.create(binding_lease_json(f"host-1_{process}", seconds=3600))
-        files = SentFiles(tmp_path)
+        files = JournalFiles(tmp_path)
         lease = replace(ELECTED, process=files.process)
         async with extender_for(server, FAST, synced=True, lease=lease, files=files) as rig:
             await until(lambda: decides(rig))
@@ -366,7 +366,7 @@ async def test_what_was_sent_before_another_process_bound_pods_is_not_bound_agai
         server.create(node_json("m", slots=1))
         server.create(lease_json("host-1_a", seconds=3600))
         sent = server.create(pod_json("sent"))
-        left = SentFiles(tmp_path)
+        left = JournalFiles(tmp_path)
         shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
         left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
         left.close()
@@ -375,7 +375,7 @@ async def test_what_was_sent_before_another_process_bound_pods_is_not_bound_agai
         other["spec"]["nodeName"] = "n"
         server.create(other)
         server.create(binding_lease_json("host-2_b", seconds=1))
-        files = SentFiles(tmp_path)
+        files = JournalFiles(tmp_path)
         lease = replace(ELECTED, process=files.process)
         settings = replace(FAST, binding_seconds=1.0)
         async with extender_for(server, settings, synced=True, lease=lease, files=files) as rig:
@@ -392,13 +392,13 @@ async def test_who_is_killed_and_leads_no_more_keeps_the_binding_lease_while_its
         server.create(node_json("n", slots=1))
         server.create(lease_json("host-2_b", seconds=3600))
         sent = server.create(pod_json("sent"))
-        left = SentFiles(tmp_path)
+        left = JournalFiles(tmp_path)
         shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
         left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
         process = left.process
         left.close()
         server.create(binding_lease_json(f"host-1_{process}", seconds=3600))
-        files = SentFiles(tmp_path)
+        files = JournalFiles(tmp_path)
         async with extender_for(server, FAST, synced=True, lease=replace(ELECTED, process=process), files=files):
             pass  # It leaves in order: a process with nothing under way would release the Lease.
         held = server.store.get("leases", "kube-system", "sched-binding")
@@ -412,13 +412,13 @@ async def test_who_is_killed_and_decides_alone_holds_what_it_had_sent_before_any
     async with EmbeddedApiServer() as server:
         server.create(node_json("n", slots=1))
         sent, other = (server.create(pod_json(name)) for name in ("sent", "other"))
-        left = SentFiles(tmp_path)
+        left = JournalFiles(tmp_path)
         shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
         left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
         left.close()
         server.inject(Fault(verbs=frozenset({"get"}), resources=frozenset({"pods"}), name="sent", status=503))
         settings = replace(FAST, sync_wait_seconds=1.0)
-        async with extender_for(server, settings, synced=True, files=SentFiles(tmp_path)) as rig:
+        async with extender_for(server, settings, synced=True, files=JournalFiles(tmp_path)) as rig:
             answer = await rig.filter(other, "n")
             assert "the outcome of Bindings that were sent from here before" in answer["Error"]
             server.faults.clear()

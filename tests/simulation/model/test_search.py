@@ -4,10 +4,10 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from scheduler_ext.binding.attempts import Attempts, Progress
-from scheduler_ext.binding.step import Attempt, Event, State
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.verbs.attempts import Attempts, Progress
+from scheduler_ext.verbs.state_machine import Attempt, BindEvent, BindState
 from simulation.model.process import Machines
 from simulation.model.rules import Bounds, WorldRules
 from simulation.model.search import Searched, TooLarge, WorldStep, search
@@ -31,14 +31,14 @@ def test_three_pods_for_two_nodes_end_bound_or_refused_in_any_order() -> None:
 class ALostAnswerFrees(Attempts):
     """A Binding without an answer frees the GPUs, as if the pod were gone."""
 
-    def after(self, attempt: Attempt, event: Event) -> Progress:
-        return super().after(attempt, Event.VOID if event is Event.LOST else event)
+    def after(self, attempt: Attempt, event: BindEvent) -> Progress:
+        return super().after(attempt, BindEvent.VOID if event is BindEvent.LOST else event)
 
 
 def drops_when_sent(cluster: Cluster, event: events.Event, now: float) -> Sequence[events.Effect]:
     """The reservation ends as soon as the Binding is sent."""
     effects = cluster.step(event, now)
-    if isinstance(event, events.BindStep) and event.words.endswith(State.SENDING):
+    if isinstance(event, events.BindStep) and event.words.endswith(BindState.SENDING):
         cluster.record(events.Dropped(event.uid), now)
     return effects
 

@@ -1,18 +1,14 @@
-"""Answers `/prioritize` and `/preempt`: how well each node suits a pod, and which evictions would help."""
+"""Answers `/prioritize`: how well each node suits a pod."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
-from proto.extender import HostPriority, NodeVictims
+from proto.extender import HostPriority
 from proto.kubernetes.objects import Node
 from proto.kubernetes.requests import HostAmount
-from scheduler_ext.cluster.budgets import Budgets
-from scheduler_ext.cluster.facts import Facts
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.decision import Decision, decide
-from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Search, by_importance, victims
+from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.preference import Preference
 from scheduler_ext.decide.priorities import preferences, priorities, priorities_without_gpus
 from scheduler_ext.requests import GpuRequest, RequestSettings
@@ -48,55 +44,6 @@ def rank_simulated(request: GpuRequest, nodes: Sequence[Node], settings: Request
     """Returns the scores that the nodes would have if nothing ran on them."""
     fitting = preferences(request.policies.node, _simulated(request, nodes, settings))
     return _scored(fitting, [node.metadata.name for node in nodes])
-
-
-def preempt(
-    ledger: Ledger,
-    budgets: Budgets,
-    holders: Sequence[GpuHolder],
-    request: GpuRequest,
-    *,
-    priority: int,
-    node: str,
-    proposed: NodeVictims,
-    effort: Effort,
-) -> Search[NodeVictims | None]:
-    """Returns the pods to evict from the node so that the pod gets its GPUs; None if that does not help or no eviction
-    is needed.
-
-    `holders` are the node's pods that request GPUs. kube-scheduler has already counted what budgets lose by pods
-    without GPUs. `effort` counts the work.
-    """
-    look = EvictionTrial(ledger, request, priority, node, effort)
-    chosen = yield from victims(priority, frozenset(proposed.uids), holders, look.fits, budgets.violating)
-    # kube-scheduler treats a node without victims as an error (callExtenders of its preemption framework).
-    if not chosen:
-        return None
-    uids = by_importance(proposed.uids, chosen, holders)
-    against = budgets.violating(each for each in _in_order(uids, holders) if not each.leaving)
-    violations = max(proposed.pdb_violations, 0) + len(against - budgets.violating(_in_order(proposed.uids, holders)))
-    return replace(proposed, uids=uids, pdb_violations=violations)
-
-
-def holders(facts: Facts, node: str) -> list[GpuHolder]:
-    """Returns the node's pods that request GPUs and have not ended."""
-    return [
-        GpuHolder(
-            uid=pod.uid,
-            priority=pod.priority,
-            created=pod.created,
-            name=name.name,
-            namespace=name.namespace,
-            labels=pod.labels,
-            leaving=pod.leaving,
-        )
-        for name, pod in facts.running(node).items()
-    ]
-
-
-def _in_order(uids: Iterable[str], holders: Iterable[GpuHolder]) -> list[GpuHolder]:
-    known = {holder.uid: holder for holder in holders}
-    return [known[uid] for uid in uids if uid in known]
 
 
 def _simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> Decision:

@@ -14,9 +14,6 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
-from scheduler_ext.binding.advising import holders
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.nominations import keep_room, shorten_taken_rooms
 from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.groups import group_of
@@ -25,6 +22,9 @@ from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search, plan, within
 from scheduler_ext.requests import GpuRequest
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from scheduler_ext.verbs.nominated_rooms import keep_room, shorten_taken_rooms
+from scheduler_ext.verbs.preempt import holders
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ minutes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
+class RefusedPod:
     """A pod that may have others evicted. On `nodes` it lacks only GPUs: kube-scheduler's own filters passed there."""
 
     pod: Pod
@@ -72,7 +72,7 @@ class Refused:
         return PodName(namespace=self.request.namespace, name=self.request.pod)
 
 
-class Preempting:
+class Evictor:
     """Evicts pods for others, if `serving` is true; kept room is managed in any case."""
 
     def __init__(
@@ -92,7 +92,7 @@ class Preempting:
         self._forbidden = forbidden
         self._serving = serving
         self._monotonic = cluster.monotonic
-        self._pods: dict[str, Refused] = {}
+        self._pods: dict[str, RefusedPod] = {}
         self._spared: dict[str, float] = {}
         """The end of the time for which each pod is left alone, by UID."""
         self._looked_at = 0
@@ -106,7 +106,9 @@ class Preempting:
             return
         now, priority, known = self._monotonic(), pod.spec.priority or 0, self._pods.pop(request.uid, None)
         if known is None:
-            known = Refused(pod=pod, request=request, priority=priority, nodes=(), since=now, asked=now, not_before=now)
+            known = RefusedPod(
+                pod=pod, request=request, priority=priority, nodes=(), since=now, asked=now, not_before=now
+            )
         if len(self._pods) >= MOST_PODS:
             least = min(self._pods, key=lambda uid: (self._pods[uid].priority, -self._pods[uid].since))
             if self._pods[least].priority >= priority:
@@ -136,14 +138,14 @@ class Preempting:
         if due:
             await self._serve(min(due, key=lambda pod: (-pod.priority, pod.since)))
 
-    def _waits(self, pod: Refused) -> bool:
+    def _waits(self, pod: RefusedPod) -> bool:
         """Returns whether the pod waits, also with a reservation: if that fails, no new evictions may begin before
         their time.
         """
         facts = self._cluster.facts.pod(pod.name)
         return facts is not None and facts.uid == pod.request.uid and not facts.node and not facts.leaving
 
-    async def _serve(self, pod: Refused) -> None:
+    async def _serve(self, pod: RefusedPod) -> None:
         uid, facts = pod.request.uid, self._cluster.facts.pod(pod.name)
         if facts is None:
             return
@@ -163,7 +165,7 @@ class Preempting:
         if best is not None and self._still_helps(pod, best):
             await self._carry_out(pod, best)
 
-    async def _best(self, pod: Refused) -> Plan | None:
+    async def _best(self, pod: RefusedPod) -> Plan | None:
         best: Plan | None = None
         until = self._monotonic() + LOOK_SECONDS
         for number, node in enumerate(_from(pod.nodes, pod.start)[:MOST_NODES], start=1):
@@ -178,7 +180,7 @@ class Preempting:
             await asyncio.sleep(0)
         return best
 
-    async def _plan(self, pod: Refused, node: str) -> Plan | None:
+    async def _plan(self, pod: RefusedPod, node: str) -> Plan | None:
         there = holders(self._cluster.facts, node)
         if not any(holder.priority < pod.priority or holder.leaving for holder in there):
             return None
@@ -187,7 +189,7 @@ class Preempting:
         search = plan(trial, self._cluster.budgets, there, self._spared.keys())
         return await giving_way(within(search, effort, MOST_EFFORT))
 
-    def _still_helps(self, pod: Refused, chosen: Plan) -> bool:
+    def _still_helps(self, pod: RefusedPod, chosen: Plan) -> bool:
         """Returns whether the plan still helps: the search paused, and the cluster may have changed."""
         there = {holder.uid: holder for holder in holders(self._cluster.facts, chosen.node)}
         leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)
@@ -202,7 +204,7 @@ class Preempting:
             and (not chosen.victims or not look.fits(leaving))
         )
 
-    async def _carry_out(self, pod: Refused, chosen: Plan) -> None:
+    async def _carry_out(self, pod: RefusedPod, chosen: Plan) -> None:
         """Evicts the pods of the plan. The room is kept before the first eviction, so that nothing that becomes free is
         lost.
         """
@@ -224,7 +226,7 @@ class Preempting:
         log.info("pod %s: %s", pod.name, message)
         self._live.tell(_reference(pod.name, uid), Notice(reason="Preempting", message=message, warning=False))
 
-    async def _evict(self, pod: Refused, chosen: Plan) -> str:
+    async def _evict(self, pod: RefusedPod, chosen: Plan) -> str:
         """Returns why not all of them are evicted; empty if they are. All are checked first, so that no eviction is
         useless.
         """
@@ -239,7 +241,7 @@ class Preempting:
                     self._live.tell(subject, Notice(reason="Preempted", message=message))
         return ""
 
-    def _needless(self, pod: Refused) -> str:
+    def _needless(self, pod: RefusedPod) -> str:
         """Returns why more evictions would be useless; empty if they would not. Much may happen while the API server
         answers.
         """
@@ -262,7 +264,7 @@ class Preempting:
             return str(error)
         return ""
 
-    def _wait(self, pod: Refused, seconds: float) -> None:
+    def _wait(self, pod: RefusedPod, seconds: float) -> None:
         known = self._pods.get(pod.request.uid)
         if known is not None:
             not_before = self._monotonic() + seconds

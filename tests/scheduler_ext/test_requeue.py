@@ -9,10 +9,10 @@ import pytest
 
 from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
-from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.nudging import Nudger
+from scheduler_ext.requeue import Requeuer
+from scheduler_ext.verbs.live_cluster import LiveCluster
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import container, node, pod, pod_json
 from tests.polling import until
@@ -35,10 +35,10 @@ async def nudging(
     *,
     leads: Callable[[], bool],
     nudged: Callable[[], None] = lambda: None,
-) -> AsyncIterator[Nudger]:
+) -> AsyncIterator[Requeuer]:
     (folder / "config").write_text(server.kubeconfig())
     api = await ApiServer.connect(str(folder / "config"))
-    nudger = Nudger(
+    nudger = Requeuer(
         api=api,
         cluster=LiveCluster(cluster, time.monotonic, lambda *_: None),
         index=NodeIndex(cluster.ledger),

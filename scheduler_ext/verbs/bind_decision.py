@@ -2,7 +2,6 @@
 
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
-from scheduler_ext.binding.step import Attempt, Event
 from scheduler_ext.cluster.events import Decided, NodeChosen, RoomsGivenUp
 from scheduler_ext.cluster.facts import Facts
 from scheduler_ext.cluster.ledger import Ledger
@@ -10,6 +9,7 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.kept_rooms import in_that_of_others
 from scheduler_ext.requests import RequestError, read_request
+from scheduler_ext.verbs.state_machine import Attempt, BindEvent
 
 
 class BindRefused(Exception):
@@ -20,7 +20,7 @@ class Void(BindRefused):
     """Nothing that was sent for the pod can be carried out any more."""
 
 
-def shown(facts: Facts, attempt: Attempt) -> Event | None:
+def shown(facts: Facts, attempt: Attempt) -> BindEvent | None:
     """Returns the event if the watch shows that the pod has the node; None if it shows none. Raises Void if it is
     another node.
     """
@@ -43,11 +43,11 @@ def alive(attempt: Attempt, pod: Pod | None) -> Pod:
     return pod
 
 
-def has_node(attempt: Attempt, node: str) -> Event:
+def has_node(attempt: Attempt, node: str) -> BindEvent:
     """Returns the event for a pod that has this node. Raises Void if the attempt has another one."""
     if node != attempt.node:
         raise Void(f"it is already bound to node {node}")
-    return Event.HAS_NODE
+    return BindEvent.HAS_NODE
 
 
 def is_open(ledger: Ledger, attempt: Attempt) -> bool:
@@ -56,17 +56,17 @@ def is_open(ledger: Ledger, attempt: Attempt) -> bool:
     return reservation is not None and reservation.sent_by == attempt.number
 
 
-def outcome(ledger: Ledger, attempt: Attempt, pod: Pod | None, *, is_binding: bool) -> Event:
+def outcome(ledger: Ledger, attempt: Attempt, pod: Pod | None, *, is_binding: bool) -> BindEvent:
     """Returns the outcome of a Binding that can no longer be carried out, by the pod that was read. `is_binding` is
     true if another bind of the pod has begun.
     """
     if pod is not None and pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
         # The watch will show it; until then it is held from memory.
-        return Event.HAS_NODE
+        return BindEvent.HAS_NODE
     if not is_open(ledger, attempt):
-        return Event.OVERTAKEN
+        return BindEvent.OVERTAKEN
     # A bind that has begun meanwhile has newer knowledge.
-    return Event.UNKNOWN if is_binding else Event.NOT_BOUND
+    return BindEvent.UNKNOWN if is_binding else BindEvent.NOT_BOUND
 
 
 def reserved(cluster: Cluster, uid: str, node: str, *, now: float, until: float) -> PodShares | None:

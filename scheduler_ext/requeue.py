@@ -13,11 +13,11 @@ from proto.annotations.keys import NUDGE
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, Invalid, NotFound
 from proto.kubernetes.objects import PODS
-from scheduler_ext.binding.live import LiveCluster
 from scheduler_ext.cluster.events import Nudged, TimePassed, WaitEnded
 from scheduler_ext.cluster.waiting import WaitingPod
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.kept_rooms import in_its_own
+from scheduler_ext.verbs.live_cluster import LiveCluster
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ MOST_NUDGED = 5
 """The most pods nudged per turn. Room that they do not take is for the next ones."""
 
 
-class Nudger:
+class Requeuer:
     """Looks for room when some became free, and every few seconds. It nudges a few of the pods that would fit."""
 
     def __init__(

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.nominations import shorten_taken_rooms
 from scheduler_ext.cluster.events import Applied, Decided, Proposed
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from scheduler_ext.verbs.nominated_rooms import shorten_taken_rooms
 from tests.builders import container, node, node_json, pod
 from tests.polling import until
-from tests.scheduler_ext.binding.priorities import add, add_classes, budget, nominate, placed, preempt, rooms_kept
 from tests.scheduler_ext.cluster.ledgers import share
 from tests.scheduler_ext.gpus import device
 from tests.scheduler_ext.rig import Rig, running
+from tests.scheduler_ext.verbs.priorities import add, add_classes, budget, nominate, placed, preempt, rooms_kept
 
 NODE = node_json("n", gpus=4, slots=1)
 

@@ -9,18 +9,18 @@ import pytest
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.extender import BindingArgs
-from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.sent_files import SentFiles
-from scheduler_ext.binding.step import Event
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.binder import Binder
+from scheduler_ext.verbs.journal import JournalFiles
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from scheduler_ext.verbs.state_machine import BindEvent
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import node_json
 from tests.polling import until
-from tests.scheduler_ext.binding.test_step import Played
 from tests.scheduler_ext.rig import FAST, Rig, extender_for, now, running
+from tests.scheduler_ext.verbs.test_state_machine import Played
 
 IMMEDIATE = node_json("n", allocation="immediate")
 LOCK_WAIT = "topogpu_node_lock_wait_duration_seconds"
@@ -400,13 +400,13 @@ async def test_who_gives_up_waiting_for_binds_takes_no_answer_from_kube_schedule
     waiting.cancel()
     await asyncio.wait([waiting])
     (question,) = played[1].asked
-    question.answer.set_result(Event.HAS_NODE)
+    question.answer.set_result(BindEvent.HAS_NODE)
     assert await bound == ""
 
 
 async def test_a_refusal_for_another_node_takes_nothing_from_what_the_next_process_must_know(tmp_path: Path) -> None:
     """kube-scheduler began again and chose another node, while the first Binding may still be carried out."""
-    server_files = SentFiles(tmp_path)
+    server_files = JournalFiles(tmp_path)
     async with EmbeddedApiServer() as server:
         server.create(node_json("a"))
         server.create(node_json("b"))
@@ -416,7 +416,7 @@ async def test_a_refusal_for_another_node_takes_nothing_from_what_the_next_proce
             await rig.bind_without_an_answer(pod, "a", "before")
             assert "may have been written already" in await rig.bind(pod, "b")
         server_files.close()
-        (left,) = SentFiles(tmp_path).left
+        (left,) = JournalFiles(tmp_path).left
         assert left.node == "a"
 
 

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.node_locks import NodeLocks
 from scheduler_ext.cluster.events import Applied, LockHeld
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from scheduler_ext.verbs.node_locks import NodeLocks
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device
 from tests.scheduler_ext.rig import now

@@ -17,18 +17,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.binding.attempts import Sent
-from scheduler_ext.binding.bind import Binder
-from scheduler_ext.binding.deciding import BindRefused, decide_again, reserved
-from scheduler_ext.binding.filtering import reserve
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.questions import Run
-from scheduler_ext.binding.step import GIVING_UP, OVER, TABLE, Attempt, Effect, Event, State
 from scheduler_ext.cluster.events import Applied, Listed
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.attempts import Sent
+from scheduler_ext.verbs.bind_actions import Run
+from scheduler_ext.verbs.bind_decision import BindRefused, decide_again, reserved
+from scheduler_ext.verbs.binder import Binder
+from scheduler_ext.verbs.filter import reserve
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from scheduler_ext.verbs.state_machine import GIVING_UP, OVER, TABLE, Attempt, BindEffect, BindEvent, BindState
 from tests.binding_document import document
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
@@ -46,15 +46,15 @@ def test_the_document_shows_the_table() -> None:
 
 def test_every_state_is_reached_and_left_and_every_attempt_can_end() -> None:
     arrows = {(state, to) for (state, _), row in TABLE.items() for to in _targets(row.to)}
-    assert {to for _, to in arrows} == {*State} - {State.DECIDING, State.RECOVERING}
-    assert {state for state, _ in arrows} == {*State} - OVER
+    assert {to for _, to in arrows} == {*BindState} - {BindState.DECIDING, BindState.RECOVERING}
+    assert {state for state, _ in arrows} == {*BindState} - OVER
     ends = set(OVER)
     while more := {state for state, to in arrows if to in ends} - ends:
         ends |= more
-    assert ends == {*State}
+    assert ends == {*BindState}
 
 
-def _targets(to: State | None) -> tuple[State, ...]:
+def _targets(to: BindState | None) -> tuple[BindState, ...]:
     return (to,) if to is not None else tuple(state for state, _ in GIVING_UP.values())
 
 
@@ -62,12 +62,12 @@ def _targets(to: State | None) -> tuple[State, ...]:
 class Question:
     run: Run | None
     attempt: Attempt
-    effect: Effect
-    answer: "asyncio.Future[Event]"
+    effect: BindEffect
+    answer: "asyncio.Future[BindEvent]"
 
 
 class Played:
-    """In place of `Questions`: what is asked waits here until a rule answers it."""
+    """In place of `BindActions`: what is asked waits here until a rule answers it."""
 
     def __init__(self, at_api: Callable[[str], str | None]) -> None:
         self._at_api = at_api
@@ -78,13 +78,13 @@ class Played:
         loop = asyncio.get_running_loop()
         return Run(attempt, loop.create_future(), UNTIL, None)  # type: ignore[arg-type]
 
-    async def answered(self, run: Run, question: Effect) -> Event:
+    async def answered(self, run: Run, question: BindEffect) -> BindEvent:
         return await self._ask(Question(run, run.attempt, question, asyncio.get_running_loop().create_future()))
 
-    async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> Event:
-        return await self._ask(Question(None, attempt, Effect.LOOK, asyncio.get_running_loop().create_future()))
+    async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
+        return await self._ask(Question(None, attempt, BindEffect.LOOK, asyncio.get_running_loop().create_future()))
 
-    async def _ask(self, question: Question) -> Event:
+    async def _ask(self, question: Question) -> BindEvent:
         self.asked.append(question)
         return await question.answer
 
@@ -205,33 +205,34 @@ class Binds(RuleBasedStateMachine):
     @rule(mood=st.sampled_from(["well", "lost", "late", "late", "429", "no", "cut"]))
     def go_on(self, mood: str) -> None:
         """With the last attempt, without trouble until it sends, and once more."""
-        while self.questions.asked and self.questions.asked[-1].effect not in {Effect.SEND, Effect.LOOK}:
+        while self.questions.asked and self.questions.asked[-1].effect not in {BindEffect.SEND, BindEffect.LOOK}:
             self.answer(len(self.questions.asked) - 1, "well")
-        if self.questions.asked and self.questions.asked[-1].effect is Effect.SEND:
+        if self.questions.asked and self.questions.asked[-1].effect is BindEffect.SEND:
             self.answer(len(self.questions.asked) - 1, mood)
 
-    def event(self, question: Question, name: str, to: str, mood: str) -> Event:
+    def event(self, question: Question, name: str, to: str, mood: str) -> BindEvent:
         effect, run = question.effect, question.run
         if run is None:
             return self.looked(question.attempt, name, to, mood)
         run.problem = mood
-        if effect is Effect.SEND:
+        if effect is BindEffect.SEND:
             return self.sent(name, to, mood)
         if mood != "well":
-            return Event.CUT_OFF if mood == "cut" else Event.STOPPED
+            return BindEvent.CUT_OFF if mood == "cut" else BindEvent.STOPPED
         return self.well(effect, run, name, to)
 
-    def well(self, effect: Effect, run: Run, name: str, to: str) -> Event:
-        if effect in {Effect.ASK, Effect.ASK_LATER} and self.other_leads:
-            return Event.STOPPED
+    def well(self, effect: BindEffect, run: Run, name: str, to: str) -> BindEvent:
+        if effect in {BindEffect.ASK, BindEffect.ASK_LATER} and self.other_leads:
+            return BindEvent.STOPPED
         match effect:
-            case Effect.DECIDE:
+            case BindEffect.DECIDE:
                 return self.decided(run, name, to)
-            case Effect.READ:
+            case BindEffect.READ:
                 return self.read(name, to)
-        return {Effect.TAKE_TURN: Event.TURN, Effect.TAKE_LOCK: Event.LOCKED}.get(effect, Event.PERMITTED)
+        passed = {BindEffect.TAKE_TURN: BindEvent.TURN, BindEffect.TAKE_LOCK: BindEvent.LOCKED}
+        return passed.get(effect, BindEvent.PERMITTED)
 
-    def decided(self, run: Run, name: str, to: str) -> Event:
+    def decided(self, run: Run, name: str, to: str) -> BindEvent:
         uid = run.attempt.uid
         shares = reserved(self.state, uid, to, now=self.clock(), until=UNTIL)
         if shares is None:
@@ -240,44 +241,44 @@ class Binds(RuleBasedStateMachine):
             try:
                 shares = decide_again(self.state, asking(name), uid, to, now=self.clock(), until=UNTIL)
             except BindRefused:
-                return Event.STOPPED
+                return BindEvent.STOPPED
         run.attempt = Attempt(**{**_fields(run.attempt), "shares": shares})
-        return Event.DECIDED if to == "a" else Event.LOCK_NEEDED
+        return BindEvent.DECIDED if to == "a" else BindEvent.LOCK_NEEDED
 
-    def read(self, name: str, to: str) -> Event:
+    def read(self, name: str, to: str) -> BindEvent:
         bound = self.bound.get(name)
         if bound == "":
-            return Event.NOT_BOUND
-        return Event.HAS_NODE if bound == to else Event.VOID
+            return BindEvent.NOT_BOUND
+        return BindEvent.HAS_NODE if bound == to else BindEvent.VOID
 
-    def sent(self, name: str, to: str, mood: str) -> Event:
+    def sent(self, name: str, to: str, mood: str) -> BindEvent:
         bound = self.bound.get(name)
         if mood in {"late", "cut"} and bound is not None:
             self.in_flight.append((name, to))
-            return Event.LOST if mood == "late" else Event.CUT_OFF
+            return BindEvent.LOST if mood == "late" else BindEvent.CUT_OFF
         if mood in {"429", "no"}:
-            return Event.TURNED_AWAY if mood == "429" else Event.STOPPED
+            return BindEvent.TURNED_AWAY if mood == "429" else BindEvent.STOPPED
         if bound is None:
-            return Event.VOID
+            return BindEvent.VOID
         if bound and mood == "well":
-            return Event.CONFLICT
+            return BindEvent.CONFLICT
         self.carry_out(name, to)
-        return Event.LOST if mood == "lost" else Event.TAKEN
+        return BindEvent.LOST if mood == "lost" else BindEvent.TAKEN
 
-    def looked(self, attempt: Attempt, name: str, to: str, mood: str) -> Event:
+    def looked(self, attempt: Attempt, name: str, to: str, mood: str) -> BindEvent:
         """So late that the API server has dropped what this attempt sent."""
         open_for = self.state.ledger.records.reserved(attempt.uid)
         is_open = open_for is not None and open_for.sent_by == attempt.number
         if mood != "well":
-            return Event.UNKNOWN if is_open else Event.OVERTAKEN
+            return BindEvent.UNKNOWN if is_open else BindEvent.OVERTAKEN
         if self.bound.get(name) == to:
-            return Event.HAS_NODE
+            return BindEvent.HAS_NODE
         if not is_open:
-            return Event.OVERTAKEN
+            return BindEvent.OVERTAKEN
         if self.binder.is_binding(attempt.pod):
-            return Event.UNKNOWN
+            return BindEvent.UNKNOWN
         self.in_flight = [each for each in self.in_flight if each[0] != name]
-        return Event.NOT_BOUND
+        return BindEvent.NOT_BOUND
 
     # The API server, the watch, other processes
 

@@ -8,19 +8,19 @@ from contextlib import AsyncExitStack
 from program.tasks import Tasks
 from proto.extender import BindingArgs
 from proto.kubernetes.errors import ApiError, ApiUnreachable
-from scheduler_ext.binding.attempts import Attempts, Progress, Sent
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.questions import RETRY_SECONDS, Questions, Run
-from scheduler_ext.binding.sent_files import SentFiles
-from scheduler_ext.binding.step import QUESTIONS, Attempt, Effect, Event, State
 from scheduler_ext.cluster.events import LeadershipGained
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.attempts import Attempts, Progress, Sent
+from scheduler_ext.verbs.bind_actions import RETRY_SECONDS, BindActions, Run
+from scheduler_ext.verbs.journal import JournalFiles
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from scheduler_ext.verbs.state_machine import AWAITED, Attempt, BindEffect, BindEvent, BindState
 
 log = logging.getLogger(__name__)
 
 _MOST_AT_ONCE = 50
-_WAITING_FOR_LOCK = frozenset({State.QUEUED, State.LOCKING})
+_WAITING_FOR_LOCK = frozenset({BindState.QUEUED, BindState.LOCKING})
 
 
 class Binder:
@@ -30,10 +30,10 @@ class Binder:
         self,
         *,
         cluster: LiveCluster,
-        questions: Questions,
+        questions: BindActions,
         settings: ServeSettings,
         lock_waited: Callable[[float], None],
-        files: SentFiles | None = None,
+        files: JournalFiles | None = None,
     ) -> None:
         """`lock_waited` gets the seconds that each bind waited for its node's lock, also without success. `files` are
         for the next process.
@@ -112,7 +112,7 @@ class Binder:
             await asyncio.wait(answers)
 
     async def _bind(self, run: Run) -> None:
-        question: Effect | None = Effect.DECIDE
+        question: BindEffect | None = BindEffect.DECIDE
         async with run.turn:
             try:
                 while question is not None:
@@ -129,38 +129,38 @@ class Binder:
         """Answers kube-scheduler, and releases the node's lock. The GPUs are held until the lease ends."""
         run.answer.set_result(self._failure(run))
         if run.attempt.locked:
-            self._perform(run, Effect.UNLOCK)
+            self._perform(run, BindEffect.UNLOCK)
 
-    def _step(self, run: Run, event: Event) -> Effect | None:
+    def _step(self, run: Run, event: BindEvent) -> BindEffect | None:
         """Performs what is immediate. Returns the question that leads to the bind's next event; None at the end of the
         bind.
         """
         return self._go_on(run, self._attempts.after(run.attempt, event))
 
-    def _go_on(self, run: Run, progress: Progress) -> Effect | None:
+    def _go_on(self, run: Run, progress: Progress) -> BindEffect | None:
         before = run.attempt.state
         run.attempt, left, problem = progress
         run.problem = problem or run.problem
         now = run.attempt.state
         if before in _WAITING_FOR_LOCK and now not in _WAITING_FOR_LOCK:
             self._lock_waited(self._cluster.monotonic() - run.waits_since)
-        if now is State.WRITING and before is not State.SENDING:
+        if now is BindState.WRITING and before is not BindState.SENDING:
             run.doing = "the API server did not accept the Binding"
         question = None
         for effect in left:
-            if effect in QUESTIONS:
+            if effect in AWAITED:
                 question = effect
             else:
                 self._perform(run, effect)
         return question
 
-    def _perform(self, run: Run, effect: Effect) -> None:
+    def _perform(self, run: Run, effect: BindEffect) -> None:
         match effect:
-            case Effect.ANSWER:
+            case BindEffect.ANSWER:
                 run.answer.set_result(self._sentence(run))
-            case Effect.UNLOCK:
+            case BindEffect.UNLOCK:
                 self._binds.begin(self._unlock(run.attempt, run.turn.pop_all()))
-            case Effect.LOOK:
+            case BindEffect.LOOK:
                 self._looks.begin(self._settle(run))
 
     async def _unlock(self, attempt: Attempt, turn: AsyncExitStack) -> None:
@@ -171,7 +171,7 @@ class Binder:
             await self._questions.unlock(attempt)
 
     def _sentence(self, run: Run) -> str:
-        return "" if run.attempt.state is State.BOUND else self._failure(run)
+        return "" if run.attempt.state is BindState.BOUND else self._failure(run)
 
     def _failure(self, run: Run) -> str:
         attempt = run.attempt

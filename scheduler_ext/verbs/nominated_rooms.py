@@ -8,7 +8,6 @@ time once the pod fits.
 from collections.abc import Iterable
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.binding.advising import holders
 from scheduler_ext.cluster.bound import kept_record
 from scheduler_ext.cluster.events import NominationEnded, RoomKept, RoomShortened, RoomWanted, TimePassed
 from scheduler_ext.cluster.nominations import Nomination
@@ -17,6 +16,7 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.preempt import EvictionTrial, finished, placed, victims, within
 from scheduler_ext.requests import RequestError, read_request
+from scheduler_ext.verbs.preempt import holders
 
 LONGEST_SECONDS = 3600.0
 """The longest time for which room is kept, for victims that end slowly."""

@@ -10,8 +10,8 @@ from proto.annotations.keys import NUDGE
 from simulation.apiserver import Fault
 from tests.builders import node_json, pod_json
 from tests.polling import until
-from tests.scheduler_ext.binding.priorities import WHOLE_GPU_MIB, add, add_classes, budget, placed, preempt, rooms_kept
 from tests.scheduler_ext.rig import Rig, running
+from tests.scheduler_ext.verbs.priorities import WHOLE_GPU_MIB, add, add_classes, budget, placed, preempt, rooms_kept
 
 NODE = node_json("n", gpus=4, slots=1)
 

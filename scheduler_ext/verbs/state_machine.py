@@ -12,7 +12,7 @@ from proto.devices import PodShares
 from scheduler_ext.cluster.facts import PodName
 
 
-class State(StrEnum):
+class BindState(StrEnum):
     RECOVERING = "Recovering"
     """A Binding of the previous process may still be carried out."""
     DECIDING = "Deciding"
@@ -35,10 +35,10 @@ class State(StrEnum):
     """A later attempt, or the watch, has taken over."""
 
 
-OVER = frozenset({State.BOUND, State.REFUSED, State.OVERTAKEN})
+OVER = frozenset({BindState.BOUND, BindState.REFUSED, BindState.OVERTAKEN})
 
 
-class Event(StrEnum):
+class BindEvent(StrEnum):
     DECIDED = "decided"
     LOCK_NEEDED = "decided, lock needed"
     TURN = "turn came"
@@ -58,7 +58,7 @@ class Event(StrEnum):
     OVERTAKEN = "overtaken"
 
 
-class Effect(StrEnum):
+class BindEffect(StrEnum):
     HOLD = "hold the GPUs for the bind"
     HOLD_LONG = "hold the GPUs until the watch shows the pod"
     DROP = "free the GPUs"
@@ -77,8 +77,16 @@ class Effect(StrEnum):
     UNLOCK = "release the lock"
 
 
-QUESTIONS = frozenset(
-    {Effect.DECIDE, Effect.TAKE_TURN, Effect.TAKE_LOCK, Effect.ASK, Effect.ASK_LATER, Effect.SEND, Effect.READ}
+AWAITED = frozenset(
+    {
+        BindEffect.DECIDE,
+        BindEffect.TAKE_TURN,
+        BindEffect.TAKE_LOCK,
+        BindEffect.ASK,
+        BindEffect.ASK_LATER,
+        BindEffect.SEND,
+        BindEffect.READ,
+    }
 )
 """The effects for which kube-scheduler waits: each ends in the next event."""
 
@@ -86,13 +94,13 @@ QUESTIONS = frozenset(
 class Row(NamedTuple):
     """The next state and the actions. `unanswered` is the new value; None leaves it."""
 
-    to: State | None
+    to: BindState | None
     """The next state; None if the attempt gives up: SETTLING if it is unanswered, else REFUSED."""
-    effects: tuple[Effect, ...] = ()
+    effects: tuple[BindEffect, ...] = ()
     unanswered: bool | None = None
 
 
-S, E, D = State, Event, Effect
+S, E, D = BindState, BindEvent, BindEffect
 
 _BEGIN_WRITING = (D.HOLD, D.MARK, D.WRITE_DOWN, D.ASK)
 _DONE = Row(S.BOUND, (D.HOLD_LONG, D.CROSS_OUT, D.ANSWER), unanswered=False)
@@ -105,7 +113,7 @@ GIVING_UP = {
 }
 """The next state and the actions when an attempt gives up, for one that is not, or is, unanswered."""
 
-TABLE: dict[tuple[State, Event], Row] = {
+TABLE: dict[tuple[BindState, BindEvent], Row] = {
     (S.RECOVERING, E.NOT_BOUND): Row(S.SETTLING, (D.MARK, D.HOLD_LONG, D.LOOK), unanswered=True),
     (S.RECOVERING, E.HAS_NODE): Row(S.BOUND, (D.CROSS_OUT,), unanswered=False),
     (S.RECOVERING, E.VOID): Row(S.REFUSED, (D.CROSS_OUT,), unanswered=False),
@@ -154,7 +162,7 @@ class Attempt:
     pod: PodName
     uid: str
     node: str
-    state: State = State.DECIDING
+    state: BindState = BindState.DECIDING
     unanswered: bool = False
     """True if a Binding that was sent, here or by an earlier attempt, may still be carried out."""
     locked: bool = False
@@ -162,13 +170,13 @@ class Attempt:
     shares: PodShares | None = None
 
 
-def step(attempt: Attempt, event: Event) -> tuple[Attempt, tuple[Effect, ...]]:
+def step(attempt: Attempt, event: BindEvent) -> tuple[Attempt, tuple[BindEffect, ...]]:
     """Returns the attempt after the event, and the actions. Raises KeyError for an event that cannot happen in this
     state.
     """
     row = TABLE[attempt.state, event]
     unanswered = attempt.unanswered if row.unanswered is None else row.unanswered
     state, effects = GIVING_UP[unanswered] if row.to is None else (row.to, row.effects)
-    locked = attempt.locked or state is State.LOCKING
-    effects = tuple(effect for effect in effects if effect is not Effect.UNLOCK or locked)
+    locked = attempt.locked or state is BindState.LOCKING
+    effects = tuple(effect for effect in effects if effect is not BindEffect.UNLOCK or locked)
     return replace(attempt, state=state, unanswered=unanswered, locked=locked), effects

@@ -12,7 +12,11 @@ from proto.annotations.bind_phase import BindPhase
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound, ServerError, TooManyRequests
 from proto.kubernetes.objects import NODES, PODS, Pod
-from scheduler_ext.binding.deciding import (
+from scheduler_ext.cluster.events import BindStep, TimePassed
+from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts
+from scheduler_ext.requests import pod_key
+from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.bind_decision import (
     BindRefused,
     Void,
     alive,
@@ -23,20 +27,16 @@ from scheduler_ext.binding.deciding import (
     reserved,
     shown,
 )
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.node_locks import LockBusy, NodeLocks, NodeUnknown
-from scheduler_ext.binding.sending import Sending
-from scheduler_ext.binding.step import Attempt, Effect, Event
-from scheduler_ext.binding.write import binding_of
-from scheduler_ext.cluster.events import BindStep, TimePassed
-from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts
-from scheduler_ext.requests import pod_key
-from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.binding_object import binding_of
+from scheduler_ext.verbs.binding_sender import BindingSender
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from scheduler_ext.verbs.node_locks import LockBusy, NodeLocks, NodeUnknown
+from scheduler_ext.verbs.state_machine import Attempt, BindEffect, BindEvent
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 0.2
-_REFUSALS: Mapping[type[Exception], Event] = {Conflict: Event.CONFLICT, TooManyRequests: Event.TURNED_AWAY}
+_REFUSALS: Mapping[type[Exception], BindEvent] = {Conflict: BindEvent.CONFLICT, TooManyRequests: BindEvent.TURNED_AWAY}
 
 
 @dataclass(slots=True)
@@ -58,14 +58,14 @@ class Run:
     pause_seconds: float = 0.0
 
 
-class Questions:
+class BindActions:
     def __init__(
         self,
         *,
         api: ApiServer,
         cluster: LiveCluster,
         settings: ServeSettings,
-        sending: Sending,
+        sending: BindingSender,
         now: Callable[[], datetime],
         forbidden: Callable[[], Awaitable[str]],
     ) -> None:
@@ -82,41 +82,41 @@ class Questions:
         self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
         self._performers = {
-            Effect.DECIDE: self._decide,
-            Effect.TAKE_TURN: self._take_turn,
-            Effect.TAKE_LOCK: self._take_lock,
-            Effect.ASK: self._ask,
-            Effect.ASK_LATER: self._ask_later,
-            Effect.SEND: self._send,
-            Effect.READ: self._read,
+            BindEffect.DECIDE: self._decide,
+            BindEffect.TAKE_TURN: self._take_turn,
+            BindEffect.TAKE_LOCK: self._take_lock,
+            BindEffect.ASK: self._ask,
+            BindEffect.ASK_LATER: self._ask_later,
+            BindEffect.SEND: self._send,
+            BindEffect.READ: self._read,
         }
 
     def begin(self, attempt: Attempt) -> Run:
         loop = asyncio.get_running_loop()
         return Run(attempt, loop.create_future(), loop.time() + self._settings.bind_deadline_seconds, self._now())
 
-    async def answered(self, run: Run, question: Effect) -> Event:
+    async def answered(self, run: Run, question: BindEffect) -> BindEvent:
         try:
             async with asyncio.timeout_at(run.deadline):
                 return await self._performers[question](run)
         except TimeoutError:
             run.problem = f"not done within {self._settings.bind_deadline_seconds:g} s: {run.doing}"
-            return Event.CUT_OFF
+            return BindEvent.CUT_OFF
         except NodeUnknown:
             run.problem = "there is no such node"
-            return Event.STOPPED
+            return BindEvent.STOPPED
         except (BindRefused, ApiError, ApiUnreachable) as error:
             run.problem = str(error)
-            return Event.VOID if isinstance(error, Void) else Event.STOPPED
+            return BindEvent.VOID if isinstance(error, Void) else BindEvent.STOPPED
         except Exception as error:
             log.exception("pod %s: its bind failed; what led to it: %s", run.attempt.pod, self.story(run.attempt))
             run.problem = f"internal error, see the log: {error!r}"
-            return Event.CUT_OFF
+            return BindEvent.CUT_OFF
 
     def story(self, attempt: Attempt) -> str:
         return self._cluster.state.stories.line(attempt.uid, self._monotonic())
 
-    async def _decide(self, run: Run) -> Event:
+    async def _decide(self, run: Run) -> BindEvent:
         attempt, state = run.attempt, self._cluster.state
         event = shown(state.facts, attempt)
         if event is not None:
@@ -133,7 +133,7 @@ class Questions:
             shares = reserved(state, uid, attempt.node, now=now, until=until)
             shares = shares or decide_again(state, pod, uid, attempt.node, now=now, until=until)
         run.attempt = replace(run.attempt, shares=shares)
-        return Event.DECIDED if shares is None or node.slots else Event.LOCK_NEEDED
+        return BindEvent.DECIDED if shares is None or node.slots else BindEvent.LOCK_NEEDED
 
     def _held_until(self, now: float) -> float:
         return self._settings.held_until(now, self._settings.reservation_lease_seconds)
@@ -164,7 +164,7 @@ class Questions:
         except NotFound:
             return None
 
-    async def _take_turn(self, run: Run) -> Event:
+    async def _take_turn(self, run: Run) -> BindEvent:
         """Waits for the pod's turn on its node: each pod waits until the one before has its devices. Raises BindRefused
         when the time for it is over.
         """
@@ -178,9 +178,9 @@ class Questions:
         except TimeoutError as error:
             raise BindRefused(f"{run.doing}; waited {seconds:g} s") from error
         run.turn.callback(queue.release)
-        return Event.TURN
+        return BindEvent.TURN
 
-    async def _take_lock(self, run: Run) -> Event:
+    async def _take_lock(self, run: Run) -> BindEvent:
         attempt = run.attempt
 
         def waiting(why: str) -> None:
@@ -192,19 +192,19 @@ class Questions:
             await self._locks.take(attempt.node, attempt.pod, attempt.uid, waiting, give_up_at=run.give_up_at)
         except LockBusy as error:
             raise BindRefused(f"{error}; waited {self._settings.lock_wait_seconds:g} s") from error
-        return Event.LOCKED
+        return BindEvent.LOCKED
 
-    async def _ask(self, _: Run) -> Event:
+    async def _ask(self, _: Run) -> BindEvent:
         problem = await self._forbidden()
         if problem:
             raise BindRefused(problem)
-        return Event.PERMITTED
+        return BindEvent.PERMITTED
 
-    async def _ask_later(self, run: Run) -> Event:
+    async def _ask_later(self, run: Run) -> BindEvent:
         await asyncio.sleep(run.pause_seconds)
         return await self._ask(run)
 
-    async def _send(self, run: Run) -> Event:
+    async def _send(self, run: Run) -> BindEvent:
         """Sends the Binding again until the API server answers. A duplicate does no harm: it conflicts with
         the first.
         """
@@ -222,29 +222,29 @@ class Questions:
             run.doing = str(error)
             if isinstance(error, ApiError):
                 run.pause_seconds = max(RETRY_SECONDS, error.retry_after_seconds or 0)
-            return _REFUSALS.get(type(error), Event.LOST)
-        return Event.TAKEN
+            return _REFUSALS.get(type(error), BindEvent.LOST)
+        return BindEvent.TAKEN
 
-    async def _read(self, run: Run) -> Event:
+    async def _read(self, run: Run) -> BindEvent:
         node = (await self.pod(run)).spec.node_name
         if node:
             return has_node(run.attempt, node)
         run.problem = "the API server refused the Binding"
-        return Event.NOT_BOUND
+        return BindEvent.NOT_BOUND
 
-    async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> Event:
+    async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
         """Returns the outcome of a Binding whose answer was lost."""
         self._cluster.apply(TimePassed())
         if not is_open(self._ledger, attempt):
-            return Event.OVERTAKEN
+            return BindEvent.OVERTAKEN
         await asyncio.sleep(self._settings.settle_seconds)
         try:
             pod = await self.found(attempt)
         except (ApiError, ApiUnreachable):
-            return Event.UNKNOWN
+            return BindEvent.UNKNOWN
         self._cluster.apply(TimePassed())
         event = outcome(self._ledger, attempt, pod, is_binding=is_binding(attempt.pod))
-        if event is Event.NOT_BOUND:
+        if event is BindEvent.NOT_BOUND:
             log.info("pod %s was not bound to node %s", attempt.pod, attempt.node)
         return event
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler_ext.turns import AHEAD_SECONDS, SHARE, Turns
+from scheduler_ext.verbs.turns import AHEAD_SECONDS, SHARE, Turns
 
 
 class Searches:

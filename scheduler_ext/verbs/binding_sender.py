@@ -10,7 +10,7 @@ from proto.kubernetes.objects import Binding
 from scheduler_ext.settings import SLACK_SECONDS
 
 
-class Sending:
+class BindingSender:
     def __init__(self, api: ApiServer, seconds: float, monotonic: Callable[[], float], *, left: bool = False) -> None:
         """Gives up each Binding after `seconds`. `left` is true if the process before had sent some and is gone: the
         API server may carry them out as if they had been given up now.

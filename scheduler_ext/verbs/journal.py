@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 
 import msgspec
 
-from scheduler_ext.binding.attempts import Sent
 from scheduler_ext.settings import SettingsError
+from scheduler_ext.verbs.attempts import Sent
 
 log = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _UNFINISHED = "unfinished"
 _SUFFIX = ".json"
 
 
-class SentFiles:
+class JournalFiles:
     """The folder, locked until it is closed or the process ends."""
 
     def __init__(self, folder: Path) -> None:

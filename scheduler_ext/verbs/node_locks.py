@@ -9,10 +9,10 @@ from proto.annotations.node_lock import encode_lock_uid
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import Conflict, NotFound
 from proto.kubernetes.objects import NODES, PODS
-from scheduler_ext.binding.live import LiveCluster
-from scheduler_ext.binding.lock import Owner, Take, Wait, is_held_by, judge, owner_of, owner_state
 from scheduler_ext.cluster.events import LockHeld, PodRead
 from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts, pod_facts
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from scheduler_ext.verbs.lock_rules import Owner, Take, Wait, is_held_by, judge, owner_of, owner_state
 
 
 class NodeUnknown(Exception):

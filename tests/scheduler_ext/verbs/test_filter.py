@@ -1,8 +1,8 @@
 from proto.annotations import keys
 from proto.kubernetes.notices import Notice
-from scheduler_ext.binding.filtering import Filtered, reserve
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.verbs.filter import Filtered, reserve
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 

@@ -7,19 +7,19 @@ from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 import pytest
 
 from proto.devices import DeviceShare, DeviceUUID
-from scheduler_ext.binding.attempts import Sent
-from scheduler_ext.binding.sent_files import SentFiles
 from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.verbs.attempts import Sent
+from scheduler_ext.verbs.journal import JournalFiles
 
 SHARES = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
 SENT = Sent(PodName(namespace="default", name="p"), "uid-p", "n", SHARES)
 
 
 def test_the_next_process_finds_what_was_sent_and_has_the_same_name(tmp_path: Path) -> None:
-    before = SentFiles(tmp_path)
+    before = JournalFiles(tmp_path)
     before.add(SENT)
     before.close()
-    after = SentFiles(tmp_path)
+    after = JournalFiles(tmp_path)
     assert (after.left, after.process) == ((SENT,), before.process)
 
 
@@ -27,27 +27,27 @@ def test_the_next_process_finds_what_was_sent_and_has_the_same_name(tmp_path: Pa
     "garbage", [b"", b"\0\xff", b'{"pod":{"name":"\xff\xfe"}}', b'{"pod":{"name":"\\ud800"}}', b"[" * 100_000, b"[]"]
 )
 def test_what_cannot_be_read_was_not_sent_and_is_no_trouble(tmp_path: Path, garbage: bytes) -> None:
-    before = SentFiles(tmp_path)
+    before = JournalFiles(tmp_path)
     before.add(SENT)
     before.close()
     (file,) = tmp_path.glob("*.json")
     file.write_bytes(garbage)
-    assert SentFiles(tmp_path).left == ()
+    assert JournalFiles(tmp_path).left == ()
     assert not file.exists()
 
 
 @pytest.mark.parametrize("cut", [0, 1, 20])
 def test_a_file_that_was_cut_short_names_no_binding(tmp_path: Path, cut: int) -> None:
-    before = SentFiles(tmp_path)
+    before = JournalFiles(tmp_path)
     before.add(SENT)
     before.close()
     (file,) = tmp_path.glob("*.json")
     file.write_bytes(file.read_bytes()[:-cut] if cut else b"")
-    assert SentFiles(tmp_path).left == ()
+    assert JournalFiles(tmp_path).left == ()
 
 
 def test_a_disk_that_is_full_takes_nothing_from_what_was_written_down_before(tmp_path: Path) -> None:
-    before = SentFiles(tmp_path)
+    before = JournalFiles(tmp_path)
     before.add(SENT)
     limits = getrlimit(RLIMIT_FSIZE)
     setrlimit(RLIMIT_FSIZE, (0, limits[1]))
@@ -57,4 +57,4 @@ def test_a_disk_that_is_full_takes_nothing_from_what_was_written_down_before(tmp
     finally:
         setrlimit(RLIMIT_FSIZE, limits)
     before.close()
-    assert SentFiles(tmp_path).left == (SENT,)
+    assert JournalFiles(tmp_path).left == (SENT,)

@@ -10,15 +10,24 @@ from typing import NamedTuple, Protocol
 
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
-from scheduler_ext.binding.deciding import BindRefused, alive
-from scheduler_ext.binding.step import Attempt, Effect, Event, State, step
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
+from scheduler_ext.verbs.bind_decision import BindRefused, alive
+from scheduler_ext.verbs.state_machine import Attempt, BindEffect, BindEvent, BindState, step
 
-_AT_ONCE = frozenset({Effect.HOLD, Effect.HOLD_LONG, Effect.DROP, Effect.MARK, Effect.WRITE_DOWN, Effect.CROSS_OUT})
+_AT_ONCE = frozenset(
+    {
+        BindEffect.HOLD,
+        BindEffect.HOLD_LONG,
+        BindEffect.DROP,
+        BindEffect.MARK,
+        BindEffect.WRITE_DOWN,
+        BindEffect.CROSS_OUT,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +57,7 @@ class Progress(NamedTuple):
     """
 
     attempt: Attempt
-    left: tuple[Effect, ...]
+    left: tuple[BindEffect, ...]
     problem: str = ""
 
 
@@ -87,7 +96,7 @@ class Attempts:
             pod=sent.pod,
             uid=sent.uid,
             node=sent.node,
-            state=State.RECOVERING,
+            state=BindState.RECOVERING,
             unanswered=True,
             shares=sent.shares,
         )
@@ -99,11 +108,11 @@ class Attempts:
         try:
             pod = alive(attempt, pod)
         except BindRefused:
-            return self.after(attempt, Event.VOID)
+            return self.after(attempt, BindEvent.VOID)
         if pod.spec.node_name:
-            return self.after(attempt, Event.HAS_NODE)
+            return self.after(attempt, BindEvent.HAS_NODE)
         self._apply(events.Decided(attempt.uid, pod, attempt.node, attempt.shares or (), self._until(0.0)))
-        return self.after(attempt, Event.NOT_BOUND)
+        return self.after(attempt, BindEvent.NOT_BOUND)
 
     def forget_sent(self) -> None:
         """Drops the reservations of everything that was sent from here. Another process may have had the turn to write
@@ -115,30 +124,30 @@ class Attempts:
         for record in self._ledger.records.of(RecordState.SENT):
             self._apply(events.Dropped(record.uid))
 
-    def after(self, attempt: Attempt, event: Event) -> Progress:
+    def after(self, attempt: Attempt, event: BindEvent) -> Progress:
         """Takes the attempt one step further."""
         attempt, effects = step(attempt, event)
         self._apply(events.BindStep(attempt.uid, f"its bind to node {attempt.node}: {event}, now {attempt.state}"))
         for effect in effects:
-            if effect is Effect.WRITE_DOWN:
+            if effect is BindEffect.WRITE_DOWN:
                 problem = self._not_held(attempt) or self._not_written(attempt)
                 if problem:
-                    return self.after(attempt, Event.STOPPED)._replace(problem=problem)
+                    return self.after(attempt, BindEvent.STOPPED)._replace(problem=problem)
             else:
                 self._perform(attempt, effect)
         return Progress(attempt, tuple(effect for effect in effects if effect not in _AT_ONCE))
 
-    def _perform(self, attempt: Attempt, effect: Effect) -> None:
+    def _perform(self, attempt: Attempt, effect: BindEffect) -> None:
         match effect:
-            case Effect.HOLD if self._has_reservation(attempt):
+            case BindEffect.HOLD if self._has_reservation(attempt):
                 self._apply(events.BindBegan(attempt.uid, self._until(self._settings.reservation_lease_seconds)))
-            case Effect.HOLD_LONG if self._has_reservation(attempt):
+            case BindEffect.HOLD_LONG if self._has_reservation(attempt):
                 self._apply(events.BindBegan(attempt.uid, self._until(self._settings.bound_lease_seconds)))
-            case Effect.DROP if self._has_reservation(attempt):
+            case BindEffect.DROP if self._has_reservation(attempt):
                 self._apply(events.Dropped(attempt.uid))
-            case Effect.MARK if attempt.shares is not None:
+            case BindEffect.MARK if attempt.shares is not None:
                 self._apply(events.BindingSent(attempt.uid, attempt.number))
-            case Effect.CROSS_OUT if self._files is not None and not self._is_tied_to_another(attempt):
+            case BindEffect.CROSS_OUT if self._files is not None and not self._is_tied_to_another(attempt):
                 self._files.remove(attempt.uid)
 
     def _until(self, lease_seconds: float) -> float:

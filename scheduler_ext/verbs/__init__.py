@@ -1,0 +1,1 @@
+"""The verbs of kube-scheduler: each module named after one reads, decides, records and answers."""
