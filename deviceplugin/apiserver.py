@@ -22,15 +22,23 @@ from proto.kubernetes.objects import (
     Resource,
     version_number,
 )
-from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, Resumed, reflect
+from proto.kubernetes.reflector import (
+    Interrupted,
+    ObjectApplied,
+    ObjectRemoved,
+    ReflectorPace,
+    Replaced,
+    Resumed,
+    reflect,
+)
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 
 _RELEASE_ATTEMPTS = 5
-_PODS_OF_A_PAGE = 50
-"""They are decoded whole, before they are cut down."""
+_PACE = ReflectorPace(page_size=50)
+"""Small pages, because pods are decoded whole before they are cut down."""
 
 
 class OwnNode:
@@ -109,9 +117,7 @@ class OwnNode:
     async def follow_pods(self) -> None:
         """Runs until cancelled."""
         selection = f"spec.nodeName={self.name}"
-        async for change in reflect(
-            self._api, PODS, field_selector=selection, page_size=_PODS_OF_A_PAGE, trim=self._slim
-        ):
+        async for change in reflect(self._api, PODS, field_selector=selection, pace=_PACE, trim=self._slim):
             match change:
                 case Replaced(objects, version):
                     self._answered(PODS)

@@ -74,33 +74,37 @@ class Backoff:
         self.failures = 0
 
 
-@dataclass(slots=True)
-class _Position:
-    """The resourceVersion at which the next watch starts; None causes a list first."""
-
-    resource_version: str | None = None
+def _as_it_is(_: object) -> None:
+    """Trims nothing."""
 
 
-async def reflect(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReflectorPace:
+    """The sizes and times of lists and watches. A watch without events for `silent_seconds` is opened again."""
+
+    page_size: int = 500
+    watch_timeout_seconds: int = 300
+    silent_seconds: float = SILENT_SECONDS
+    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
+    jitter: Callable[[], float] = random.random
+    clock: Callable[[], float] = time.monotonic
+
+
+def reflect(
     api: ApiServer,
     resource: Resource[T],
     *,
+    namespace: str = "",
     field_selector: str = "",
     label_selector: str = "",
-    page_size: int = 500,
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-    jitter: Callable[[], float] = random.random,
-    namespace: str = "",
-    watch_timeout_seconds: int = 300,
-    silent_seconds: float = SILENT_SECONDS,
-    clock: Callable[[], float] = time.monotonic,
-    trim: Callable[[T], None] = lambda _: None,
-) -> AsyncGenerator[Replaced[T] | ObjectApplied[T] | ObjectRemoved[T] | Interrupted | Resumed, None]:
+    trim: Callable[[T], None] = _as_it_is,
+    pace: ReflectorPace | None = None,
+) -> AsyncGenerator[Change[T], None]:
     """Yields the objects, then every change to them, without end. It never raises for errors of the API server.
 
-    A watch without events for `silent_seconds` is opened again at its position: its connection may be dead. If it had
-    shown nothing at all, not even a bookmark, everything is listed: the API server's own watch may be stuck. `trim` may
-    remove unused fields from a listed object, because a list is held until its last page has arrived.
+    A silent watch is opened again at its position: its connection may be dead. If it had shown nothing at all, not even
+    a bookmark, everything is listed: the API server's own watch may be stuck. `trim` may remove unused fields from a
+    listed object, because a list is held until its last page has arrived.
 
     Before a watch is opened again, a list of one object shows whether the API server has gone back in its history, as
     after its etcd was restored from a backup. It would accept a watch from a version that it has not reached, and send
@@ -108,101 +112,124 @@ async def reflect(
     listed every time.
     """
     selection = {"namespace": namespace, "field_selector": field_selector, "label_selector": label_selector}
-    position = _Position()
-    backoff = Backoff(jitter)
-    is_away = False
-    while True:
-        began, is_silent = clock(), True
-        try:
-            version = position.resource_version
-            if version is not None and await _is_outdated(api, resource, version, namespace, field_selector):
-                position.resource_version = None
-            if position.resource_version is None:
-                yield await _list(api, resource, page_size, selection, position, trim=trim)
-                began, is_away = clock(), False
-            events = api.watch(
-                resource,
-                resource_version=position.resource_version or "",
-                timeout_seconds=watch_timeout_seconds,
-                silent_seconds=silent_seconds,
-                **selection,
-            )
-            async with aclosing(events) as open_events:
-                async for event in open_events:
-                    if isinstance(event, Opened):
-                        if is_away:
-                            yield Resumed()
-                        is_away = False
-                        continue
-                    backoff.reset()
-                    is_silent = False
-                    version, change = _change(event)
-                    position.resource_version = version or position.resource_version
-                    if change is not None:
-                        yield change
+    return _Reflection(api, resource, selection, trim, pace or ReflectorPace()).changes()
+
+
+class _Reflection(Generic[T]):
+    """One list and its watches."""
+
+    def __init__(
+        self,
+        api: ApiServer,
+        resource: Resource[T],
+        selection: dict[str, str],
+        trim: Callable[[T], None],
+        pace: ReflectorPace,
+    ) -> None:
+        self._api = api
+        self._resource = resource
+        self._selection = selection
+        self._trim = trim
+        self._pace = pace
+        self._backoff = Backoff(pace.jitter)
+        self._position = ""
+        """The resourceVersion at which the next watch starts; empty causes a list first."""
+        self._began = 0.0
+        """The start of the last attempt, or of its watch."""
+        self._is_silent = True
+        """True if the last watch has shown nothing."""
+        self._is_away = False
+        """True if the API server was last unreachable."""
+
+    async def changes(self) -> AsyncGenerator[Change[T], None]:
+        while True:
+            self._began, self._is_silent = self._pace.clock(), True
             problem: Exception | None = None
-        except (ApiError, ApiUnreachable) as error:
-            problem = error
-        has_settled = clock() - began >= SETTLED_SECONDS
+            try:
+                if not self._position or await self._is_outdated():
+                    yield await self._list()
+                    self._began, self._is_away = self._pace.clock(), False
+                async with aclosing(self._watch()) as changes:
+                    async for change in changes:
+                        yield change
+            except (ApiError, ApiUnreachable) as error:
+                problem = error
+            if self._goes_on_at_once(problem):
+                continue
+            delay, self._is_away = self._backoff.next_delay(_wished_delay(problem)), True
+            yield Interrupted(str(problem or "the API server ended the watch at once"), delay)
+            await self._pace.sleep(delay)
+
+    def _goes_on_at_once(self, problem: Exception | None) -> bool:
+        """Decides how the next attempt begins. Returns whether it needs no pause: an ended watch and an expired
+        position are normal, unless they repeat without progress.
+        """
+        has_settled = self._pace.clock() - self._began >= SETTLED_SECONDS
         if has_settled:
-            backoff.reset()
-        if isinstance(problem, Gone) or (problem is None and has_settled and is_silent):
-            position.resource_version = None
-        if _may_go_on_at_once(problem, backoff):
-            backoff.failures += 1
-            continue
-        delay, is_away = backoff.next_delay(_wished_delay(problem)), True
-        yield Interrupted(str(problem or "the API server ended the watch at once"), delay)
-        await sleep(delay)
+            self._backoff.reset()
+        if isinstance(problem, Gone) or (problem is None and has_settled and self._is_silent):
+            self._position = ""
+        if self._backoff.failures == 0 and (problem is None or isinstance(problem, Gone)):
+            self._backoff.failures += 1
+            return True
+        return False
 
+    async def _is_outdated(self) -> bool:
+        """Returns whether a watch from the position may miss changes. Raises ApiError or ApiUnreachable.
 
-async def _is_outdated(
-    api: ApiServer, resource: Resource[T], version: str, namespace: str, field_selector: str
-) -> bool:
-    """Returns whether a watch from this version may miss changes. Raises ApiError or ApiUnreachable.
+        The page has no selector: an API server without a suitable index would read all objects to find one that
+        matches.
+        """
+        if self._selection["field_selector"].startswith("metadata.name="):
+            return True
+        page = await self._api.list_page(self._resource, namespace=self._selection["namespace"], limit=1)
+        return version_number(page.metadata.resource_version) < version_number(self._position)
 
-    The page has no selector: an API server without a suitable index would read all objects to find one that matches.
-    """
-    if field_selector.startswith("metadata.name="):
-        return True
-    page = await api.list_page(resource, namespace=namespace, limit=1)
-    return version_number(page.metadata.resource_version) < version_number(version)
+    async def _list(self) -> Replaced[T]:
+        """Reads all pages. They show one moment, and its resourceVersion becomes the position."""
+        self._position = ""
+        objects: list[T] = []
+        metadata, limit = ListMeta(), self._pace.page_size
+        while True:
+            page = await self._api.list_page(
+                self._resource, limit=limit, continue_=metadata.continue_, **self._selection
+            )
+            # After a page of fewer, large objects the next one is likely to be of such, too.
+            found = len(page.items)
+            metadata, limit = page.metadata, min(found + found // 4 + 1, self._pace.page_size)
+            for item in page.items:
+                self._trim(item)
+            objects += page.items
+            if not metadata.continue_:
+                self._position = metadata.resource_version
+                return Replaced(tuple(objects), metadata.resource_version)
 
-
-def _may_go_on_at_once(problem: Exception | None, backoff: Backoff) -> bool:
-    """Returns whether this is a failure. An ended watch and an expired position are normal, unless they repeat without
-    progress.
-    """
-    return backoff.failures == 0 and (problem is None or isinstance(problem, Gone))
+    async def _watch(self) -> AsyncGenerator[Change[T], None]:
+        """Yields what one watch shows, and moves the position with it."""
+        events = self._api.watch(
+            self._resource,
+            resource_version=self._position,
+            timeout_seconds=self._pace.watch_timeout_seconds,
+            silent_seconds=self._pace.silent_seconds,
+            **self._selection,
+        )
+        async with aclosing(events) as open_events:
+            async for event in open_events:
+                if isinstance(event, Opened):
+                    if self._is_away:
+                        yield Resumed()
+                    self._is_away = False
+                    continue
+                self._backoff.reset()
+                self._is_silent = False
+                version, change = _change(event)
+                self._position = version or self._position
+                if change is not None:
+                    yield change
 
 
 def _wished_delay(problem: Exception | None) -> float:
     return (problem.retry_after_seconds or 0.0) if isinstance(problem, ApiError) else 0.0
-
-
-async def _list(
-    api: ApiServer,
-    resource: Resource[T],
-    page_size: int,
-    selection: dict[str, str],
-    position: _Position,
-    *,
-    trim: Callable[[T], None],
-) -> Replaced[T]:
-    """Reads all pages. They show one moment, and its resourceVersion becomes the position."""
-    objects: list[T] = []
-    metadata, limit = ListMeta(), page_size
-    while True:
-        page = await api.list_page(resource, limit=limit, continue_=metadata.continue_, **selection)
-        # After a page of fewer, large objects the next one is likely to be of such, too.
-        found = len(page.items)
-        metadata, limit = page.metadata, min(found + found // 4 + 1, page_size)
-        for item in page.items:
-            trim(item)
-        objects += page.items
-        if not metadata.continue_:
-            position.resource_version = metadata.resource_version
-            return Replaced(tuple(objects), metadata.resource_version)
 
 
 def _change(

@@ -11,7 +11,7 @@ from proto.annotations.keys import SCHEDULER_ROLE
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import LEASES, PODS, Lease
-from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, ReflectorPace, Replaced, reflect
 from scheduler_ext.leadership.binding_lease import BindingLease
 from scheduler_ext.leadership.election import (
     Role,
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 _KINSHIP = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
 """Labels that the replicas of one deployment share."""
 _LABEL_RETRY_SECONDS = 5.0
-_SILENT_SECONDS = 5.0
+_PACE = ReflectorPace(silent_seconds=5.0)
 """kube-scheduler renews every 1 to 2 s, and the holder of the Lease is known for 15 s. A dead connection must be found
 before that.
 """
@@ -160,9 +160,7 @@ class Leadership:
     async def _follow(self) -> None:
         selection = f"metadata.name={self._settings.name}"
         namespace = self._settings.namespace
-        async for change in reflect(
-            self._api, LEASES, namespace=namespace, field_selector=selection, silent_seconds=_SILENT_SECONDS
-        ):
+        async for change in reflect(self._api, LEASES, namespace=namespace, field_selector=selection, pace=_PACE):
             self._interrupted = ""
             match change:
                 case Replaced(leases):

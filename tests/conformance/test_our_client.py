@@ -31,7 +31,7 @@ from proto.kubernetes.objects import (
     Resources,
     SelfSubjectAccessReview,
 )
-from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, ReflectorPace, Replaced, reflect
 from tests.cluster.peers import Peer
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -78,7 +78,7 @@ async def test_pages_show_one_moment_and_make_one_list(api: ApiServer, namespace
     assert [pod.metadata.name for pod in second.items] == ["p2", "p3", "p4"]
     assert first.metadata.resource_version == second.metadata.resource_version
     assert second.metadata.continue_ == ""
-    async with aclosing(reflect(api, PODS, namespace=namespace, page_size=2)) as changes:
+    async with aclosing(reflect(api, PODS, namespace=namespace, pace=ReflectorPace(page_size=2))) as changes:
         listed = await soon(changes)
     assert isinstance(listed, Replaced)
     assert [pod.metadata.name for pod in listed.objects] == ["p0", "p1", "p2", "p3", "p4", "p4-later"]

@@ -14,6 +14,7 @@ from proto.kubernetes.reflector import (
     Interrupted,
     ObjectApplied,
     ObjectRemoved,
+    ReflectorPace,
     Replaced,
     Resumed,
     reflect,
@@ -57,14 +58,13 @@ async def changes(
 ) -> list[Change]:
     """The first `count` changes."""
     found: list[Change] = []
-    nodes = reflect(
-        api,
-        NODES,
+    pace = ReflectorPace(
         sleep=sleep or Naps(),
         jitter=lambda: 1.0,
         watch_timeout_seconds=watch_timeout_seconds,
         page_size=page_size,
     )
+    nodes = reflect(api, NODES, pace=pace)
     async with asyncio.timeout(60), aclosing(nodes) as stream_of_changes:
         async for change in stream_of_changes:
             found.append(change)
@@ -118,7 +118,7 @@ async def test_pages_of_large_objects_are_read_with_fewer_of_them(
         return await page(7, *stored[start:end], continue_=str(end) if end < len(stored) else "")(request)
 
     server.lists.extend([of_stored] * 60)
-    async with aclosing(reflect(api, NODES, page_size=20)) as stream_of_changes:
+    async with aclosing(reflect(api, NODES, pace=ReflectorPace(page_size=20))) as stream_of_changes:
         listed = await anext(stream_of_changes)
     assert isinstance(listed, Replaced)
     assert [found.metadata.name for found in listed.objects] == [f"n{number}" for number in range(40)]

@@ -10,7 +10,7 @@ import pytest
 
 from proto.kubernetes.client import Added, ApiServer, Opened
 from proto.kubernetes.objects import NODES, Node
-from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
+from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, ReflectorPace, Replaced, reflect
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import as_json, node
 from tests.polling import until
@@ -24,7 +24,7 @@ class Cluster:
         self.server, self.api = server, api
 
     def changes(self, watch_timeout_seconds: int = 300) -> Any:
-        return aclosing(reflect(self.api, NODES, watch_timeout_seconds=watch_timeout_seconds))
+        return aclosing(reflect(self.api, NODES, pace=ReflectorPace(watch_timeout_seconds=watch_timeout_seconds)))
 
     def requests(self, verb: str) -> int:
         return sum(request.verb == verb and request.resource == "nodes" for request in self.server.requests)
