@@ -83,6 +83,11 @@ test-hami-core: $(DEVELOPMENT) ## HAMi-core's own library on a simulated driver,
 	@HAMI_CORE_SOURCE='$(HAMI_CORE_SOURCE)' $(BIN)/python -m tests.hami_core.programs > /dev/null || test $$? -eq 3
 	@HAMI_CORE_SOURCE='$(HAMI_CORE_SOURCE)' $(BIN)/python -m pytest -m hami_core -rs tests/hami_core $(ARGS)
 
+.PHONY: test-nvidia
+test-nvidia: $(DEVELOPMENT) ## NVIDIA's own programs on the simulated driver beside ours, as root; Go builds them once
+	@$(BIN)/python -m tests.nvidia.programs > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m pytest -m nvidia -rs tests/nvidia $(ARGS)
+
 .PHONY: check-model
 check-model: $(DEVELOPMENT) ## every interleaving of small worlds over the extender's machines, in minutes: docs/reliability.md
 	@$(BIN)/python -m simulation.model
