@@ -1,0 +1,64 @@
+"""The driver's limits of GPU memory by control group, as NVIDIA's own hook sets them before a container starts."""
+
+import pytest
+from msgspec.structs import replace
+
+from simulation import machines
+from simulation.machines.description import MachineDescription, MigDevice
+from tests.nvidia.conftest import MakeHost
+from tests.nvidia.driver import with_mig
+from tests.nvidia.runtime import Host, Refused
+
+pytestmark = pytest.mark.nvidia
+
+MIB = 1 << 20
+REQUEST, LIMIT = "NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"
+
+
+def with_release(driver: str) -> MachineDescription:
+    machine = machines.load("dgxa100-8x-a100-40g")
+    return replace(machine, software=replace(machine.software, driver=driver))
+
+
+def visible(host: Host, *gpus: int) -> str:
+    return "NVIDIA_VISIBLE_DEVICES=" + ",".join(map(host.driver.uuid, gpus))
+
+
+def mib(host: Host) -> list[tuple[str, int, int]]:
+    """UUID, soft and hard limit of each call."""
+    return [(uuid, int(soft) // MIB, int(hard) // MIB) for uuid, soft, hard, _ in host.limits()]
+
+
+@pytest.mark.parametrize(("env", "soft"), [((f"{REQUEST}=0", f"{LIMIT}=1000"), 0), ((f"{LIMIT}=1000",), 1000)])
+def test_nvidias_hook_limits_each_gpu_of_the_container(host_of: MakeHost, env: tuple[str, ...], soft: int) -> None:
+    """A limit alone is also what is reserved, so that a container which reserves nothing needs both variables."""
+    host = host_of(with_release("615.10.01"))
+    assert host.by_runc(visible(host, 1, 2), *env).opened == (1, 2)
+    assert mib(host) == [(host.driver.uuid(gpu), soft, 1000) for gpu in (1, 2)]
+    groups = {words[3] for words in host.limits()}
+    assert len(groups) == 1
+    assert groups.pop().startswith("/sys/fs/cgroup/")
+
+
+@pytest.mark.parametrize("env", [(f"{LIMIT}=much",), (f"{REQUEST}=2000", f"{LIMIT}=1000")])
+def test_a_container_whose_memory_limit_makes_no_sense_to_nvidias_hook_does_not_start(
+    host_of: MakeHost, env: tuple[str, ...]
+) -> None:
+    host = host_of(with_release("615.10.01"))
+    with pytest.raises(Refused):
+        host.by_runc(visible(host, 1), *env)
+    assert not host.limits()
+
+
+def test_a_container_with_a_memory_limit_does_not_start_with_a_driver_that_has_none(host_of: MakeHost) -> None:
+    host = host_of(with_release("580.95.05"))
+    with pytest.raises(Refused, match="failed to set memory limits"):
+        host.by_runc(visible(host, 1), f"{REQUEST}=0", f"{LIMIT}=1000")
+
+
+def test_nvidias_hook_ignores_the_memory_limit_of_a_mig_instance(host_of: MakeHost) -> None:
+    """Its size holds it."""
+    host = host_of(with_mig(with_release("615.10.01"), [MigDevice("1g.5gb", 4864, 9, 0)]))
+    uuid = host.driver.mig_uuids(0)[0]
+    assert host.by_runc(f"NVIDIA_VISIBLE_DEVICES={uuid}", f"{REQUEST}=0", f"{LIMIT}=1000").opened == (0,)
+    assert not host.limits()
