@@ -13,9 +13,10 @@ from deviceplugin.container.edits import (
     DeviceListStrategy,
     container_edits,
 )
+from deviceplugin.container.slot_names import qualified
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
 from deviceplugin.slots.files import SlotFiles
-from deviceplugin.slots.slot import NOT_APPLIED, applied, qualified
+from deviceplugin.slots.slot import NOT_APPLIED, applied
 from proto.devices import DeviceShare
 from simulation import machines
 from simulation.machines.description import MigDevice
@@ -94,11 +95,12 @@ CONTAINERS = (
 )
 
 
-@pytest.mark.parametrize(("strategy", "runtime", "toolkit", "opened"), CONTAINERS)
+@pytest.mark.parametrize("case", CONTAINERS)
 def test_a_container_with_a_slot_opens_its_gpus_by_real_containerd(
-    programs: Programs, host_of: MakeHost, strategy: str, runtime: str, toolkit: Toolkit, opened: tuple[int, ...] | None
+    programs: Programs, host_of: MakeHost, case: tuple[str, str, Toolkit, tuple[int, ...] | None]
 ) -> None:
     """The image asks for all GPUs, and for those of legacy images; the slot is applied after both."""
+    strategy, runtime, toolkit, opened = case
     host = host_of(DGX)
     host.set(toolkit)
     _write_slot(programs, host, DeviceListStrategy(strategy), (1, 3))
