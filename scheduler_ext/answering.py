@@ -8,7 +8,7 @@ from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import host_requested
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.cluster.events import Explained, Proposed, Refused, TimePassed
-from scheduler_ext.cluster.facts import pod_name
+from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import GpuHolder, within
@@ -143,7 +143,7 @@ class Answering:
         for node, proposed in args.victims.items():
             if effort.made >= MOST_EFFORT:
                 break
-            there = holders(self._state.facts, node)
+            there = holders(self._state.pods, node)
             asked = self._state.ledger, self._state.budgets, there, wanted
             search = preempt(*asked, priority=priority, node=node, proposed=proposed, effort=effort)
             chosen = await giving_way(within(search, effort, MOST_EFFORT - effort.made))

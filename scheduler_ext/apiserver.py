@@ -145,7 +145,7 @@ class ClusterWatch:
 
     def _trim_pod(self, pod: Pod) -> None:
         """Budgets select by labels, and only pods with GPUs are evicted."""
-        trim_pod(pod, labelled=self._cluster.state.facts.concerns_gpus(pod))
+        trim_pod(pod, labelled=self._cluster.state.pods.concerns_gpus(pod))
 
 
 def trim_pod(pod: Pod, *, labelled: bool) -> None:

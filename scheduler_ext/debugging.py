@@ -56,7 +56,7 @@ class Debugging:
             request,
             unreadable if request is None else self._problem(),
             snapshot,
-            self._cluster.stories.of(pod_key(pod)),
+            self._cluster.history.of(pod_key(pod)),
             now=self._monotonic(),
         )
 

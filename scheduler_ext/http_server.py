@@ -28,7 +28,7 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.answering import Answering
 from scheduler_ext.apiserver import ClusterWatch
-from scheduler_ext.cluster.facts import PodName, pod_name, pod_reference
+from scheduler_ext.cluster.pod_index import PodName, pod_name, pod_reference
 from scheduler_ext.debugging import Debugging, NoSuchPod
 from scheduler_ext.exchange import (
     LARGEST_BODY_BYTES,

@@ -11,7 +11,7 @@ from itertools import chain
 from proto.annotations.mig_allocations import MigAllocation
 from proto.build import BUILD_LABELS, build_labels
 from scheduler_ext.cluster.accounting import Footprint
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, least_left
 from scheduler_ext.gauges import Gauges, Rows

@@ -14,7 +14,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, Invalid, NotFound
 from proto.kubernetes.objects import PODS
 from scheduler_ext.cluster.events import Nudged, TimePassed, WaitEnded
-from scheduler_ext.cluster.waiting import WaitingPod
+from scheduler_ext.cluster.queue import QueuedPod
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.kept_rooms import in_its_own
 from scheduler_ext.verbs.live_cluster import LiveCluster
@@ -51,16 +51,16 @@ class Requeuer:
         """No pod is nudged while `leads` returns False; `nudged` is called for each nudged pod."""
         self._api = api
         self._cluster = cluster
-        self._waiting = cluster.state.waiting
+        self._waiting = cluster.state.queue
         self._index = index
         self._leads = leads
         self._nudged = nudged
         self._now = now
         self._monotonic = cluster.monotonic
         self._freed = asyncio.Event()
-        self._queue: list[WaitingPod] = []
+        self._queue: list[QueuedPod] = []
         """Pods still to be looked at in this round; the next one comes last."""
-        self._unfinished: list[WaitingPod] = []
+        self._unfinished: list[QueuedPod] = []
         """Pods whose search did not end in one turn: others go first."""
         self._missed = False
         """True if room may have become free for pods already looked at in this round."""
@@ -129,7 +129,7 @@ class Requeuer:
         if self._unfinished:
             self._begin()
 
-    def _has_room(self, pod: WaitingPod) -> bool | None:
+    def _has_room(self, pod: QueuedPod) -> bool | None:
         """Returns whether the pod fits somewhere. None if more work is needed; False if the pod no longer waits."""
         if not self._waiting.waits(pod.request.uid):
             return False
@@ -140,7 +140,7 @@ class Requeuer:
             return True
         return self._index.poll(pod.request, EFFORT)
 
-    async def _touch(self, pod: WaitingPod) -> None:
+    async def _touch(self, pod: QueuedPod) -> None:
         request = pod.request
         self._cluster.apply(Nudged(request.uid))
         stamp = self._now().astimezone(UTC).isoformat(timespec="milliseconds")

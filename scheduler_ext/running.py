@@ -233,11 +233,11 @@ def _seen(state: Cluster, settings: ServeSettings, leadership: Leadership, watch
     return MetricsInput(
         snapshot=ledger.snapshot(),
         records=dict(ledger.records.every()) if of_pods else {},
-        names=dict(state.facts.names()) if of_pods else {},
+        names=dict(state.pods.names()) if of_pods else {},
         resources=state.requests.names,
         reservations=len(ledger.records.of(RecordState.RESERVED, RecordState.SENT)),
         kept=len(ledger.records.of(RecordState.KEPT)),
-        waiting=len(state.waiting),
+        waiting=len(state.queue),
         leads=leadership.leads(),
         synced=not watch.missing(),
         problems=len(ledger.problems()),

@@ -26,8 +26,8 @@ from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.devices import Device, DeviceShare, DeviceUUID, MigInstance, MigPlacement, MigProfile, PodShares
 from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
-from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.verbs.binding_object import binding_of
 from tests.deviceplugin.slots.slot_rig import as_recorded
 

@@ -48,7 +48,7 @@ def _show(account: Account) -> None:
     _say(f"pod {account.pod} {account.sentence}")
     if account.said and account.said_seconds_ago is not None:
         _say(f"decided {account.said_seconds_ago:.0f} s ago: {account.said}")
-    for line in account.story:
+    for line in account.history:
         _say(f"  {line}")
     if not account.nodes:
         return

@@ -7,58 +7,58 @@ from msgspec.structs import replace
 
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.events import OwnEvent
-from scheduler_ext.cluster.facts import PodName, pod_name
+from scheduler_ext.cluster.log import LogKind
 from scheduler_ext.cluster.parts import ClusterParts
-from scheduler_ext.cluster.recent import What
+from scheduler_ext.cluster.pod_index import PodName, pod_name
 from scheduler_ext.requests import pod_key
 
 
 def _asked(parts: ClusterParts, event: events.Asked, now: float) -> None:
     parts.ledger.groups.asked(event.pod)
-    parts.stories.tell(pod_key(event.pod), now, "kube-scheduler asked about it")
+    parts.history.tell(pod_key(event.pod), now, "kube-scheduler asked about it")
 
 
 def _decided(parts: ClusterParts, event: events.Decided, now: float) -> None:
     pod, node, shares = event.pod, event.node, event.shares
     parts.ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, request=event.request)
-    parts.waiting.settled(event.uid)
-    parts.stories.tell(event.uid, now, f"node {node} was decided")
-    parts.recent.add(now, pod_name(pod), What.DECIDED, node, shares)
+    parts.queue.settled(event.uid)
+    parts.history.tell(event.uid, now, f"node {node} was decided")
+    parts.log.add(now, pod_name(pod), LogKind.DECIDED, node, shares)
 
 
 def _refused(parts: ClusterParts, event: events.Refused, now: float) -> None:
     parts.ledger.groups.refused(event.pod, now)
     if event.request is not None:
-        parts.waiting.refused(event.request, event.pod.spec.priority or 0, now)
-    parts.stories.tell(pod_key(event.pod), now, "no node fitted")
-    parts.recent.add(now, pod_name(event.pod), What.REFUSED)
+        parts.queue.refused(event.request, event.pod.spec.priority or 0, now)
+    parts.history.tell(pod_key(event.pod), now, "no node fitted")
+    parts.log.add(now, pod_name(event.pod), LogKind.REFUSED)
 
 
 def _explained(parts: ClusterParts, event: events.Explained, now: float) -> None:
-    parts.stories.decide(event.uid, now, event.words)
+    parts.history.decide(event.uid, now, event.words)
 
 
 def _node_chosen(parts: ClusterParts, event: events.NodeChosen, now: float) -> None:
     if parts.ledger.choose(event.uid, event.node) is not None:
         parts.ledger.bind_begins(event.uid, event.until)
-    parts.stories.go_on(event.uid, now, f"kube-scheduler chose node {event.node}")
+    parts.history.go_on(event.uid, now, f"kube-scheduler chose node {event.node}")
 
 
 def _bind_began(parts: ClusterParts, event: events.BindBegan, now: float) -> None:
     parts.ledger.bind_begins(event.uid, event.until)
-    parts.stories.go_on(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
+    parts.history.go_on(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
 
 
 def _lock_held(parts: ClusterParts, event: events.LockHeld, now: float) -> None:
-    parts.facts.hold(event.node, event.lock, event.until, now)
+    parts.pods.hold(event.node, event.lock, event.until, now)
 
 
 def _dropped(parts: ClusterParts, event: events.Dropped, now: float) -> None:
     parts.ledger.records.release(event.uid)
-    parts.stories.go_on(event.uid, now, "its reservation was dropped")
-    name = parts.facts.names().get(event.uid)
+    parts.history.go_on(event.uid, now, "its reservation was dropped")
+    name = parts.pods.names().get(event.uid)
     if name is not None:
-        parts.recent.add(now, name, What.DROPPED)
+        parts.log.add(now, name, LogKind.DROPPED)
 
 
 def _binding_sent(parts: ClusterParts, event: events.BindingSent, _: float) -> None:
@@ -66,24 +66,24 @@ def _binding_sent(parts: ClusterParts, event: events.BindingSent, _: float) -> N
 
 
 def _bind_step(parts: ClusterParts, event: events.BindStep, now: float) -> None:
-    parts.stories.go_on(event.uid, now, event.words)
+    parts.history.go_on(event.uid, now, event.words)
 
 
 def _nudged(parts: ClusterParts, event: events.Nudged, now: float) -> None:
-    parts.waiting.nudged(event.uid, now)
-    parts.stories.go_on(event.uid, now, "kube-scheduler was made to look again")
+    parts.queue.nudged(event.uid, now)
+    parts.history.go_on(event.uid, now, "kube-scheduler was made to look again")
 
 
 def _wait_ended(parts: ClusterParts, event: events.WaitEnded, _: float) -> None:
-    parts.waiting.settled(event.uid)
+    parts.queue.settled(event.uid)
 
 
 def _room_wanted(parts: ClusterParts, event: events.RoomWanted, now: float) -> None:
     request, node = event.nomination.request, event.nomination.node
     parts.ledger.records.give_up(request.uid)
     parts.nominations.put(event.nomination)
-    parts.stories.go_on(request.uid, now, f"it was nominated for node {node}")
-    parts.recent.add(now, PodName(namespace=request.namespace, name=request.pod), What.NOMINATED, node)
+    parts.history.go_on(request.uid, now, f"it was nominated for node {node}")
+    parts.log.add(now, PodName(namespace=request.namespace, name=request.pod), LogKind.NOMINATED, node)
 
 
 def _room_kept(parts: ClusterParts, event: events.RoomKept, _: float) -> None:

@@ -8,8 +8,8 @@ from msgspec import Struct
 from proto.devices import PodShares
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Object, ObjectReference, Pod
-from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.nominations import Nomination
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import NO_OTHERS, PodRecord
 from scheduler_ext.requests import GpuRequest
 
@@ -55,7 +55,7 @@ class PodWatchBack(Event, frozen=True):
 
 
 class PodRead(Event, frozen=True):
-    """A pod was read, and may be newer than the watch. Only its facts count; the watch shows what it holds."""
+    """A pod was read, and may be newer than the watch. Only the index follows it; the watch shows what it holds."""
 
     pod: Pod
 
@@ -140,7 +140,7 @@ class BindingSent(OwnEvent, frozen=True):
 
 
 class BindStep(OwnEvent, frozen=True):
-    """A step of a bind, for the pod's story only."""
+    """A step of a bind, for the pod's history only."""
 
     uid: str
     words: str

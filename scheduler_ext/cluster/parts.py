@@ -6,12 +6,12 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.events import Tell
-from scheduler_ext.cluster.facts import Facts
+from scheduler_ext.cluster.history import Histories
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.log import PodLog
 from scheduler_ext.cluster.nominations import Nominations
-from scheduler_ext.cluster.recent import Recent
-from scheduler_ext.cluster.stories import Stories
-from scheduler_ext.cluster.waiting import WaitingPods
+from scheduler_ext.cluster.pod_index import PodIndex
+from scheduler_ext.cluster.queue import PodQueue
 from scheduler_ext.requests import RequestSettings
 
 
@@ -45,12 +45,12 @@ class ClusterParts:
     def __init__(self, requests: RequestSettings | None = None) -> None:
         self.requests = requests or RequestSettings()
         self.ledger = Ledger(self.requests)
-        self.facts = Facts(self.requests.names)
+        self.pods = PodIndex(self.requests.names)
         self.budgets = Budgets()
         self.nominations = Nominations()
-        self.waiting = WaitingPods()
-        self.stories = Stories()
-        self.recent = Recent()
+        self.queue = PodQueue()
+        self.history = Histories()
+        self.log = PodLog()
         self.unreadable_nodes = Complaints("UnreadableRegistration")
         self.unreadable_pods = Complaints("UnreadableAllocation")
 

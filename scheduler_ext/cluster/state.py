@@ -39,4 +39,4 @@ class Cluster(ClusterParts):
         if now != self._now:
             self._now = now
             self.ledger.expire(now)
-            self.waiting.drop_forgotten(now)
+            self.queue.drop_forgotten(now)

@@ -8,10 +8,10 @@ from proto.kubernetes.objects import Node, ObjectReference, Pod, PodDisruptionBu
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.bound import outlives
 from scheduler_ext.cluster.events import Changed, Effect, Event, Freed, Nominated, Tell
-from scheduler_ext.cluster.facts import pod_name, pod_reference
+from scheduler_ext.cluster.log import LogKind
 from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.cluster.parts import ClusterParts
-from scheduler_ext.cluster.recent import What
+from scheduler_ext.cluster.pod_index import pod_name, pod_reference
 from scheduler_ext.requests import pod_key
 
 Handler = Callable[[ClusterParts, Any, float], Sequence[Effect]]
@@ -24,14 +24,14 @@ _NOTHING: Sequence[Effect] = ()
 def _nodes_listed(parts: ClusterParts, event: events.Listed[Node], _: float) -> Sequence[Effect]:
     nodes = event.objects
     parts.ledger.replace_nodes(nodes)
-    parts.facts.replace_nodes(nodes)
+    parts.pods.replace_nodes(nodes)
     parts.unreadable_nodes.keep_only({node.metadata.name for node in nodes})
     return [_EVERYTHING_CHANGED, *(tell for node in nodes for tell in _unreadable_node(parts, node))]
 
 
 def _node_applied(parts: ClusterParts, node: Node, _: float) -> Sequence[Effect]:
     parts.ledger.apply_node(node)
-    offers_others = parts.facts.apply_node(node)
+    offers_others = parts.pods.apply_node(node)
     freed = (_FREED,) if offers_others else ()
     return [Changed(node.metadata.name), *freed, *_unreadable_node(parts, node)]
 
@@ -39,7 +39,7 @@ def _node_applied(parts: ClusterParts, node: Node, _: float) -> Sequence[Effect]
 def _node_removed(parts: ClusterParts, node: Node, _: float) -> Sequence[Effect]:
     name = node.metadata.name
     parts.ledger.remove_node(name)
-    parts.facts.remove_node(name)
+    parts.pods.remove_node(name)
     parts.unreadable_nodes.drop(name)
     return [Changed(name)]
 
@@ -57,7 +57,7 @@ def _pods_listed(parts: ClusterParts, event: events.Listed[Pod], _: float) -> Se
     pods = event.objects
     uids = {pod_key(pod) for pod in pods}
     parts.ledger.replace_pods(pods, event.version)
-    parts.facts.replace_pods(pods)
+    parts.pods.replace_pods(pods)
     parts.end_nominations(parts.nominations.without(uids))
     parts.unreadable_pods.keep_only(uids)
     found = (effect for pod in pods for effect in (*_nominated(parts, pod), *_unreadable_pod(parts, pod)))
@@ -67,15 +67,15 @@ def _pods_listed(parts: ClusterParts, event: events.Listed[Pod], _: float) -> Se
 def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
     parts.ledger.apply_pod(pod)
     name = pod_name(pod)
-    before = parts.facts.pod(name)
-    if before is None and not parts.facts.concerns_gpus(pod):
+    before = parts.pods.pod(name)
+    if before is None and not parts.pods.concerns_gpus(pod):
         return _unreadable_pod(parts, pod)
-    parts.facts.apply_pod(pod)
+    parts.pods.apply_pod(pod)
     if pod.spec.node_name:
-        parts.waiting.settled(pod_key(pod))
+        parts.queue.settled(pod_key(pod))
         if before is None or not before.node:
-            parts.stories.tell(pod_key(pod), now, f"it was seen on node {pod.spec.node_name}")
-            parts.recent.add(now, name, What.BOUND, pod.spec.node_name)
+            parts.history.tell(pod_key(pod), now, f"it was seen on node {pod.spec.node_name}")
+            parts.log.add(now, name, LogKind.BOUND, pod.spec.node_name)
     freed = (_FREED,) if pod.has_ended else ()
     return [Changed(name), *freed, *_nominated(parts, pod), *_unreadable_pod(parts, pod)]
 
@@ -85,18 +85,18 @@ def _pod_removed(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
     parts.ledger.remove_pod(uid, now + OUTLIVING_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
     parts.unreadable_pods.drop(uid)
     # A pod without GPUs may have lost annotations of a GPU scheduler.
-    if parts.facts.pod(pod_name(pod)) is None and not parts.facts.concerns_gpus(pod):
+    if parts.pods.pod(pod_name(pod)) is None and not parts.pods.concerns_gpus(pod):
         return _NOTHING
-    parts.facts.remove_pod(pod)
-    parts.waiting.settled(uid)
+    parts.pods.remove_pod(pod)
+    parts.queue.settled(uid)
     parts.end_nominations([uid])
-    parts.stories.go_on(uid, now, "it was deleted")
-    parts.recent.add(now, pod_name(pod), What.DELETED, pod.spec.node_name)
+    parts.history.go_on(uid, now, "it was deleted")
+    parts.log.add(now, pod_name(pod), LogKind.DELETED, pod.spec.node_name)
     return [Changed(pod_name(pod)), _FREED]
 
 
 def _pod_read(parts: ClusterParts, event: events.PodRead, _: float) -> Sequence[Effect]:
-    parts.facts.apply_pod(event.pod)
+    parts.pods.apply_pod(event.pod)
     return [Changed(pod_name(event.pod))]
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from program.words import model, ranges
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
-from scheduler_ext.cluster.stories import Story
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.explain import NodeLine, explain, popular_sentence
 from scheduler_ext.policies import NodePolicy
@@ -28,8 +28,8 @@ class Account:
     sentence: str
     said: str = ""
     said_seconds_ago: float | None = None
-    story: tuple[str, ...] = ()
-    """The steps of the pod's story, oldest first."""
+    history: tuple[str, ...] = ()
+    """The steps of the pod's history, oldest first."""
     nodes: tuple[NodeLine, ...] = ()
     more_nodes: int = 0
     """Nodes that `nodes` does not list."""
@@ -42,7 +42,7 @@ def account(
     request: GpuRequest | None,
     problem: str,
     snapshot: Snapshot,
-    told: Story,
+    told: PodHistory,
     *,
     now: float,
 ) -> Account:
@@ -71,7 +71,7 @@ def account(
         sentence=sentence,
         said="" if told.decided is None else told.decided.what,
         said_seconds_ago=None if told.decided is None else max(now - told.decided.at, 0.0),
-        story=tuple(f"{max(now - at, 0.0):.1f} s ago {what}" for at, what in told.steps),
+        history=tuple(f"{max(now - at, 0.0):.1f} s ago {what}" for at, what in told.steps),
         nodes=lines[:MOST_LINES],
         more_nodes=max(len(lines) - MOST_LINES, 0),
         popular=_popular(request, snapshot),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from proto.kubernetes.requests import NO_HOST
 from scheduler_ext.capacity.largest import Largest, largest
-from scheduler_ext.cluster.waiting import WaitingPod
+from scheduler_ext.cluster.queue import QueuedPod
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.status.why import Crowd, Misfits, WhyWaiting, crowded, misfits_of, why_of
 from scheduler_ext.verbs.live_cluster import LiveCluster
@@ -63,16 +63,16 @@ class Explainer:
         self._whys.pop(kind, None)
         self._whys[kind] = why
 
-    def _most_important(self) -> Sequence[WaitingPod]:
-        pods = self._cluster.waiting.longest(MOST_LOOKED_AT)
+    def _most_important(self) -> Sequence[QueuedPod]:
+        pods = self._cluster.queue.longest(MOST_LOOKED_AT)
         return sorted(pods, key=lambda pod: (-pod.priority, pod.since))
 
     def _crowd(self, kind: GpuRequest, misfits: Misfits) -> Crowd:
-        ledger, facts = self._cluster.ledger, self._cluster.facts
-        pods: Mapping[str, int] = {node: len(facts.running(node)) for node in misfits.by_node}
+        ledger, index = self._cluster.ledger, self._cluster.pods
+        pods: Mapping[str, int] = {node: len(index.running(node)) for node in misfits.by_node}
         alone = {node: ledger.alone(node, kind.namespace) for node in crowded(misfits, pods)}
         nodes = {node: found for node, found in alone.items() if found is not None}
-        held = {node: holders(facts, node) for node in nodes}
+        held = {node: holders(index, node) for node in nodes}
         return Crowd(namespace=kind.namespace, nodes=nodes, holders=held)
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from scheduler_ext.capacity.largest import Largest
 from scheduler_ext.cluster.alone import NodeAlone
-from scheduler_ext.cluster.facts import PodName
-from scheduler_ext.cluster.recent import Happened
+from scheduler_ext.cluster.log import LogEntry
+from scheduler_ext.cluster.pod_index import PodName
+from scheduler_ext.cluster.queue import QueuedPod
 from scheduler_ext.cluster.snapshot import NodeUsage
-from scheduler_ext.cluster.waiting import WaitingPod
 from scheduler_ext.status.why import WhyWaiting
 
 
@@ -28,7 +28,7 @@ class WaitingLook:
     first search.
     """
 
-    pod: WaitingPod
+    pod: QueuedPod
     words: str
     why: WhyWaiting | None = None
 
@@ -50,5 +50,5 @@ class Look:
     """All pods that wait, up to a bound."""
     waiting_total: int = 0
     fits: tuple[Largest, ...] = ()
-    happened: tuple[Happened, ...] = ()
+    happened: tuple[LogEntry, ...] = ()
     """The events since the look before, as far as they are remembered."""

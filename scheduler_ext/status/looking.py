@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from scheduler_ext.cluster.events import TimePassed
+from scheduler_ext.cluster.queue import QueuedPod
 from scheduler_ext.cluster.snapshot import NodeUsage
-from scheduler_ext.cluster.waiting import WaitingPod
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.look import Look, NodeLook, WaitingLook
 from scheduler_ext.verbs.live_cluster import LiveCluster
@@ -64,9 +64,9 @@ class Looker:
         nodes, now = await self._nodes(), self._live.monotonic()
         gone = tuple(name for name in self._known if name not in nodes)
         self._known = {name: self._known[name] if look is None else look.usage for name, look in nodes.items()}
-        happened = self._cluster.recent.since(self._last_happened)
+        happened = self._cluster.log.since(self._last_happened)
         self._last_happened = happened[-1].number if happened else self._last_happened
-        waiting = self._cluster.waiting
+        waiting = self._cluster.queue
         return Look(
             monotonic=now,
             at=self._seconds_since_1970(),
@@ -95,7 +95,7 @@ class Looker:
         return found
 
     def _node(self, name: str, usage: NodeUsage) -> NodeLook | None:
-        ledger, names = self._cluster.ledger, self._cluster.facts.names()
+        ledger, names = self._cluster.ledger, self._cluster.pods.names()
         alone = ledger.alone(name)
         if alone is None:
             return None
@@ -107,7 +107,7 @@ class Looker:
             reserved=frozenset(uid for uid in alone.held if ledger.records.reserved(uid) is not None),
         )
 
-    def _waiting(self, pod: WaitingPod) -> WaitingLook:
-        decided = self._cluster.stories.of(pod.request.uid).decided
+    def _waiting(self, pod: QueuedPod) -> WaitingLook:
+        decided = self._cluster.history.of(pod.request.uid).decided
         words = "" if decided is None else decided.what
         return WaitingLook(pod=pod, words=words, why=self._explainer.why(pod.request))

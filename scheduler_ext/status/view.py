@@ -11,8 +11,8 @@ from msgspec import Struct
 from proto.devices import DeviceUUID
 from scheduler_ext.capacity.unused import unused
 from scheduler_ext.cluster.accounting import Footprint
-from scheduler_ext.cluster.facts import PodName
-from scheduler_ext.cluster.recent import Happened, What
+from scheduler_ext.cluster.log import LogEntry, LogKind
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.explain import need_sentence
 from scheduler_ext.decide.reasons import out_of_service
@@ -82,12 +82,12 @@ class ShownWaitingPod(Struct, frozen=True, omit_defaults=True):
 
 
 class Told(Struct, frozen=True, omit_defaults=True):
-    """One entry of the list of decisions. `what` is a word of `What`; `gpus` are indices."""
+    """One entry of the list of decisions. `what` is a word of `LogKind`; `gpus` are indices."""
 
     number: int
     at: float
     pod: str
-    what: What
+    what: LogKind
     node: str = ""
     gpus: tuple[int, ...] = ()
 
@@ -176,7 +176,7 @@ def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> ShownWaitingP
     )
 
 
-def told_of(happened: Happened, indices: Mapping[DeviceUUID, int], *, seconds_since_1970: float) -> Told:
+def told_of(happened: LogEntry, indices: Mapping[DeviceUUID, int], *, seconds_since_1970: float) -> Told:
     """Returns an entry of the list of decisions. `indices` are those of the node's GPUs."""
     return Told(
         number=happened.number,

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster import events
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
@@ -157,7 +157,7 @@ class Attempts:
         """Returns why the Binding may not be sent; empty if it may. Unless the GPUs are reserved or bound, others may
         get them before the watch shows the pod.
         """
-        known = self._state.facts.pod(attempt.pod)
+        known = self._state.pods.pod(attempt.pod)
         is_bound = known is not None and known.uid == attempt.uid and known.node == attempt.node
         if attempt.shares is None or is_bound or self._has_reservation(attempt):
             return ""

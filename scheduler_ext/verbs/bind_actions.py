@@ -13,7 +13,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound, ServerError, TooManyRequests
 from proto.kubernetes.objects import NODES, PODS, Pod
 from scheduler_ext.cluster.events import BindStep, TimePassed
-from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts
+from scheduler_ext.cluster.pod_index import NodeEntry, PodName, node_entry
 from scheduler_ext.requests import pod_key
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.bind_decision import (
@@ -109,16 +109,16 @@ class BindActions:
             run.problem = str(error)
             return BindEvent.VOID if isinstance(error, Void) else BindEvent.STOPPED
         except Exception as error:
-            log.exception("pod %s: its bind failed; what led to it: %s", run.attempt.pod, self.story(run.attempt))
+            log.exception("pod %s: its bind failed; what led to it: %s", run.attempt.pod, self.history(run.attempt))
             run.problem = f"internal error, see the log: {error!r}"
             return BindEvent.CUT_OFF
 
-    def story(self, attempt: Attempt) -> str:
-        return self._cluster.state.stories.line(attempt.uid, self._monotonic())
+    def history(self, attempt: Attempt) -> str:
+        return self._cluster.state.history.line(attempt.uid, self._monotonic())
 
     async def _decide(self, run: Run) -> BindEvent:
         attempt, state = run.attempt, self._cluster.state
-        event = shown(state.facts, attempt)
+        event = shown(state.pods, attempt)
         if event is not None:
             return event
         node = await self._node(attempt.node)
@@ -138,13 +138,13 @@ class BindActions:
     def _held_until(self, now: float) -> float:
         return self._settings.held_until(now, self._settings.reservation_lease_seconds)
 
-    async def _node(self, name: str) -> NodeFacts:
-        """Returns the node's facts, also if the watch has not shown it yet. Raises NodeUnknown."""
-        facts = self._cluster.state.facts.node(name)
-        if facts is not None:
-            return facts
+    async def _node(self, name: str) -> NodeEntry:
+        """Returns the node's entry, also if the watch has not shown it yet. Raises NodeUnknown."""
+        entry = self._cluster.state.pods.node(name)
+        if entry is not None:
+            return entry
         try:
-            return node_facts(await self._api.get(NODES, name))
+            return node_entry(await self._api.get(NODES, name))
         except NotFound as error:
             raise NodeUnknown(name) from error
 

@@ -3,8 +3,8 @@
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.events import Decided, NodeChosen, RoomsGivenUp
-from scheduler_ext.cluster.facts import Facts
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.pod_index import PodIndex
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.kept_rooms import in_that_of_others
@@ -20,11 +20,11 @@ class Void(BindRefused):
     """Nothing that was sent for the pod can be carried out any more."""
 
 
-def shown(facts: Facts, attempt: Attempt) -> BindEvent | None:
+def shown(pods: PodIndex, attempt: Attempt) -> BindEvent | None:
     """Returns the event if the watch shows that the pod has the node; None if it shows none. Raises Void if it is
     another node.
     """
-    known = facts.pod(attempt.pod)
+    known = pods.pod(attempt.pod)
     if known is None or not known.node or known.uid != attempt.uid:
         return None
     return has_node(attempt, known.node)

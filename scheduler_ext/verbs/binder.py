@@ -9,7 +9,7 @@ from program.tasks import Tasks
 from proto.extender import BindingArgs
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from scheduler_ext.cluster.events import LeadershipGained
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.attempts import Attempts, Progress, Sent
 from scheduler_ext.verbs.bind_actions import RETRY_SECONDS, BindActions, Run
@@ -176,7 +176,7 @@ class Binder:
     def _failure(self, run: Run) -> str:
         attempt = run.attempt
         sentence = f"pod {attempt.pod} cannot be bound to node {attempt.node}: {run.problem}"
-        log.warning("%s; what led to it: %s", sentence, self._questions.story(attempt))
+        log.warning("%s; what led to it: %s", sentence, self._questions.history(attempt))
         return sentence
 
     async def _recover(self, sent: Sent) -> None:

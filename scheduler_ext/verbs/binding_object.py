@@ -16,7 +16,7 @@ from proto.annotations.mig_allocations import encode_mig_allocations, mig_alloca
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import PodShares
 from proto.kubernetes.objects import Binding, ObjectMeta, ObjectReference
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 
 LONGEST_LABEL_VALUE = 63
 

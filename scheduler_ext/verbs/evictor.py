@@ -15,9 +15,9 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
 from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
-from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.groups import group_of
 from scheduler_ext.cluster.nominations import Nomination
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search, plan, within
@@ -142,18 +142,18 @@ class Evictor:
         """Returns whether the pod waits, also with a reservation: if that fails, no new evictions may begin before
         their time.
         """
-        facts = self._cluster.facts.pod(pod.name)
-        return facts is not None and facts.uid == pod.request.uid and not facts.node and not facts.leaving
+        entry = self._cluster.pods.pod(pod.name)
+        return entry is not None and entry.uid == pod.request.uid and not entry.node and not entry.leaving
 
     async def _serve(self, pod: RefusedPod) -> None:
-        uid, facts = pod.request.uid, self._cluster.facts.pod(pod.name)
-        if facts is None:
+        uid, entry = pod.request.uid, self._cluster.pods.pod(pod.name)
+        if entry is None:
             return
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(pod.looks, 10), LONGEST_PAUSE_SECONDS)
         self._wait(pod, pause)
         cluster = self._cluster
         served = cluster.ledger.records.reserved(uid) is not None or cluster.nominations.of(uid) is not None
-        if served or facts.nominated:
+        if served or entry.nominated:
             return
         for _ in self._index.prepare(pod.request, pod.nodes, every=True):
             await asyncio.sleep(0)
@@ -181,7 +181,7 @@ class Evictor:
         return best
 
     async def _plan(self, pod: RefusedPod, node: str) -> Plan | None:
-        there = holders(self._cluster.facts, node)
+        there = holders(self._cluster.pods, node)
         if not any(holder.priority < pod.priority or holder.leaving for holder in there):
             return None
         effort = Effort()
@@ -191,7 +191,7 @@ class Evictor:
 
     def _still_helps(self, pod: RefusedPod, chosen: Plan) -> bool:
         """Returns whether the plan still helps: the search paused, and the cluster may have changed."""
-        there = {holder.uid: holder for holder in holders(self._cluster.facts, chosen.node)}
+        there = {holder.uid: holder for holder in holders(self._cluster.pods, chosen.node)}
         leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)
         ledger = self._cluster.ledger
         look = EvictionTrial(ledger, pod.request, pod.priority, chosen.node)

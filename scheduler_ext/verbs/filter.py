@@ -116,7 +116,7 @@ def reserve(
     elif crowded and not node_names:
         choice = NodeChoice(node=None)
     else:
-        everywhere, node_names = node_names, cluster.facts.not_held(node_names, now)
+        everywhere, node_names = node_names, cluster.pods.not_held(node_names, now)
         priority = pod.spec.priority or 0
         choice = _chosen(index, cluster, request, priority, node_names, now=now, prepared=prepared)
         if choice.node is None and len(node_names) < len(everywhere):

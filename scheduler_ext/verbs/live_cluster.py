@@ -7,7 +7,7 @@ from weakref import WeakSet
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.cluster.events import Changed, Effect, Event, Freed, Nominated, Tell
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.verbs.nominated_rooms import keep_room_for
 

@@ -12,7 +12,7 @@ from enum import Enum
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.node_lock import NodeLock, decode_lock, encode_lock
-from scheduler_ext.cluster.facts import PodFacts, PodName
+from scheduler_ext.cluster.pod_index import PodEntry, PodName
 
 
 class Owner(Enum):
@@ -49,7 +49,7 @@ class Wait:
     why: str
 
 
-def owner_state(pod: PodFacts | None, node: str, *, served_by_hami: bool) -> Owner:
+def owner_state(pod: PodEntry | None, node: str, *, served_by_hami: bool) -> Owner:
     """Returns the state of the pod that a lock on `node` names. `pod` is None if it does not exist.
 
     HAMi's daemon writes that the pod is served, and removes the lock after that; 2.4's removes whatever lock is there

@@ -10,7 +10,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import Conflict, NotFound
 from proto.kubernetes.objects import NODES, PODS
 from scheduler_ext.cluster.events import LockHeld, PodRead
-from scheduler_ext.cluster.facts import NodeFacts, PodName, node_facts, pod_facts
+from scheduler_ext.cluster.pod_index import NodeEntry, PodName, node_entry, pod_entry
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.lock_rules import Owner, Take, Wait, is_held_by, judge, owner_of, owner_state
 
@@ -42,26 +42,26 @@ class NodeLocks:
 
         Raises LockBusy, NodeUnknown, ApiError or ApiUnreachable.
         """
-        facts: NodeFacts | None = self._cluster.state.facts.node(node)
+        entry: NodeEntry | None = self._cluster.state.pods.node(node)
         while True:
-            if facts is None:
+            if entry is None:
                 raise NodeUnknown(node)
-            changed = self._cluster.next_change(node, owner_of(facts.lock))
-            verdict = await self._judge(node, facts, pod, uid)
+            changed = self._cluster.next_change(node, owner_of(entry.lock))
+            verdict = await self._judge(node, entry, pod, uid)
             if isinstance(verdict, Take):
                 beside = encode_lock_uid(verdict.value, uid)
-                if await self._write(node, verdict.value, beside, facts.resource_version):
+                if await self._write(node, verdict.value, beside, entry.resource_version):
                     return
                 # Another writer was faster than our watch.
-                facts = node_facts(await self._api.get(NODES, node))
+                entry = node_entry(await self._api.get(NODES, node))
             else:
                 waiting(verdict.why)
                 if self._now() >= give_up_at:
                     left = (verdict.until - self._now()).total_seconds()
-                    self._cluster.apply(LockHeld(node, facts.lock, self._cluster.monotonic() + left))
+                    self._cluster.apply(LockHeld(node, entry.lock, self._cluster.monotonic() + left))
                     raise LockBusy(verdict.why)
                 await self._sleep(changed, min(verdict.until, give_up_at))
-                facts = self._cluster.state.facts.node(node)
+                entry = self._cluster.state.pods.node(node)
 
     async def release(self, node: str, pod: PodName, uid: str) -> bool:
         """Removes the lock if it is this pod's. Returns False if the node has changed meanwhile.
@@ -69,41 +69,41 @@ class NodeLocks:
         Raises ApiError or ApiUnreachable.
         """
         try:
-            facts = node_facts(await self._api.get(NODES, node))
-            is_ours = is_held_by(facts.lock, facts.lock_uid, pod, uid)
-            return not is_ours or await self._write(node, None, None, facts.resource_version)
+            entry = node_entry(await self._api.get(NODES, node))
+            is_ours = is_held_by(entry.lock, entry.lock_uid, pod, uid)
+            return not is_ours or await self._write(node, None, None, entry.resource_version)
         except (NotFound, NodeUnknown):
             return True
 
-    async def _judge(self, node: str, facts: NodeFacts, pod: PodName, uid: str) -> Take | Wait:
+    async def _judge(self, node: str, entry: NodeEntry, pod: PodName, uid: str) -> Take | Wait:
         return judge(
-            facts.lock,
+            entry.lock,
             pod,
-            await self._owner(node, facts, pod, uid),
-            first_seen=self._seen(node, facts.lock),
+            await self._owner(node, entry, pod, uid),
+            first_seen=self._seen(node, entry.lock),
             now=self._now(),
             ttl=self._ttl,
         )
 
-    async def _owner(self, node: str, facts: NodeFacts, pod: PodName, uid: str) -> Owner:
-        holder = owner_of(facts.lock)
+    async def _owner(self, node: str, entry: NodeEntry, pod: PodName, uid: str) -> Owner:
+        holder = owner_of(entry.lock)
         if holder is None:
             return Owner.WAITING
         if holder == pod:
-            return Owner.OURSELVES if facts.lock_uid in ("", uid) else Owner.GONE
-        kept = self._cluster.state.facts
+            return Owner.OURSELVES if entry.lock_uid in ("", uid) else Owner.GONE
+        kept = self._cluster.state.pods
         known = kept.pod(holder)
-        if known is not None and facts.lock_uid in ("", known.uid):
-            return owner_state(known, node, served_by_hami=facts.served_by_hami)
+        if known is not None and entry.lock_uid in ("", known.uid):
+            return owner_state(known, node, served_by_hami=entry.served_by_hami)
         # A pod that the watch has not shown yet must not lose its lock.
         try:
             found = await self._api.get(PODS, holder.name, holder.namespace)
         except NotFound:
             return Owner.GONE
-        if not kept.concerns_gpus(found) or facts.lock_uid not in ("", found.metadata.uid):
+        if not kept.concerns_gpus(found) or entry.lock_uid not in ("", found.metadata.uid):
             return Owner.GONE
         self._cluster.apply(PodRead(found))
-        return owner_state(pod_facts(found), node, served_by_hami=facts.served_by_hami)
+        return owner_state(pod_entry(found), node, served_by_hami=entry.served_by_hami)
 
     def _seen(self, node: str, value: str) -> datetime:
         if not value:

@@ -41,7 +41,7 @@ def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now
     cluster.record(RoomWanted(nomination), now)
     if len(cluster.ledger.records.of(RecordState.KEPT)) >= MOST_KEPT:
         return False
-    leaving = (facts.uid for facts in cluster.facts.running(node).values() if facts.leaving)
+    leaving = (entry.uid for entry in cluster.pods.running(node).values() if entry.leaving)
     decision = placed(cluster.ledger, request, priority=priority, node=node, gone={*gone, *leaving})
     if decision.node is None:
         return False
@@ -66,7 +66,7 @@ def keep_room_for(cluster: Cluster, pod: Pod, node: str, now: float) -> None:
         return
     effort = Effort()
     look = EvictionTrial(cluster.ledger, request, priority, node, effort)
-    search = victims(priority, frozenset(), holders(cluster.facts, node), look.fits)
+    search = victims(priority, frozenset(), holders(cluster.pods, node), look.fits)
     chosen = finished(within(search, effort, MOST_EFFORT))
     if chosen is not None:
         keep_room(cluster, nomination, chosen, now)

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from proto.extender import NodeVictims
 from scheduler_ext.cluster.budgets import Budgets
-from scheduler_ext.cluster.facts import Facts
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.pod_index import PodIndex
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Search, by_importance, victims
 from scheduler_ext.requests import GpuRequest
@@ -40,7 +40,7 @@ def preempt(
     return replace(proposed, uids=uids, pdb_violations=violations)
 
 
-def holders(facts: Facts, node: str) -> list[GpuHolder]:
+def holders(pods: PodIndex, node: str) -> list[GpuHolder]:
     """Returns the node's pods that request GPUs and have not ended."""
     return [
         GpuHolder(
@@ -52,7 +52,7 @@ def holders(facts: Facts, node: str) -> list[GpuHolder]:
             labels=pod.labels,
             leaving=pod.leaving,
         )
-        for name, pod in facts.running(node).items()
+        for name, pod in pods.running(node).items()
     ]
 
 

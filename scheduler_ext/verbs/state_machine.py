@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from proto.devices import PodShares
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 
 
 class BindState(StrEnum):

@@ -19,7 +19,7 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import PodShares
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster import events
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.leadership.turn import Turn, free_at
@@ -265,7 +265,7 @@ class ModelProcess:
     def _known(self, bind: _Bind) -> BindEvent | None:
         """Returns None if the pod must be read."""
         attempt = bind.attempt
-        event = shown(self._cluster.facts, attempt)
+        event = shown(self._cluster.pods, attempt)
         if event is not None:
             return event
         shares = reserved(self._cluster, attempt.uid, attempt.node, now=self._now, until=self._until())
@@ -338,7 +338,7 @@ class ModelProcess:
     # The value
 
     def _pod_state(self, pod: int) -> PodState:
-        uid, ledger, known = uid_of(pod), self._cluster.ledger, self._cluster.facts.pod(_name(pod))
+        uid, ledger, known = uid_of(pod), self._cluster.ledger, self._cluster.pods.pod(_name(pod))
         bind = self._binds.get(pod)
         looks = [(attempt, due) for number, attempt, due in self._looks if number == pod]
         reservation = ledger.records.reserved(uid)

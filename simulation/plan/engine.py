@@ -11,7 +11,7 @@ from proto.annotations.bind_phase import BindPhase
 from proto.devices import PodShares
 from proto.kubernetes.objects import Node, Pod, PodStatus, ResourceQuota
 from scheduler_ext.cluster.events import Applied, Listed, NodeChosen, Removed
-from scheduler_ext.cluster.facts import pod_name
+from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request

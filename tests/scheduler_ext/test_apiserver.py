@@ -8,7 +8,7 @@ from proto.annotations import keys
 from proto.kubernetes.objects import Pod
 from scheduler_ext.apiserver import trim_pod
 from scheduler_ext.cluster.bound import read_bound
-from scheduler_ext.cluster.facts import pod_facts
+from scheduler_ext.cluster.pod_index import pod_entry
 from scheduler_ext.requests import RequestSettings, read_request
 from tests.builders import node_json, pod_json
 from tests.polling import until
@@ -100,7 +100,7 @@ def test_a_trimmed_pod_is_smaller_and_means_the_same() -> None:
     assert trimmed.metadata.annotations.keys() == {keys.DEVICES_ALLOCATED, keys.GPU_POLICY, keys.POD_NODE}
     assert len(msgspec.json.encode(trimmed)) < len(msgspec.json.encode(whole))
     settings = RequestSettings()
-    assert pod_facts(trimmed) == pod_facts(whole)
+    assert pod_entry(trimmed) == pod_entry(whole)
     assert read_bound(trimmed, settings.names) == read_bound(whole, settings.names)
     assert read_request(trimmed, settings) == read_request(whole, settings)
 

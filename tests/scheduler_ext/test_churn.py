@@ -24,8 +24,8 @@ NODES = ["node-a", "node-b"]
 PODS = 20
 FEW = 4
 BOUNDS = (
-    "scheduler_ext.cluster.recent.MOST_REMEMBERED",
-    "scheduler_ext.cluster.stories.MOST_PODS",
+    "scheduler_ext.cluster.log.MOST_REMEMBERED",
+    "scheduler_ext.cluster.history.MOST_PODS",
     "scheduler_ext.decide.index.node_index.MOST_SHAPES",
     "scheduler_ext.decide.fgd.MOST_REMEMBERED",
     "scheduler_ext.cluster.workload.MOST_CLASSES",
@@ -201,4 +201,4 @@ async def test_a_store_that_keeps_them_would_be_found(monkeypatch: pytest.Monkey
     async with remembering(100 * PODS, monkeypatch) as on:
         before = await after(on, [finished], range(PODS))
         grown = growing(before, await after(on, [finished], range(PODS, 2 * PODS)))
-    assert grown >= {"Stories._steps", "EventRecorder._quiet", "Turns._spent"}
+    assert grown >= {"Histories._steps", "EventRecorder._quiet", "Turns._spent"}

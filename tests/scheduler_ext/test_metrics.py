@@ -8,8 +8,8 @@ from proto.annotations.mig_allocations import MigAllocation, RealMigInstance, en
 from proto.devices import DeviceShare, DeviceUUID, MigInstance, MigPlacement
 from proto.kubernetes.objects import ObjectMeta, ResourceQuota, ResourceQuotaSpec
 from scheduler_ext.cluster.bound import read_bound
-from scheduler_ext.cluster.facts import PodName
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.metric_families import MIB, MetricsInput
 from scheduler_ext.metrics import Admission, AnswerOutcome, ExtenderMetrics

@@ -66,7 +66,7 @@ async def test_a_replica_that_does_not_lead_nudges_nobody(tmp_path: Path) -> Non
 
     async with EmbeddedApiServer() as server:
         uid = server.create(pod_json("p"))["metadata"]["uid"]
-        cluster.waiting.refused(replace(request(pod(container(gpu=1))), uid=uid), 0, time.monotonic())
+        cluster.queue.refused(replace(request(pod(container(gpu=1))), uid=uid), 0, time.monotonic())
         async with nudging(server, cluster, tmp_path, leads=leads, nudged=lambda: nudges.append("p")) as nudger:
             for times in (1, 2):
                 nudger.freed()
@@ -91,11 +91,11 @@ async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
     cluster = with_one_gpu()
     for number in range(200):
         asked = container(gpu=2, gpumem=1000 + number * different)
-        cluster.waiting.refused(request(pod(asked, name=f"large{number}")), 0, time.monotonic())
+        cluster.queue.refused(request(pod(asked, name=f"large{number}")), 0, time.monotonic())
     async with EmbeddedApiServer() as server:
         uid = server.create(pod_json("small"))["metadata"]["uid"]
         small = replace(request(pod(container(gpu=1), name="small")), uid=uid)
-        cluster.waiting.refused(small, 0, time.monotonic())
+        cluster.queue.refused(small, 0, time.monotonic())
         async with nudging(server, cluster, tmp_path, leads=lambda: True) as nudger:
 
             async def nudged() -> bool:
@@ -109,10 +109,10 @@ async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
 async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_path: Path) -> None:
     cluster, _ = different_nodes()
     for number in range(150):
-        cluster.waiting.refused(costly(49_000 + number, f"costly{number}"), 0, time.monotonic())
+        cluster.queue.refused(costly(49_000 + number, f"costly{number}"), 0, time.monotonic())
     async with EmbeddedApiServer() as server:
         uid = server.create(pod_json("small"))["metadata"]["uid"]
-        cluster.waiting.refused(replace(request(pod(container(gpu=1), name="small")), uid=uid), 0, time.monotonic())
+        cluster.queue.refused(replace(request(pod(container(gpu=1), name="small")), uid=uid), 0, time.monotonic())
         async with nudging(server, cluster, tmp_path, leads=lambda: True):
 
             async def nudged() -> bool:

@@ -20,7 +20,7 @@ def test_text_of_other_pods_does_not_reach_the_terminal_as_control_characters(
         sentence=f"waits {evil}",
         said=evil,
         said_seconds_ago=1.0,
-        story=(evil,),
+        history=(evil,),
         nodes=(NodeLine(node="n", reason="", sentence="fits"),),
         popular=(f"100.0 % of pods ask for 1 GPU of type {evil}",),
     )

@@ -37,10 +37,10 @@ from scheduler_ext.cluster.events import (
     TimePassed,
     WaitEnded,
 )
-from scheduler_ext.cluster.facts import pod_name
+from scheduler_ext.cluster.history import MOST_PODS, MOST_STEPS, Histories
+from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.cluster.stories import MOST_PODS, MOST_STEPS, Stories
 from tests.builders import container, node, pod
 from tests.scheduler_ext.cluster.ledgers import bound, share
 from tests.scheduler_ext.gpus import device, request
@@ -123,13 +123,13 @@ def test_the_story_of_a_pod_is_told_in_order() -> None:
     made = Cluster()
     for at, event in enumerate((Listed(Node, [NODE]), Asked(WAITING), DECIDED, Dropped("uid-p"))):
         made.step(event, float(at))
-    assert made.stories.line("uid-p", 4.0) == (
+    assert made.history.line("uid-p", 4.0) == (
         "3.0 s ago kube-scheduler asked about it, 2.0 s ago node n was decided, 1.0 s ago its reservation was dropped"
     )
 
 
 def test_stories_take_no_more_memory_than_they_may() -> None:
-    stories = Stories()
+    stories = Histories()
     for number in range(MOST_PODS + 1):
         stories.tell(str(number), 0.0, "asked")
         stories.decide(str(number), 0.0, "no node")
@@ -151,7 +151,7 @@ def test_a_pod_without_gpus_has_no_story() -> None:
         Dropped("uid-p"),
     ):
         made.step(event, 0.0)
-    assert made.stories.of("uid-p").steps == ()
+    assert made.history.of("uid-p").steps == ()
 
 
 @pytest.mark.parametrize(("pods", "free_at"), [([], 700.0), ([WAITING], 1130.0)], ids=["gone", "still there"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.cluster.waiting import WaitingPod
+from scheduler_ext.cluster.queue import QueuedPod
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.status.board import MOST_GONE, NODES_AT_ONCE, SAMPLES, Board
 from scheduler_ext.status.look import Look, WaitingLook
@@ -87,7 +87,7 @@ def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little
     board, reader = Board("p"), Reader()
     request = read_request(msgspec.convert(pod_json("p", memory_mib=0), Pod), RequestSettings())
     assert request is not None
-    waiting = WaitingLook(pod=WaitingPod(request=request, priority=0, since=-5.0, asked=-5.0), words="")
+    waiting = WaitingLook(pod=QueuedPod(request=request, priority=0, since=-5.0, asked=-5.0), words="")
     known = look(0, node("a"), waiting=(waiting,), waiting_total=1)
     board.apply(known)
     reader.catch_up(board)

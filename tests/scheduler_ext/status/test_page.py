@@ -12,8 +12,8 @@ import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from program.address import ListenAddress
-from scheduler_ext.cluster.facts import PodName
-from scheduler_ext.cluster.recent import Happened, What
+from scheduler_ext.cluster.log import LogEntry, LogKind
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.own_thread import in_own_thread
 from scheduler_ext.running import listening
 from scheduler_ext.status.look import Look
@@ -111,7 +111,7 @@ async def test_names_are_texts_whatever_is_in_them() -> None:
     bodies = [node(HOSTILE), running_pod(HOSTILE, HOSTILE, (0,), namespace=HOSTILE, memory_mib=WHOLE)]
     found = looked(*bodies)
     names = {uid: PodName(namespace=HOSTILE, name=HOSTILE) for uid in found[HOSTILE].alone.held}
-    happened = Happened(1, 0.0, PodName(namespace=HOSTILE, name=HOSTILE), What.DECIDED, HOSTILE)
+    happened = LogEntry(1, 0.0, PodName(namespace=HOSTILE, name=HOSTILE), LogKind.DECIDED, HOSTILE)
     looks = Look(
         monotonic=0.0,
         at=1_800_000_000.0,
@@ -318,7 +318,7 @@ async def test_all_cards_are_right_soon_also_those_out_of_view() -> None:
 
 async def test_a_large_node_makes_no_other_card_tall_and_marks_of_direction_turn_no_words() -> None:
     turned = PodName(namespace="ml", name="\u202egnp.exe")
-    happened = Happened(1, 0.0, turned, What.DECIDED, "n" * 253)
+    happened = LogEntry(1, 0.0, turned, LogKind.DECIDED, "n" * 253)
     server = StatusServer("p")
     async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
         large, found = looked(node("large", gpus=128)), looked(node("n"), node("next"))

@@ -7,7 +7,7 @@ from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 import pytest
 
 from proto.devices import DeviceShare, DeviceUUID
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.verbs.attempts import Sent
 from scheduler_ext.verbs.journal import JournalFiles
 

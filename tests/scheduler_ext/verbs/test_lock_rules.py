@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.verbs.lock_rules import Owner, Take, Wait, is_held_by, judge
 
 T0, TTL = datetime(2030, 1, 1, tzinfo=UTC), timedelta(minutes=5)

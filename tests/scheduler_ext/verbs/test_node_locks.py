@@ -5,7 +5,7 @@ from datetime import timedelta
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock
 from scheduler_ext.cluster.events import Applied, LockHeld
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.node_locks import NodeLocks
@@ -45,7 +45,7 @@ def test_a_node_comes_last_while_the_lock_that_a_bind_gave_up_on_stands_and_has_
     locked.metadata.annotations[keys.NODE_LOCK] = "one"
     cluster.step(Applied(locked), 0.0)
     cluster.step(LockHeld("n", "one", 10.0), 0.0)
-    assert (cluster.facts.not_held(names, 9.0), cluster.facts.not_held(names, 10.0)) == (["m"], names)
+    assert (cluster.pods.not_held(names, 9.0), cluster.pods.not_held(names, 10.0)) == (["m"], names)
     locked.metadata.annotations[keys.NODE_LOCK] = "another"
     cluster.step(Applied(locked), 0.0)
-    assert cluster.facts.not_held(names, 9.0) == names
+    assert cluster.pods.not_held(names, 9.0) == names

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.events import Applied, Listed
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.settings import ServeSettings
@@ -95,7 +95,7 @@ class Played:
         bound = self._at_api(attempt.pod.name)
         return None if bound is None else asking(attempt.pod.name, bound)
 
-    def story(self, attempt: Attempt) -> str:
+    def history(self, attempt: Attempt) -> str:
         return ""
 
 

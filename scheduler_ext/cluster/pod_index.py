@@ -1,4 +1,4 @@
-"""The few facts that are kept of each node and of each pod that requests GPUs."""
+"""An index of pods that request GPUs, and of nodes: the few values that are kept of each."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class PodName:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class NodeEntry:
     """`lock` is the annotation's text, empty without one."""
 
     resource_version: str
@@ -50,7 +50,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodFacts:
+class PodEntry:
     uid: str
     priority: int
     created: str
@@ -66,14 +66,14 @@ class PodFacts:
     """The bind phase as written; empty before the first."""
 
 
-def node_facts(node: Node) -> NodeFacts:
-    """Returns the facts that are kept of a Node. `offer` changes with everything that the node has for pods."""
+def node_entry(node: Node) -> NodeEntry:
+    """Returns what is kept of a Node. `offer` changes with everything that the node has for pods."""
     annotations = node.metadata.annotations
     lock = annotations.get(NODE_LOCK, "")
     ready = tuple(condition.status for condition in node.status.conditions if condition.type == "Ready")
     keys = (NODE_REGISTER, DEVICE_CORDON, NODE_LIMITS, NODE_UNDECIDED, NODE_OUTLIVING, NODE_SIMULATED)
     offer = (*map(annotations.get, keys), *sorted(node.status.allocatable.items()))
-    return NodeFacts(
+    return NodeEntry(
         resource_version=node.metadata.resource_version,
         lock=lock,
         lock_uid=decode_lock_uid(lock, annotations.get(NODE_LOCK_UID, "")),
@@ -83,8 +83,8 @@ def node_facts(node: Node) -> NodeFacts:
     )
 
 
-def pod_facts(pod: Pod) -> PodFacts:
-    return PodFacts(
+def pod_entry(pod: Pod) -> PodEntry:
+    return PodEntry(
         uid=pod.metadata.uid,
         priority=pod.spec.priority or 0,
         created=pod.metadata.creation_timestamp or "",
@@ -97,23 +97,23 @@ def pod_facts(pod: Pod) -> PodFacts:
     )
 
 
-class Facts:
-    """Facts of nodes by name, and of pods that request GPUs by namespace and name."""
+class PodIndex:
+    """PodIndex of nodes by name, and of pods that request GPUs by namespace and name."""
 
     def __init__(self, names: ResourceNames) -> None:
         self._resources = frozenset({names.count, names.memory, names.memory_percentage, names.cores})
-        self._nodes: dict[str, NodeFacts] = {}
-        self._pods: dict[PodName, PodFacts] = {}
+        self._nodes: dict[str, NodeEntry] = {}
+        self._pods: dict[PodName, PodEntry] = {}
         self._names: dict[str, PodName] = {}
-        self._running: dict[str, dict[PodName, PodFacts]] = {}
+        self._running: dict[str, dict[PodName, PodEntry]] = {}
         """Bound pods that have not ended, by node."""
         self._held: dict[str, tuple[str, float]] = {}
         """By node a lock for which a bind gave up waiting, and when it expires."""
 
-    def node(self, name: str) -> NodeFacts | None:
+    def node(self, name: str) -> NodeEntry | None:
         return self._nodes.get(name)
 
-    def pod(self, name: PodName) -> PodFacts | None:
+    def pod(self, name: PodName) -> PodEntry | None:
         return self._pods.get(name)
 
     def names(self) -> Mapping[str, PodName]:
@@ -122,7 +122,7 @@ class Facts:
         """
         return MappingProxyType(self._names)
 
-    def running(self, node: str) -> Mapping[PodName, PodFacts]:
+    def running(self, node: str) -> Mapping[PodName, PodEntry]:
         """Returns the pods of the node that request GPUs and have not ended."""
         return self._running.get(node, {})
 
@@ -151,11 +151,11 @@ class Facts:
         return now < until and known is not None and known.lock == lock and not known.slots
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
-        self._nodes = {node.metadata.name: node_facts(node) for node in nodes}
+        self._nodes = {node.metadata.name: node_entry(node) for node in nodes}
 
     def apply_node(self, node: Node) -> bool:
-        """Replaces the facts of the node. Returns whether it offers other GPUs than before."""
-        before, after = self._nodes.get(node.metadata.name), node_facts(node)
+        """Replaces the entry of the node. Returns whether it offers other GPUs than before."""
+        before, after = self._nodes.get(node.metadata.name), node_entry(node)
         self._nodes[node.metadata.name] = after
         return before is None or before.offer != after.offer
 
@@ -166,13 +166,13 @@ class Facts:
         self._pods, self._names, self._running = {}, {}, {}
         for pod in pods:
             if self.concerns_gpus(pod):
-                self._put(pod_name(pod), pod_facts(pod))
+                self._put(pod_name(pod), pod_entry(pod))
 
     def apply_pod(self, pod: Pod) -> None:
         """Keeps a pod that concerns GPUs."""
         name = pod_name(pod)
         self._drop(name)
-        self._put(name, pod_facts(pod))
+        self._put(name, pod_entry(pod))
 
     def remove_pod(self, pod: Pod) -> None:
         """Drops the pod. A later pod of the same name stays."""
@@ -180,11 +180,11 @@ class Facts:
         if known and known.uid == pod.metadata.uid:
             self._drop(pod_name(pod))
 
-    def _put(self, name: PodName, facts: PodFacts) -> None:
-        self._pods[name] = facts
-        self._names[facts.uid] = name
-        if facts.node and not facts.ended:
-            self._running.setdefault(facts.node, {})[name] = facts
+    def _put(self, name: PodName, entry: PodEntry) -> None:
+        self._pods[name] = entry
+        self._names[entry.uid] = name
+        if entry.node and not entry.ended:
+            self._running.setdefault(entry.node, {})[name] = entry
 
     def _drop(self, name: PodName) -> None:
         known = self._pods.pop(name, None)

@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from scheduler_ext.cluster.waiting import FORGOTTEN_SECONDS, LONGEST_PAUSE_SECONDS, WaitingPods
+from scheduler_ext.cluster.queue import FORGOTTEN_SECONDS, LONGEST_PAUSE_SECONDS, PodQueue
 from scheduler_ext.requests import GpuRequest
 from tests.builders import container, pod
 from tests.scheduler_ext.gpus import request
@@ -10,12 +10,12 @@ def asks(name: str) -> GpuRequest:
     return request(pod(container(gpu=1), name=name))
 
 
-def due(waiting: WaitingPods, now: float) -> list[str]:
+def due(waiting: PodQueue, now: float) -> list[str]:
     return [each.request.pod for each in waiting.due(now)]
 
 
 def test_the_more_important_pod_comes_first_then_the_one_that_waits_longest() -> None:
-    waiting = WaitingPods()
+    waiting = PodQueue()
     waiting.refused(asks("second"), 0, 1.0)
     waiting.refused(asks("third"), 0, 2.0)
     waiting.refused(asks("first"), 7, 3.0)
@@ -24,7 +24,7 @@ def test_the_more_important_pod_comes_first_then_the_one_that_waits_longest() ->
 
 
 def test_a_pod_that_settled_is_not_tried() -> None:
-    waiting = WaitingPods()
+    waiting = PodQueue()
     waiting.refused(asks("p"), 0, 1.0)
     waiting.settled("uid-p")
     waiting.settled("uid-p")
@@ -32,7 +32,7 @@ def test_a_pod_that_settled_is_not_tried() -> None:
 
 
 def test_a_pod_nudged_in_vain_is_left_alone_for_longer_each_time() -> None:
-    waiting = WaitingPods()
+    waiting = PodQueue()
     waiting.refused(asks("p"), 0, 0.0)
     now, pauses = 0.0, []
     for _ in range(8):
@@ -47,7 +47,7 @@ def test_a_pod_nudged_in_vain_is_left_alone_for_longer_each_time() -> None:
 
 
 def test_pods_nudged_in_vain_leave_their_turn_to_those_that_came_after_them() -> None:
-    waiting = WaitingPods()
+    waiting = PodQueue()
     for number, name in enumerate(["vain", "new", "twice"]):
         waiting.refused(asks(name), 0, float(number))
     waiting.nudged("uid-vain", 3.0)
@@ -57,7 +57,7 @@ def test_pods_nudged_in_vain_leave_their_turn_to_those_that_came_after_them() ->
 
 
 def test_a_changed_request_is_the_one_that_counts() -> None:
-    waiting = WaitingPods()
+    waiting = PodQueue()
     waiting.refused(asks("p"), 0, 0.0)
     changed = replace(asks("p"), numa_bound=True)
     waiting.refused(changed, 0, 1.0)
@@ -66,7 +66,7 @@ def test_a_changed_request_is_the_one_that_counts() -> None:
 
 def test_a_pod_that_nobody_asks_about_any_more_waits_no_longer() -> None:
     """It was deleted while the watch was away, or while it was refused for the last time."""
-    waiting = WaitingPods()
+    waiting = PodQueue()
     waiting.refused(asks("gone"), 0, 0.0)
     waiting.refused(asks("there"), 0, 0.0)
     waiting.refused(asks("there"), 0, 1.0)

@@ -7,12 +7,12 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from proto.devices import DeviceUUID, PodShares
-from scheduler_ext.cluster.facts import PodName
+from scheduler_ext.cluster.pod_index import PodName
 
 MOST_REMEMBERED = 256
 
 
-class What(StrEnum):
+class LogKind(StrEnum):
     DECIDED = "decided"
     REFUSED = "refused"
     BOUND = "bound"
@@ -23,30 +23,30 @@ class What(StrEnum):
     DELETED = "deleted"
 
 
-class Happened(NamedTuple):
+class LogEntry(NamedTuple):
     """`number` counts up without gaps. `at` is in monotonic seconds. `gpus` are those of a decision."""
 
     number: int
     at: float
     pod: PodName
-    what: What
+    what: LogKind
     node: str = ""
     gpus: tuple[DeviceUUID, ...] = ()
 
 
-class Recent:
+class PodLog:
     """Oldest first."""
 
     def __init__(self) -> None:
-        self._kept: deque[Happened] = deque(maxlen=MOST_REMEMBERED)
+        self._kept: deque[LogEntry] = deque(maxlen=MOST_REMEMBERED)
         self._number = 0
 
-    def add(self, now: float, pod: PodName, what: What, node: str = "", shares: PodShares = ()) -> None:
+    def add(self, now: float, pod: PodName, what: LogKind, node: str = "", shares: PodShares = ()) -> None:
         self._number += 1
         gpus = tuple(dict.fromkeys(share.uuid for container in shares for share in container))
-        self._kept.append(Happened(self._number, now, pod, what, node, gpus))
+        self._kept.append(LogEntry(self._number, now, pod, what, node, gpus))
 
-    def since(self, number: int) -> Sequence[Happened]:
+    def since(self, number: int) -> Sequence[LogEntry]:
         """Returns what is remembered of everything after that number, oldest first."""
         later = takewhile(lambda each: each.number > number, reversed(self._kept))
         return tuple(reversed(tuple(later)))

@@ -17,7 +17,7 @@ pod about which no question came for longer is gone without notice, or waits for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingPod:
+class QueuedPod:
     """Times are in monotonic seconds: `since` the first and `asked` the last refusal; until `not_before` the pod is
     left alone. That pause grows each time that a nudge brought nothing.
     """
@@ -30,18 +30,18 @@ class WaitingPod:
     not_before: float = 0.0
 
 
-class WaitingPods:
+class PodQueue:
     """Waiting pods by UID. Time is an argument, in monotonic seconds."""
 
     def __init__(self) -> None:
-        self._pods: dict[str, WaitingPod] = {}
+        self._pods: dict[str, QueuedPod] = {}
         self._first_forgotten = inf
         """No pod is forgotten earlier."""
 
     def __len__(self) -> int:
         return len(self._pods)
 
-    def longest(self, most: int) -> Sequence[WaitingPod]:
+    def longest(self, most: int) -> Sequence[QueuedPod]:
         """Returns the pods that have waited longest, at most `most`."""
         return tuple(islice(self._pods.values(), most))
 
@@ -56,7 +56,7 @@ class WaitingPods:
         if known is not None:
             self._pods[request.uid] = replace(known, request=request, priority=priority, asked=now)
         elif len(self._pods) < MOST_REMEMBERED:
-            self._pods[request.uid] = WaitingPod(request=request, priority=priority, since=now, asked=now)
+            self._pods[request.uid] = QueuedPod(request=request, priority=priority, since=now, asked=now)
             self._first_forgotten = min(self._first_forgotten, now + FORGOTTEN_SECONDS)
 
     def settled(self, uid: str) -> None:
@@ -69,7 +69,7 @@ class WaitingPods:
             self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS}
             self._first_forgotten = min((pod.asked for pod in self._pods.values()), default=inf) + FORGOTTEN_SECONDS
 
-    def due(self, now: float) -> Sequence[WaitingPod]:
+    def due(self, now: float) -> Sequence[QueuedPod]:
         """Returns the pods to try, in this order: higher priority first, as in kube-scheduler; then fewer nudges
         without result; then the longest wait. So pods that cannot fit for another reason, however many, leave the
         others their turn.
