@@ -161,7 +161,7 @@ def namespace(connection: Connection) -> str:
 def _kubectl() -> str:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
-        raise ObjectsUnreadable("kubectl is not in PATH; install it, or give a file with --from")
+        raise ObjectsUnreadable("kubectl is not in PATH; install it, or give a file with --state")
     return kubectl
 
 
@@ -169,8 +169,9 @@ def _message(path: str, code: int, body: bytes) -> str:
     try:
         message = msgspec.json.decode(body, type=Status).message
     except msgspec.DecodeError:
-        message = " ".join(body[:_SHOWN_BYTES].decode(errors="replace").split())
-    return message or f"the API server answered {code} to {path}"
+        text = " ".join(body[:_SHOWN_BYTES].decode(errors="replace").split())
+        return f"what answers to {path} is no Kubernetes API server, check the context: {code} {text}"
+    return message or f"the server answers {code} to {path} without a reason; is it a Kubernetes API server?"
 
 
 def decoded(path: str, body: bytes, kind: Any) -> Any:

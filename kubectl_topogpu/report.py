@@ -1,7 +1,7 @@
 """The report of a command, for programs and for people. No IO."""
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from io import StringIO
@@ -9,7 +9,7 @@ from io import StringIO
 import msgspec
 from rich.console import RenderableType
 
-from program.words import printable
+from program.words import nearest, printable
 
 Value = str | int | float | bool | None
 Row = Mapping[str, Value]
@@ -21,6 +21,7 @@ class Output(StrEnum):
     JSON = "json"
     YAML = "yaml"
     CSV = "csv"
+    NAME = "name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +35,14 @@ class TableReport:
     rows: Sequence[Row]
     text: Callable[[bool], RenderableType]
     document: object = field(default=None)
+    named: str = "node"
+    """The kind of object that `-o name` prints, which is a key of the rows."""
 
     def encoded(self, output: Output) -> str:
-        """Returns the report as JSON, YAML or CSV."""
+        """Returns the report as JSON, YAML, CSV, or names as kubectl prints them: `node/gpu-1`, `pod/train-0`."""
+        if output is Output.NAME:
+            names = dict.fromkeys(str(row[self.named]).rpartition("/")[2] for row in self.rows if row.get(self.named))
+            return "".join(f"{self.named}/{printable(name)}\n" for name in names)
         document = self.rows if self.document is None else self.document
         if output is Output.JSON:
             return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
@@ -47,6 +53,33 @@ class TableReport:
         writer.writeheader()
         writer.writerows(map(_without_formulas, self.rows))
         return table.getvalue()
+
+
+class UnknownOrder(ValueError):
+    """The rows have no such key. The message names those that they have."""
+
+
+def key_of(order: str, keys: Collection[str]) -> str:
+    """Returns the key that `order` names in full or begins: `memory` is `memory_used_mib`. Raises UnknownOrder."""
+    asked = order.replace("-", "_")
+    found = asked if asked in keys else next((key for key in keys if asked and key.startswith(asked)), "")
+    if not found:
+        raise UnknownOrder(f"--sort-by {order}: {nearest(order, keys)}possible are {', '.join(keys)}")
+    return found
+
+
+def in_order(rows: Sequence[Row], order: str) -> Sequence[Row]:
+    """Returns the rows with the largest number first, or by name; as they are without an order. Raises UnknownOrder."""
+    if not (order and rows):
+        return rows
+    key = key_of(order, rows[0])
+    return sorted(rows, key=lambda row: rank(row[key]))
+
+
+def rank(value: Value) -> tuple[bool, float, str]:
+    """Returns the key by which a value is sorted. What is not known comes last."""
+    number = -float(value) if isinstance(value, int | float) else 0.0
+    return value is None, number, value if isinstance(value, str) else ""
 
 
 def _without_formulas(row: Row) -> Row:

@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +12,7 @@ import msgspec
 
 from kubectl_topogpu.cluster import Objects
 from kubectl_topogpu.kubectl import Api, Connection, ObjectsUnreadable, RequestRefused, connected, decoded, namespace
+from program.words import nearest
 from proto.kubernetes.objects import (
     NODES,
     PODS,
@@ -20,6 +21,7 @@ from proto.kubernetes.objects import (
     Node,
     Object,
     ObjectList,
+    ObjectMeta,
     Pod,
     Resource,
     ResourceQuota,
@@ -34,6 +36,7 @@ METRICS_BYTES = 16 * 2**20
 METRICS_SECONDS = 10
 """The longest wait for it. A daemon waits 3 s for the driver."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
+_NAMESPACES = "/api/v1/namespaces"
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _HOW = "kubectl get nodes,pods,resourcequotas -A -o json"
 _ROLE = "the ClusterRole topogpu-view of docs/kubectl.md allows all that is needed"
@@ -48,8 +51,16 @@ class Source(Protocol):
         """Returns one pod; None if there is no such pod."""
         ...
 
+    def pod_names(self, namespace: str) -> Iterable[str]:
+        """Returns the names of the namespace's pods."""
+        ...
+
     def metrics(self, namespace: str, pod: str) -> bytes:
         """Returns the page of a pod with a port named `metrics`."""
+        ...
+
+    def check_namespace(self, name: str) -> None:
+        """Raises LookupError if there is no such namespace, as far as that is known."""
         ...
 
     def namespace(self) -> str:
@@ -89,6 +100,20 @@ class Live:
             raise
         return found
 
+    def pod_names(self, namespace: str) -> Iterable[str]:
+        return [pod.metadata.name for pod in self._all(PODS, namespace)] if _NAME.fullmatch(namespace) else []
+
+    def check_namespace(self, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise LookupError(f"there is no namespace {name}")
+        try:
+            self._api.get(f"{_NAMESPACES}/{name}")
+        except RequestRefused as refusal:
+            if refusal.code != _NOT_FOUND:  # a user may read the pods of a namespace and not the namespace
+                return
+            known = [each.metadata.name for each in self._listed(_NAMESPACES, _Named)]
+            raise LookupError(f"there is no namespace {name}; {nearest(name, known)}".rstrip(" ;")) from refusal
+
     def metrics(self, namespace: str, pod: str) -> bytes:
         path = PODS.path(namespace, pod)
         found = decoded(path, self._api.get(path), _PortsPod)
@@ -102,16 +127,18 @@ class Live:
     def namespace(self) -> str:
         return namespace(self._connection)
 
-    def _all(self, kind: Resource[T]) -> Iterator[T]:
+    def _all(self, kind: Resource[T], namespace: str = "") -> Iterator[T]:
+        return self._listed(kind.path(namespace), kind.type)
+
+    def _listed(self, path: str, kind: type[T]) -> Iterator[T]:
         """Fetches the next page while the caller uses this one."""
-        path = kind.path()
         coming = self._threads.submit(self._page, f"{path}?limit={PAGE}")
         while True:
             body = coming.result()
             token = decoded(path, body, _Head).metadata.continue_
             if token:
                 coming = self._threads.submit(self._page, f"{path}?limit={PAGE}&continue={token}")
-            page: ObjectList[T] = decoded(path, body, ObjectList[kind.type])  # type: ignore[name-defined]
+            page: ObjectList[T] = decoded(path, body, ObjectList[kind])  # type: ignore[valid-type]
             yield from page.items
             if not token:
                 return
@@ -123,6 +150,10 @@ class Live:
             if refusal.code == _FORBIDDEN:
                 raise RequestRefused(refusal.code, f"{refusal}; {_ROLE}") from refusal
             raise
+
+
+class _Named(Object):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
 class _Head(Object):
@@ -191,6 +222,14 @@ class Recorded:
             ),
             None,
         )
+
+    def pod_names(self, namespace: str) -> Iterable[str]:
+        return [
+            each.metadata.name for each in self._all("Pod", Pod) if (each.metadata.namespace or "default") == namespace
+        ]
+
+    def check_namespace(self, name: str) -> None:
+        """Accepts every name: a file has no namespaces."""
 
     def metrics(self, namespace: str, pod: str) -> bytes:  # noqa: ARG002 - as of the cluster
         raise ObjectsUnreadable("a file has no metrics")

@@ -4,15 +4,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
+from typing import TypeVar
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kubectl_topogpu.cluster import GpuCluster, GpuNode, GpuView, HeldPart
-from kubectl_topogpu.report import Row, TableReport
+from kubectl_topogpu.report import Row, TableReport, key_of, rank
 from kubectl_topogpu.used import NOT_KNOWN, Readings, Used
 from program.tables import Column, FittingTable
 from program.words import counted, gib, model, ranges
+
+T = TypeVar("T")
 
 _BAR = 10
 _NO_BAR = " " * (_BAR + 1)
@@ -44,18 +47,41 @@ def of_namespace(nodes: Sequence[GpuNode], namespace: str) -> Sequence[GpuNode]:
 
 
 def top(
-    cluster: GpuCluster, nodes: Sequence[GpuNode], level: Level | None, readings: Readings | None = None
+    cluster: GpuCluster,
+    nodes: Sequence[GpuNode],
+    level: Level | None,
+    readings: Readings | None = None,
+    order: str = "",
 ) -> TableReport:
     """Returns a row for each node, GPU, or pod on a GPU; a GPU without pods has a row at every level. Without a level,
     the rows are those of pods, and the text has less detail if it were too long. `readings` are None if what is used
-    was not requested.
+    was not requested. An `order` sorts the nodes, and the GPUs of each. Raises UnknownOrder.
     """
+    nodes = _ordered(nodes, readings, order) if order and nodes else nodes
     rows = {
         Level.NODES: lambda: [_node_row(node) for node in nodes],
         Level.GPUS: lambda: [_gpu_row(node, gpu, readings) for node in nodes for gpu in node.gpus],
         Level.PODS: lambda: [row for node in nodes for gpu in node.gpus for row in pod_rows(node, gpu, readings)],
     }[level or Level.PODS]()
     return TableReport(rows=rows, text=lambda wide: _text(cluster, nodes, level, readings, wide=wide))
+
+
+def _ordered(nodes: Sequence[GpuNode], readings: Readings | None, order: str) -> Sequence[GpuNode]:
+    node_rows = [_node_row(node) for node in nodes]
+    gpu_rows = [[_gpu_row(node, gpu, readings) for gpu in node.gpus] for node in nodes]
+    known = [*node_rows[0], *(key for key in next(filter(None, gpu_rows), [{}])[0] if key not in node_rows[0])]
+    key = key_of(order, known)
+
+    def ranked(rows: Sequence[Row], values: Sequence[T]) -> tuple[T, ...]:
+        if not any(key in row for row in rows):
+            return tuple(values)
+        return tuple(values[at] for at in sorted(range(len(rows)), key=lambda at: rank(rows[at].get(key))))
+
+    inside = [
+        replace(node, gpus=ranked(rows, node.gpus)) if node.gpus else node
+        for node, rows in zip(nodes, gpu_rows, strict=True)
+    ]
+    return ranked(node_rows, inside)
 
 
 def _fitting_level(nodes: Sequence[GpuNode]) -> Level:
@@ -70,6 +96,9 @@ def pod_rows(node: GpuNode, gpu: GpuView, readings: Readings | None = None) -> I
         "gpu": gpu.device.index,
         "uuid": str(gpu.device.uuid),
         "model": model(gpu.device.type),
+        "gpu_memory_mib": gpu.device.memory_mib,
+        "gpu_cores_percent": gpu.device.cores,
+        "gpu_slots": gpu.device.slots,
     }
     if not gpu.holders:
         free: Row = {"pod": None, "phase": gpu.state or "free", "memory_mib": 0, "cores_percent": 0, "slots": 0}
@@ -246,11 +275,16 @@ def _amounts(name: Text, gpus: Sequence[GpuView], readings: Readings | None, sta
     return _Line(
         name=name,
         memory=Text.assemble(bar(used, total), f" {used / 1024:.1f}/{gib(total)}"),
-        cores=Text.assemble(bar(cores, all_cores), f" {cores}/{all_cores} %"),
+        cores=Text.assemble(bar(cores, all_cores), f" {cores}/{all_cores} %{_unlimited(gpus)}"),
         slots=f"{slots}/{all_slots}",
         in_use=_used_words(_together([_used_of(gpu, readings) for gpu in gpus])),
         state=state,
     )
+
+
+def _unlimited(gpus: Sequence[GpuView]) -> str:
+    """Returns ` + no limit` if a pod may use all cores: what the others hold is not what is used at most."""
+    return " + no limit" if any(not held.cores for gpu in gpus for held in gpu.holders) else ""
 
 
 def _used_of(gpu: GpuView, readings: Readings | None) -> Used:

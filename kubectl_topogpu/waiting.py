@@ -48,7 +48,7 @@ def waiting(cluster: GpuCluster, namespace: str) -> TableReport:
         for pod in each.pods
     ]
     left = sum(map(len, largest[MOST_KINDS:]))
-    return TableReport(rows=rows, text=lambda wide: _text(found, len(pods), left, namespace, wide=wide))
+    return TableReport(rows=rows, named="pod", text=lambda wide: _text(found, len(pods), left, namespace, wide=wide))
 
 
 def _kind(cluster: GpuCluster, pod: Pod) -> Hashable:

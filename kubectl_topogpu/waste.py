@@ -1,12 +1,13 @@
 """`waste` and `frag`: what of the GPUs is given to no pod, and what of that a pod can still get. No IO."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kubectl_topogpu.cluster import GpuCluster
-from kubectl_topogpu.report import Row, TableReport
+from kubectl_topogpu.report import Row, TableReport, in_order
 from kubectl_topogpu.top import notes
 from kubectl_topogpu.used import NOT_KNOWN, Readings
 from program.tables import Column, FittingTable
@@ -18,9 +19,12 @@ from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
 _MOST_SHOWN = 10
 
 
-def waste(cluster: GpuCluster, readings: Readings | None = None) -> TableReport:
-    """Returns a row for each node, as `capacity.unused` counts. `readings` are None if they were not requested."""
-    rows = [_row(node.name, node.usage, readings) for node in cluster.nodes if node.usage is not None]
+def waste(cluster: GpuCluster, readings: Readings | None = None, order: str = "") -> TableReport:
+    """Returns a row for each node, as `capacity.unused` counts: the worst first, or in `order`. `readings` are None if
+    they were not requested. Raises UnknownOrder.
+    """
+    found = [_row(node.name, node.usage, readings) for node in cluster.nodes if node.usage is not None]
+    rows = in_order(found, order) if order else sorted(found, key=_worst_first)
     return TableReport(rows=rows, text=lambda wide: _waste_text(cluster, rows, readings, wide=wide))
 
 
@@ -52,7 +56,12 @@ def _not_in_use(usage: NodeUsage, readings: Readings) -> int | None:
     return total
 
 
-def _waste_text(cluster: GpuCluster, rows: list[Row], readings: Readings | None, *, wide: bool) -> RenderableType:
+def _worst_first(row: Row) -> tuple[int, str]:
+    lost = sum(int(row.get(key) or 0) for key in ("unused_memory_mib", "stranded_memory_mib", "held_not_in_use_mib"))
+    return -lost, str(row["node"])
+
+
+def _waste_text(cluster: GpuCluster, rows: Sequence[Row], readings: Readings | None, *, wide: bool) -> RenderableType:
     def total(key: str) -> int:
         return sum(int(row[key] or 0) for row in rows)
 
@@ -78,15 +87,14 @@ def _waste_text(cluster: GpuCluster, rows: list[Row], readings: Readings | None,
         lines.append(Text(f"held, but not in use now: {part('held_not_in_use_mib')}"))
         keys.append("held_not_in_use_mib")
         titles.append("held, not in use")
-    worst = sorted(rows, key=lambda row: (-sum(int(row[key] or 0) for key in keys[1:]), str(row["node"])))
     columns = [Column(title="node"), *(Column(title=title, right=True) for title in titles)]
     cells = [
         (str(row["node"]), *("?" if row[key] is None else gib(int(row[key] or 0)) for key in keys))
-        for row in (worst if wide else worst[:_MOST_SHOWN])
+        for row in (rows if wide else rows[:_MOST_SHOWN])
     ]
     lines.append(FittingTable(columns=columns, rows=cells, everything=wide))
-    if not wide and len(worst) > _MOST_SHOWN:
-        lines.append(Text(f"and {counted(len(worst) - _MOST_SHOWN, 'more node')}; -o wide lists all", "dim"))
+    if not wide and len(rows) > _MOST_SHOWN:
+        lines.append(Text(f"and {counted(len(rows) - _MOST_SHOWN, 'more node')}; -o wide lists all", "dim"))
     return Group(*lines, *notes(cluster, readings))
 
 

@@ -6,20 +6,31 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kubectl_topogpu.cluster import GpuCluster, GpuNode, GpuView, gpus_named
-from kubectl_topogpu.report import Row, TableReport
+from kubectl_topogpu.report import Row, TableReport, in_order
 from kubectl_topogpu.top import pod_rows
 from program.tables import Column, FittingTable
 from program.words import gib, model
 
 
-def holders_of(cluster: GpuCluster, target: str) -> TableReport | None:
+def everyone(cluster: GpuCluster, namespace: str = "", order: str = "") -> TableReport:
+    """Reports on all pods of the namespace that hold GPUs; of any namespace without one. Raises UnknownOrder."""
+    begin = namespace and f"{namespace}/"
+    held = [(node, gpu) for node in cluster.nodes for gpu in node.gpus]
+    pods = {each.pod for _, gpu in held for each in gpu.holders if each.pod.startswith(begin)}
+    if not pods:
+        whose = f"namespace {namespace}" if namespace else "any namespace"
+        return TableReport(rows=[], named="pod", text=lambda _: Text(f"no pod of {whose} holds a GPU"))
+    return _report(held, pods, order)
+
+
+def holders_of(cluster: GpuCluster, target: str, order: str = "") -> TableReport | None:
     """Reports on a node, or on GPUs by `node/index`, UUID or its beginning. None if there are none."""
     node = cluster.node(target)
     gpus = [(node, gpu) for gpu in node.gpus] if node is not None else list(gpus_named(cluster, target))
-    return _report(gpus, None) if gpus else None
+    return _report(gpus, None, order) if gpus else None
 
 
-def pods_named(cluster: GpuCluster, name: str, namespace: str = "") -> TableReport | None:
+def pods_named(cluster: GpuCluster, name: str, namespace: str = "", order: str = "") -> TableReport | None:
     """Reports on the GPUs of pods with this name, of any namespace unless given. None if no such pod holds GPUs."""
     names = {
         held.pod
@@ -29,17 +40,19 @@ def pods_named(cluster: GpuCluster, name: str, namespace: str = "") -> TableRepo
         if held.pod.partition("/")[2] == name and held.pod.startswith(namespace and f"{namespace}/")
     }
     gpus = [each for pod in sorted(names) for each in gpus_of(cluster, pod)]
-    return _report(gpus, names) if gpus else None
+    return _report(gpus, names, order) if gpus else None
 
 
 def nothing(pod: str) -> TableReport:
     """Reports on a pod that holds no GPU."""
-    return TableReport(rows=[], text=lambda _: Text(f"pod {pod} holds no GPU"))
+    return TableReport(rows=[], named="pod", text=lambda _: Text(f"pod {pod} holds no GPU"))
 
 
-def _report(gpus: Sequence[tuple[GpuNode, GpuView]], pods: Collection[str] | None) -> TableReport:
+def _report(gpus: Sequence[tuple[GpuNode, GpuView]], pods: Collection[str] | None, order: str) -> TableReport:
     """`pods` are those to show; None for all, and for GPUs without pods."""
-    rows = [row for node, gpu in gpus for row in pod_rows(node, gpu) if pods is None or row["pod"] in pods]
+    rows = in_order(
+        [row for node, gpu in gpus for row in pod_rows(node, gpu) if pods is None or row["pod"] in pods], order
+    )
 
     def text(wide: bool) -> RenderableType:
         columns = [
@@ -61,7 +74,7 @@ def _report(gpus: Sequence[tuple[GpuNode, GpuView]], pods: Collection[str] | Non
         ]
         return Group(table, *notes)
 
-    return TableReport(rows=rows, text=text)
+    return TableReport(rows=rows, text=text, named="pod")
 
 
 def _cells(row: Row, *, wide: bool) -> Sequence[str]:

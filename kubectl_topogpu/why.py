@@ -70,7 +70,7 @@ def why(cluster: GpuCluster, pod: Pod) -> TableReport:
         }
         for each in answer.refused
     ] or [{"pod": answer.pod, "reason": "", "nodes": 1, "nearest": each.node, "lacks": ""} for each in answer.nodes]
-    return TableReport(rows=rows, document=answer, text=lambda wide: _text(answer, wide=wide))
+    return TableReport(rows=rows, document=answer, named="pod", text=lambda wide: _text(answer, wide=wide))
 
 
 def answer_for(cluster: GpuCluster, pod: Pod, *, brief: bool = False) -> PodAccount:

@@ -14,6 +14,8 @@ from typing import Any
 
 import click
 
+from program.words import nearest
+
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -75,6 +77,15 @@ class LazyCommands(Commands):
         with modules_kept():
             command = getattr(importlib.import_module(self._lazy[cmd_name][0]), cmd_name.replace("-", "_"))
         return command if isinstance(command, click.Command) else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if self.get_command(ctx, name) is None and not (ctx.resilient_parsing or name.startswith("-")):
+            meant = nearest(name, self.list_commands(ctx)).strip().capitalize()
+            ctx.fail(f"No such command '{name}'. {meant}".strip())
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         known = [(name, command.get_short_help_str(formatter.width)) for name, command in self.commands.items()]

@@ -39,7 +39,7 @@ _FONT_FACES = re.compile(r"@font-face \{\{.*?\}\}", re.DOTALL)
 
 def printed(arguments: tuple[str, ...]) -> str:
     """What the plugin prints about the recorded state, with colours."""
-    program = [str(Path(sys.executable).parent / "kubectl-topogpu"), *arguments, "--from", str(STATE)]
+    program = [str(Path(sys.executable).parent / "kubectl-topogpu"), *arguments, "--state", str(STATE)]
     environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": str(COLUMNS), "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
     return subprocess.run(program, env=environment, capture_output=True, text=True, check=True).stdout

@@ -1,8 +1,11 @@
 """`kubectl topogpu fit`."""
 
+from typing import Any
+
 import click
 
 from kubectl_topogpu import fit as fitting
+from kubectl_topogpu.amounts import AmountError, AskedMemory, read_memory, read_percent
 from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
 from kubectl_topogpu.report import TableReport
@@ -12,41 +15,54 @@ from scheduler_ext.policies import GPU_WORDS, NodePolicy
 from scheduler_ext.requests import read_request
 
 
+class _MemoryType(click.ParamType[AskedMemory]):
+    name = "memory"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AskedMemory:
+        try:
+            return read_memory(str(value))
+        except AmountError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _PercentType(click.ParamType[int]):
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return read_percent(str(value))
+        except AmountError as error:
+            self.fail(str(error), param, ctx)
+
+
 @click.command()
 @click.option("--gpus", type=WholeNumber(1, 256), default=1, show_default=True, help="GPUs of one pod.")
-@click.option("--memory", type=WholeNumber(1), metavar="MIB", help="Memory of each GPU [default: all].")
+@click.option("--memory", type=_MemoryType(), metavar="AMOUNT", default=None,
+              help="Memory of each GPU: 8192 (MiB), 8Gi, or 50% of it [default: all].")  # fmt: skip
 @click.option(
-    "--memory-percent", type=WholeNumber(1, 100), metavar="PERCENT", help="Memory of each GPU, instead of --memory."
+    "--cores", type=_PercentType(), metavar="PERCENT", help="Cores of each GPU, such as 20% [default: no limit]."
 )
-@click.option("--cores", type=WholeNumber(0, 100), metavar="PERCENT", help="Cores of each GPU [default: no limit].")
-@click.option("--policy", "gpu_policy", type=click.Choice(list(GPU_WORDS)), help="GPU policy of the pod.")
-@click.option("--node-policy", type=click.Choice([each.value for each in NodePolicy]), help="Node policy of the pod.")
-@click.option("--type", "gpu_type", metavar="MODEL", help="A part of the GPU's model, such as A100.")
-@with_options
+@click.option("--gpu-policy", type=click.Choice(list(GPU_WORDS)),
+              help="GPU policy of the pod.")  # fmt: skip
+@click.option("--node-policy", type=click.Choice([each.value for each in NodePolicy]),
+              help="Node policy of the pod.")  # fmt: skip
+@click.option("--gpu-type", metavar="MODEL", help="A part of the GPU's model, such as A100.")
+@with_options(selects="nodes", sorts=True)
 def fit(
-    asked: CommonOptions,
-    *,
-    gpus: int,
-    memory: int | None,
-    memory_percent: int | None,
-    cores: int | None,
-    gpu_policy: str | None,
-    node_policy: str | None,
-    gpu_type: str | None,
+    asked: CommonOptions, *, gpus: int, memory: AskedMemory | None, cores: int | None, **annotations: str
 ) -> TableReport:
     """Show how many more pods of one shape fit, and on which nodes."""
-    if memory is not None and memory_percent is not None:
-        raise click.UsageError("--memory and --memory-percent cannot be used together; give one")
-    pod = fitting.pod_of(
-        asked.settings.names,
-        namespace=asked.namespace,
+    shape = fitting.PodShape(
         gpus=gpus,
-        memory_mib=memory,
-        memory_percent=memory_percent,
+        memory=memory or AskedMemory(),
         cores=cores,
-        annotations={GPU_POLICY: gpu_policy or "", NODE_POLICY: node_policy or "", USE_GPU_TYPE: gpu_type or ""},
+        annotations={_ANNOTATIONS[option]: value for option, value in annotations.items() if value},
     )
-    request = read_request(pod, asked.settings)
+    request = read_request(shape.pod(asked.settings.names, asked.namespace), asked.settings)
     if request is None:
         raise LookupError("the shape asks for no GPU")
-    return fitting.fit(asked.cluster(Wanted(decisions=True, holders=False)), request)
+    cluster = asked.cluster(Wanted(decisions=True, holders=False))
+    return fitting.fit(cluster, request, asked.nodes, asked.order)
+
+
+_ANNOTATIONS = {"gpu_policy": GPU_POLICY, "node_policy": NODE_POLICY, "gpu_type": USE_GPU_TYPE}

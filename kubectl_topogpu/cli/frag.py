@@ -9,7 +9,7 @@ from kubectl_topogpu.report import TableReport
 
 
 @click.command()
-@with_options
+@with_options(selects="nodes", names=False)
 def frag(asked: CommonOptions) -> TableReport:
     """Show how large a request still fits: whole GPUs together on a node, and the largest share."""
     return unasked.frag(asked.cluster(Wanted()))

@@ -2,37 +2,46 @@
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from dataclasses import dataclass, fields, replace
+from functools import partial, wraps
+from typing import Any
 
 import click
 
 from kubectl_topogpu.cli.completion import CONTEXTS, NAMESPACES
-from kubectl_topogpu.cluster import GpuCluster, GpuNode, Wanted, read_cluster
+from kubectl_topogpu.cluster import GpuCluster, GpuNode, Objects, Wanted, pod_name, read_cluster
 from kubectl_topogpu.kubectl import Connection, ObjectsUnreadable
-from kubectl_topogpu.report import Output, TableReport
+from kubectl_topogpu.report import Output, TableReport, UnknownOrder
 from kubectl_topogpu.sources import Recorded, Source, live
 from program.output import print_text
-from program.words import printable
+from program.words import nearest, printable
 from proto.kubernetes.objects import Pod
+from proto.kubernetes.selectors import LabelSelector, SelectorError, label_selector
 from scheduler_ext.requests import RequestError, RequestSettings
 
 _WATCH_SECONDS = 2.0
 
-_FROM = "Read what `kubectl get nodes,pods,resourcequotas -A -o json` printed; - is standard input."
+_STATE = "Read what `kubectl get nodes,pods,resourcequotas -A -o json` printed; - is standard input."
 
 
 class CommonOptions:
     """The source of objects, and the options that all commands have."""
 
-    def __init__(self, source: Source, *, namespace: str, everywhere: bool, output: Output) -> None:
+    def __init__(self, source: Source, given: "GivenOptions", selects: str) -> None:
         self.source = source
-        self.everywhere = everywhere
-        self.output = output
+        self.everywhere = given.everywhere
+        self.output = Output(given.output)
+        self.order = given.order
+        """The key by which rows are sorted; empty for the usual order."""
+        self.nodes: Collection[str] | None = None
+        """The nodes that `--selector` selects in the cluster that was read; None without one."""
         self.notes: tuple[str, ...] = ()
         """What the last answer does not count."""
-        self._namespace = namespace
+        self._selector = given.selector
+        self._selects = selects
+        self._namespace = given.chosen
 
     @property
     def settings(self) -> RequestSettings:
@@ -42,7 +51,20 @@ class CommonOptions:
         """Raises Unreadable."""
         objects = self.source.objects()
         self.notes = objects.notes
-        return read_cluster(objects, self.settings, wanted)
+        selected = label_selector(self._selector)
+        if not self._selector:
+            return read_cluster(objects, self.settings, wanted)
+        if self._selects == "nodes":
+            names = {node.metadata.name for node in objects.nodes if selected(node.metadata.labels)}
+            self.nodes = names
+            found = read_cluster(objects, self.settings, wanted)
+            return replace(found, nodes=tuple(node for node in found.nodes if node.name in names))
+        return _of_pods(objects, selected, self.settings, wanted)
+
+    @property
+    def selects(self) -> bool:
+        """Returns whether `--selector` was given."""
+        return bool(self._selector)
 
     @property
     def chosen_namespace(self) -> str:
@@ -66,63 +88,132 @@ class CommonOptions:
         namespace, name = self.named(text)
         found = self.source.pod(namespace, name)
         if found is None:
-            raise LookupError(f"there is no pod {namespace}/{name}")
+            raise LookupError(f"there is no pod {namespace}/{name}{meant(name, [*self.source.pod_names(namespace)])}")
         return found
 
 
-Command = Callable[..., TableReport]
+def meant(name: str, known: Collection[str]) -> str:
+    """Returns `; did you mean train-0?`, or nothing."""
+    return f"; {nearest(name, known)}".rstrip(" ;")
 
 
-def with_options(command: Command) -> Callable[..., None]:
-    """Adds the options of every command. The command gets an `Asked` and its own arguments, and returns a report."""
+def _of_pods(objects: Objects, selected: LabelSelector, settings: RequestSettings, wanted: Wanted) -> GpuCluster:
+    """Returns the cluster, of whose pods only the selected ones are shown. All count."""
+    names = set[str]()
 
-    @click.option(
-        "-o",
-        "--output",
-        type=click.Choice([each.value for each in Output]),
-        default=Output.TEXT.value,
-        show_default=True,
+    def noticed() -> Iterator[Pod]:
+        for pod in objects.pods:
+            if selected(pod.metadata.labels):
+                names.add(pod_name(pod))
+            yield pod
+
+    found = read_cluster(replace(objects, pods=noticed()), settings, wanted)
+    nodes = tuple(
+        replace(
+            node,
+            gpus=tuple(
+                replace(gpu, holders=tuple(each for each in gpu.holders if each.pod in names)) for gpu in node.gpus
+            ),
+        )
+        for node in found.nodes
     )
-    @click.option("--from", "file", metavar="FILE", default="", type=click.Path(allow_dash=True), help=_FROM)
-    @click.option("--kubeconfig", default="", type=click.Path(), help="As kubectl's.")
-    @click.option("--context", "kube_context", default="", shell_complete=CONTEXTS,
-                  help="As kubectl's.")  # fmt: skip
-    @click.option("-n", "--namespace", "chosen", default="", shell_complete=NAMESPACES,
-                  help="Namespace of pods, as kubectl's.")  # fmt: skip
-    @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Pods of all namespaces, as kubectl's.")
-    @click.option("-w", "--watch", is_flag=True, help=f"Show it again every {_WATCH_SECONDS:g} s.")
-    @wraps(command)
-    def run(
-        *,
-        output: str,
-        file: str,
-        kubeconfig: str,
-        kube_context: str,
-        chosen: str,
-        everywhere: bool,
-        watch: bool,
-        **arguments: object,
-    ) -> None:
-        gc.disable()  # hardly any of the many objects is in a cycle, and scanning them takes half as long as reading
-        if watch and file:
-            raise click.UsageError("--watch cannot be used with --from: a file does not change")
-        try:
-            with _source(Connection(kubeconfig=kubeconfig, context=kube_context), file) as source:
-                asked = CommonOptions(source, namespace=chosen, everywhere=everywhere, output=Output(output))
-                while True:
-                    report = command(asked, **arguments)
-                    if watch:
-                        click.clear()
-                    _show(report, asked)
-                    if not watch:
-                        return
-                    del report
-                    gc.collect()
-                    time.sleep(_WATCH_SECONDS)
-        except (ObjectsUnreadable, LookupError, RequestError) as error:
-            raise click.ClickException(printable(str(error))) from error
+    return replace(found, nodes=nodes, pods=tuple(pod for pod in found.pods if pod_name(pod) in names))
 
-    return run
+
+Command = Callable[..., TableReport]
+ShownCommand = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenOptions:
+    """The options that every command has, as they were typed."""
+
+    output: str
+    file: str
+    kubeconfig: str
+    kube_context: str
+    chosen: str
+    everywhere: bool
+    watch: bool
+    selector: str = ""
+    order: str = ""
+
+
+def with_options(*, selects: str = "", sorts: bool = False, names: bool = True) -> Callable[[Command], ShownCommand]:
+    """Adds the options of every command. The command gets `CommonOptions` and its own arguments, and returns a report.
+
+    `selects` is what `--selector` selects, `nodes` or `pods`; empty without that option. `names` is false for a report
+    without nodes and pods.
+    """
+    forms = [each.value for each in Output if names or each is not Output.NAME]
+
+    def added(command: Command) -> ShownCommand:
+        @wraps(command)
+        def run(**arguments: Any) -> None:
+            # Hardly any of the many objects is in a cycle, and scanning them takes half as long as reading.
+            gc.disable()
+            given = GivenOptions(**{each.name: arguments.pop(each.name) for each in fields(GivenOptions)
+                                    if each.name in arguments})  # fmt: skip
+            _check(given)
+            try:
+                with _source(Connection(kubeconfig=given.kubeconfig, context=given.kube_context), given.file) as source:
+                    asked = CommonOptions(source, given, selects)
+                    _repeat(partial(command, asked, **arguments), asked, given)
+            except UnknownOrder as error:
+                raise click.UsageError(printable(str(error))) from error
+            except (ObjectsUnreadable, LookupError, RequestError) as error:
+                raise click.ClickException(printable(str(error))) from error
+
+        found: ShownCommand = run
+        for option in reversed(_options(forms, selects, sorts=sorts)):
+            found = option(found)
+        return found
+
+    return added
+
+
+def _options(forms: Sequence[str], selects: str, *, sorts: bool) -> list[Callable[[ShownCommand], ShownCommand]]:
+    return [
+        click.option("-o", "--output", type=click.Choice(forms), default=Output.TEXT.value, show_default=True),
+        *([click.option("-l", "--selector", default="",
+                        help=f"Labels of {selects}, as kubectl's.")] if selects else []),
+        *([click.option("--sort-by", "order", metavar="COLUMN", default="",
+                        help="A column of -o csv, or its beginning: numbers from the largest, names from a.")]
+          if sorts else []),
+        click.option("-n", "--namespace", "chosen", default="", shell_complete=NAMESPACES,
+                     help="Namespace of pods, as kubectl's."),
+        click.option("-A", "--all-namespaces", "everywhere", is_flag=True,
+                     help="Pods of all namespaces, as kubectl's."),
+        click.option("-w", "--watch", is_flag=True, help=f"Show it again every {_WATCH_SECONDS:g} s."),
+        click.option("--state", "file", metavar="FILE", default="", type=click.Path(allow_dash=True), help=_STATE),
+        click.option("--kubeconfig", default="", type=click.Path(), help="As kubectl's."),
+        click.option("--context", "kube_context", default="", shell_complete=CONTEXTS, help="As kubectl's."),
+    ]  # fmt: skip
+
+
+def _check(given: GivenOptions) -> None:
+    if given.watch and given.file:
+        raise click.UsageError("--watch cannot be used with --state: a file does not change")
+    try:
+        label_selector(given.selector)
+    except SelectorError as error:
+        raise click.UsageError(f"--selector: {error}") from error
+
+
+def _repeat(report: Callable[[], TableReport], asked: CommonOptions, given: GivenOptions) -> None:
+    """Shows the report once, or until Ctrl-C."""
+    if given.chosen and not given.everywhere:
+        asked.source.check_namespace(given.chosen)
+    while True:
+        found = report()
+        if given.watch:
+            click.clear()
+        _show(found, asked)
+        if not given.watch:
+            return
+        del found
+        gc.collect()
+        time.sleep(_WATCH_SECONDS)
 
 
 @contextmanager
@@ -148,5 +239,7 @@ def node_of(cluster: GpuCluster, name: str) -> GpuNode:
     """Raises LookupError."""
     node = cluster.node(name)
     if node is None:
-        raise LookupError(f"node {name} has no GPUs of TopoGPU or HAMi; `kubectl topogpu top` lists those that have")
+        known = [each.name for each in cluster.nodes]
+        hint = meant(name, known) or "; `kubectl topogpu top` lists those that have"
+        raise LookupError(f"node {name} has no GPUs of TopoGPU or HAMi{hint}")
     return node

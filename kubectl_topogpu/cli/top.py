@@ -15,7 +15,7 @@ from kubectl_topogpu.report import Output, TableReport
 @click.option("--level", type=click.Choice([each.value for each in tree.Level]),
               help=f"Level of detail [default: pods; as text at most {tree.MOST_LINES} lines].")  # fmt: skip
 @click.option("--used", is_flag=True, help="Show what processes use now. Reads the metrics of each node's daemon.")
-@with_options
+@with_options(selects="nodes", sorts=True)
 def top(asked: CommonOptions, nodes: tuple[str, ...], level: str | None, *, used: bool) -> TableReport:
     """Show nodes, their GPUs, and the pods that hold them: memory, cores and slots.
 
@@ -28,4 +28,5 @@ def top(asked: CommonOptions, nodes: tuple[str, ...], level: str | None, *, used
         tree.of_namespace(shown, asked.chosen_namespace),
         None if level is None else tree.Level(level),
         readings(asked.source, cluster, shown) if used else None,
+        asked.order,
     )

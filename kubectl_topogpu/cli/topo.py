@@ -15,7 +15,7 @@ from kubectl_topogpu.report import TableReport
 @click.command()
 @click.argument("node", shell_complete=NODES)
 @click.option("--svg", metavar="FILE", type=click.Path(), help="Also draw it as SVG, to FILE.")
-@with_options
+@with_options()
 def topo(asked: CommonOptions, node: str, svg: str | None) -> TableReport:
     """Show how the GPUs of NODE are connected, and who holds them."""
     found = node_of(asked.cluster(Wanted()), node)

@@ -11,8 +11,8 @@ from kubectl_topogpu.report import TableReport
 
 @click.command()
 @click.option("--used", is_flag=True, help="Show held memory that no process uses. Reads the metrics of each daemon.")
-@with_options
+@with_options(selects="nodes", sorts=True)
 def waste(asked: CommonOptions, *, used: bool) -> TableReport:
     """Show memory that no pod requested: idle, unused, and stranded where no pod can get it."""
     cluster = asked.cluster(Wanted())
-    return unasked.waste(cluster, readings(asked.source, cluster, cluster.nodes) if used else None)
+    return unasked.waste(cluster, readings(asked.source, cluster, cluster.nodes) if used else None, asked.order)

@@ -14,7 +14,7 @@ from scheduler_ext.policies import NodePolicy
 
 @click.command()
 @click.argument("pod", required=False, shell_complete=PODS)
-@with_options
+@with_options(selects="pods")
 def why(asked: CommonOptions, pod: str | None) -> TableReport:
     """Explain why POD ([NAMESPACE/]NAME) waits and what would help, or why it has its node and its GPUs.
 
@@ -24,6 +24,8 @@ def why(asked: CommonOptions, pod: str | None) -> TableReport:
     if pod is None:
         cluster = asked.cluster(Wanted(decisions=True, fgd=True, waiting=True))
         return waiting.waiting(cluster, "" if asked.everywhere else asked.namespace)
+    if asked.selects:
+        raise click.UsageError("--selector cannot be used with POD: it selects among the pods that wait")
     found = asked.pod(pod)
     fgd = found.metadata.annotations.get(NODE_POLICY) == NodePolicy.FGD
     return reasons.why(asked.cluster(Wanted(decisions=True, fgd=fgd)), found)

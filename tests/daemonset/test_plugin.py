@@ -40,7 +40,7 @@ COMMANDS = ["top", "who n1", "why target", "fit", "topo n1", "waste", "frag"]
 @pytest.mark.parametrize("command", COMMANDS)
 def test_one_file_needs_nothing_but_python(built: Path, tmp_path: Path, command: str) -> None:
     for output in ("wide", "json", "yaml", "csv"):
-        done = run(built, tmp_path, *command.split(), "--from", "-", "-o", output)
+        done = run(built, tmp_path, *command.split(), "--state", "-", "-o", output)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
 
@@ -63,13 +63,13 @@ def test_it_is_compiled_once_whatever_the_environment_says(built: Path, tmp_path
 def test_a_home_that_cannot_be_written_is_no_obstacle(built: Path, tmp_path: Path) -> None:
     home = tmp_path / "file"
     home.write_text("not a folder")
-    assert run(built, home, "top", "--from", "-").returncode == 0
+    assert run(built, home, "top", "--state", "-").returncode == 0
 
 
 def test_under_another_name_it_completes(built: Path, tmp_path: Path) -> None:
     link = tmp_path / "kubectl_complete-topogpu"
     link.symlink_to(built)
-    assert run(link, tmp_path, "fit", "--policy", "b").stdout == "binpack\n:4\n"
+    assert run(link, tmp_path, "fit", "--gpu-policy", "b").stdout == "binpack\n:4\n"
 
 
 def test_the_same_files_make_the_same_bytes() -> None:

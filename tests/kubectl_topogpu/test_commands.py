@@ -19,6 +19,7 @@ COMMANDS = [
     ["top"],
     ["top", "--level", "nodes"],
     ["top", "--level", "gpus"],
+    ["who"],
     ["who", "n1"],
     ["who", "n1/0"],
     ["who", "target"],
@@ -40,7 +41,7 @@ def state_of(name: str) -> dict[str, Any]:
 
 def run(*arguments: str, state: dict[str, Any] | None = None) -> Result:
     text = json.dumps(state_of("65-full-nodes") if state is None else state)
-    return CliRunner().invoke(main, [*arguments, "--from", "-"], input=text)
+    return CliRunner().invoke(main, [*arguments, "--state", "-"], input=text)
 
 
 def said(*arguments: str, state: dict[str, Any] | None = None) -> str:
@@ -49,11 +50,15 @@ def said(*arguments: str, state: dict[str, Any] | None = None) -> str:
     return result.stdout
 
 
-@pytest.mark.parametrize("output", ["text", "wide", "json", "yaml", "csv"])
+@pytest.mark.parametrize("output", ["text", "wide", "json", "yaml", "csv", "name"])
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_answers_in_every_form(command: list[str], output: str) -> None:
+    if (command, output) == (["frag"], "name"):
+        return  # it is about no object
     text = said(*command, "-o", output)
     match output:
+        case "name":
+            assert all(line.startswith(("node/", "pod/")) for line in text.splitlines())
         case "json":
             assert isinstance(json.loads(text), list | dict)
         case "yaml":
@@ -140,6 +145,89 @@ def test_fit_counts_and_says_why_not() -> None:
     assert "no pod of this shape fits" in said("fit", "--gpus", "2", "--memory", "99999")
 
 
+@pytest.mark.parametrize(
+    ("typed", "same_as"),
+    [("8Gi", "8192"), ("8192Mi", "8192"), ("8 GiB", "8192"), ("8192MiB", "8192"), ("8589934592000m", "8192")],
+)
+def test_memory_is_read_as_kubernetes_writes_it(typed: str, same_as: str) -> None:
+    state = state_of("80-heterogeneous-nodes")
+    assert said("fit", "--memory", typed, state=state) == said("fit", "--memory", same_as, state=state)
+
+
+@pytest.mark.parametrize("typed", ["8Qi", "-1", "0", "101%", "", "1e999", "½Gi", "9999999999999999999"])
+def test_what_is_no_amount_of_memory_is_refused(typed: str) -> None:
+    result = run("fit", "--memory", typed)
+    assert (result.exit_code, "Invalid value for '--memory'" in result.stderr) == (2, True)
+
+
+def test_percentages_are_shares_of_a_gpu() -> None:
+    state = state_of("80-heterogeneous-nodes")
+    halves, wholes = (json.loads(said("fit", "--memory", each, "-o", "json", state=state)) for each in ("50%", "100%"))
+    assert halves["pods"] > wholes["pods"] > 0
+    assert said("fit", "--cores", "20%", state=state) == said("fit", "--cores", "20", state=state)
+
+
+def labelled() -> dict[str, Any]:
+    state = state_of("80-heterogeneous-nodes")
+    for item in state["items"]:
+        name = item["metadata"]["name"]
+        item["metadata"]["labels"] = {"pool": "a" if name in ("n1", "n2") else "b", "app": name}
+    return state
+
+
+@pytest.mark.parametrize("command", [["top"], ["top", "--level", "nodes"], ["fit"], ["waste"]], ids=" ".join)
+def test_a_selector_selects_nodes_where_nodes_are_shown(command: list[str]) -> None:
+    def selected(*options: str) -> set[str]:
+        return set(said(*command, *options, "-o", "name", state=labelled()).split())
+
+    assert selected() == {"node/n1", "node/n2", "node/n3"}
+    assert selected("-l", "pool=a") == {"node/n1", "node/n2"}
+    assert selected("-l", "pool notin (a)") == {"node/n3"}
+
+
+def test_a_selector_selects_pods_where_pods_are_shown() -> None:
+    assert said("who", "-A", "-l", "app=a", "-o", "name", state=labelled()) == "pod/a\n"
+    assert said("who", "-A", "-l", "app=none", state=labelled()) == "no pod of any namespace holds a GPU\n"
+    assert said("why", "-l", "app=target", "-o", "name", state=labelled()) == "pod/target\n"
+    assert "selects among" in run("why", "target", "-l", "app=a", state=labelled()).stderr
+    assert "unable to parse requirement" in run("top", "-l", "a b").stderr
+
+
+@pytest.mark.parametrize("command", [["top"], ["top", "--level", "nodes"], ["fit"], ["waste"]], ids=" ".join)
+def test_rows_are_sorted_by_a_column_numbers_from_the_largest(command: list[str]) -> None:
+    key = {"fit": "pods", "waste": "idle-mem"}.get(command[0], "free")
+    rows = json.loads(said(*command, "--sort-by", key, "-o", "json", state=labelled()))
+    rows = rows["nodes"] if isinstance(rows, dict) else rows
+    free = {
+        row["node"]: row["free_gpus"]
+        for row in json.loads(said("top", "--level", "nodes", "-o", "json", state=labelled()))
+    }
+    order = [free[row["node"]] for row in rows]
+    assert order == sorted(order, reverse=True)
+    assert len(set(order)) > 1
+
+
+def test_a_column_that_is_not_there_is_answered_with_those_that_are() -> None:
+    result = run("top", "--sort-by", "memroy_mib")
+    assert (result.exit_code, "did you mean memory_mib? possible are node, gpus, free_gpus" in result.stderr) == (
+        2,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["tpo"], "No such command 'tpo'. Did you mean topo?"),
+        (["fit", "--memroy", "1"], "Did you mean '--memory'?"),
+        (["frag", "-o", "name"], "'name' is not one of"),
+    ],
+)
+def test_what_is_misspelt_ends_with_status_2(arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(main, arguments)
+    assert (result.exit_code, sentence in result.stderr) == (2, True)
+
+
 def test_topo_draws_each_pair_once(tmp_path: Path) -> None:
     state = state_of("24-topology-binpack-chain")
     drawing = tmp_path / "n1.svg"
@@ -206,7 +294,7 @@ def test_what_is_not_there_is_named(arguments: list[str], sentence: str) -> None
     "text", ["", "[]", "{}", '{"items": []}', '{"items": [{"kind": "Node", "spec": 1, "metadata": 3}]}']
 )
 def test_a_file_that_is_not_what_kubectl_prints_is_refused_in_a_sentence(text: str) -> None:
-    result = CliRunner().invoke(main, ["top", "--from", "-"], input=text)
+    result = CliRunner().invoke(main, ["top", "--state", "-"], input=text)
     assert result.exit_code == 1
     assert result.stderr.startswith("Error: -: ")
     assert "Traceback" not in result.output
@@ -240,7 +328,7 @@ def test_other_peoples_words_are_shown_as_they_are() -> None:
 
 def test_a_terminal_that_has_ascii_alone_is_shown_the_same_in_ascii() -> None:
     text = json.dumps(state_of("65-full-nodes"))
-    result = CliRunner(charset="ascii").invoke(main, ["top", "--from", "-"], input=text)
+    result = CliRunner(charset="ascii").invoke(main, ["top", "--state", "-"], input=text)
     assert result.exit_code == 0, result.exception
     assert "#####....." in result.stdout
     assert "\u2588" not in result.stdout

@@ -6,11 +6,11 @@ from kubectl_topogpu.cli.complete import choices
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["fit", "--policy", ""], ["binpack", "spread", "topology-aware", "mutex", "numa", "fgd", ":4"]),
+        (["fit", "--gpu-policy", ""], ["binpack", "spread", "topology-aware", "mutex", "numa", "fgd", ":4"]),
         (["fit", "--node-policy", "f"], ["fgd", ":4"]),
         (["top", "-o", "j"], ["json", ":4"]),
         (["topo", "--svg", "x"], [":0"]),
-        (["top", "--from", ""], [":0"]),
+        (["top", "--state", ""], [":0"]),
     ],
 )
 def test_kubectl_is_given_choices_and_a_directive(words: list[str], lines: list[str]) -> None:

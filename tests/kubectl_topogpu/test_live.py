@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import psutil
@@ -113,15 +113,40 @@ async def test_pods_that_wait_are_listed_by_reason(server: EmbeddedApiServer, tm
     server.create(pod_json("waits-too", memory_mib=50_000))
     _, out, _ = await ask(tmp_path, "why", "-A")
     assert out.splitlines()[0] == "default/waits, default/waits-too (1 × 50 000 MiB)"
-    _, out, _ = await ask(tmp_path, "why", "-n", "other")
-    assert out == "no pod of namespace other waits for GPUs\n"
+    _, out, _ = await ask(tmp_path, "why", "-n", "kube-system")
+    assert out == "no pod of namespace kube-system waits for GPUs\n"
 
 
 async def test_a_pod_without_gpus_holds_none(server: EmbeddedApiServer, tmp_path: Path) -> None:
     status, out, err = await ask(tmp_path, "who", "waits")
     assert (status, out, err) == (0, "pod waits holds no GPU\n", "")
-    status, _, err = await ask(tmp_path, "why", "nothing", "-n", "ml")
-    assert (status, err) == (1, "Error: there is no pod ml/nothing\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["why", "wait"], "there is no pod default/wait; did you mean waits?"),
+        (["who", "-n", "defalt"], "there is no namespace defalt; did you mean default?"),
+        (["topo", "n33"], "node n33 has no GPUs of TopoGPU or HAMi; did you mean n3?"),
+        (["who", "hold"], "'hold' is not a node with GPUs, a GPU (node/index or UUID), or a pod of namespace default; "
+                          "did you mean held?"),
+    ],
+)  # fmt: skip
+async def test_a_name_that_is_not_there_is_answered_with_the_nearest(
+    server: EmbeddedApiServer, tmp_path: Path, arguments: list[str], sentence: str
+) -> None:
+    assert await ask(tmp_path, *arguments) == (1, "", f"Error: {sentence}\n")
+
+
+async def test_a_server_that_is_no_api_server_is_named_as_such(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), SimpleHTTPRequestHandler) as other:
+        other.daemon_threads = True
+        threading.Thread(target=other.serve_forever, args=(0.01,), daemon=True).start()
+        (tmp_path / "kubeconfig").write_text(kubeconfig(f"http://127.0.0.1:{other.server_address[1]}"))
+        status, _, err = await ask(tmp_path, "top")
+        other.shutdown()
+    assert status == 1
+    assert "is no Kubernetes API server, check the context: 404" in err
 
 
 class Daemons(BaseHTTPRequestHandler):
@@ -193,15 +218,19 @@ def test_daemons_are_asked_for_a_minute_at_most(tmp_path: Path, monkeypatch: pyt
     assert "its daemon was not asked" in used(tmp_path).stdout
 
 
+def kubeconfig(address: str) -> str:
+    return (
+        f"apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: '{address}'}}}}]\n"
+        "contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n"
+    )
+
+
 def used(folder: Path) -> Result:
     with ThreadingHTTPServer(("127.0.0.1", 0), Daemons) as server:
         server.daemon_threads = True
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         address = f"http://127.0.0.1:{server.server_address[1]}"
-        (folder / "kubeconfig").write_text(
-            f"apiVersion: v1\nkind: Config\nclusters: [{{name: c, cluster: {{server: '{address}'}}}}]\n"
-            "contexts: [{name: c, context: {cluster: c, user: u}}]\nusers: [{name: u, user: {}}]\ncurrent-context: c\n"
-        )
+        (folder / "kubeconfig").write_text(kubeconfig(address))
         result = CliRunner().invoke(main, ["top", "--used", "--kubeconfig", str(folder / "kubeconfig")])
         server.shutdown()
         return result

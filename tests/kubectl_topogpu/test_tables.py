@@ -105,7 +105,7 @@ def in_a_terminal(columns: int, file: Path, **environment: str) -> str:
     """What `top` prints in a terminal of so many columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
-    command = [sys.executable, "-m", "kubectl_topogpu", "top", "--from", str(file)]
+    command = [sys.executable, "-m", "kubectl_topogpu", "top", "--state", str(file)]
     inherited = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "CI")}
     environment = {**inherited, "TERM": "xterm", **environment}
     with subprocess.Popen(command, stdout=theirs, stdin=subprocess.DEVNULL, env=environment):

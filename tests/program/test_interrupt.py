@@ -30,7 +30,7 @@ def test_a_program_ends_quietly_while_it_loads(program: str) -> None:
 def test_a_command_ends_quietly_while_it_runs(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    command = [sys.executable, "-m", "kubectl_topogpu", "top", "--from", str(pipe)]
+    command = [sys.executable, "-m", "kubectl_topogpu", "top", "--state", str(pipe)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     with pipe.open("wb"):  # it has begun to read
         process.send_signal(signal.SIGINT)

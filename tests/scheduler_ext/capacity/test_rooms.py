@@ -4,8 +4,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kubectl_topogpu.amounts import AskedMemory
 from kubectl_topogpu.cluster import Objects, read_cluster
-from kubectl_topogpu.fit import pod_of
+from kubectl_topogpu.fit import PodShape
 from proto.annotations import keys
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceUUID
@@ -19,8 +20,10 @@ from tests.scheduler_ext.gpus import GIB, device
 NAMES = ResourceNames()
 
 
-def shape(*, gpu_policy: str = "", **asked: Any) -> Pod:
-    return pod_of(NAMES, namespace="ml", annotations={keys.GPU_POLICY: gpu_policy}, **asked)
+def shape(*, gpus: int, memory_mib: int | None = None, cores: int | None = None, gpu_policy: str = "") -> Pod:
+    annotations = {keys.GPU_POLICY: gpu_policy} if gpu_policy else {}
+    asked = PodShape(gpus=gpus, memory=AskedMemory(mib=memory_mib), cores=cores, annotations=annotations)
+    return asked.pod(NAMES, "ml")
 
 
 def request_of(pod: Pod) -> Any:
