@@ -275,16 +275,19 @@ def _amounts(name: Text, gpus: Sequence[GpuView], readings: Readings | None, sta
     return _Line(
         name=name,
         memory=Text.assemble(bar(used, total), f" {used / 1024:.1f}/{gib(total)}"),
-        cores=Text.assemble(bar(cores, all_cores), f" {cores}/{all_cores} %{_unlimited(gpus)}"),
+        cores=_cores(gpus, cores, all_cores),
         slots=f"{slots}/{all_slots}",
         in_use=_used_words(_together([_used_of(gpu, readings) for gpu in gpus])),
         state=state,
     )
 
 
-def _unlimited(gpus: Sequence[GpuView]) -> str:
-    """Returns ` + no limit` if a pod may use all cores: what the others hold is not what is used at most."""
-    return " + no limit" if any(not held.cores for gpu in gpus for held in gpu.holders) else ""
+def _cores(gpus: Sequence[GpuView], cores: int, all_cores: int) -> Text:
+    """Returns no bar for a GPU whose pods may all use all of its cores: an empty one would look free."""
+    unlimited = len(gpus) == 1 and any(not held.cores for held in gpus[0].holders)
+    if unlimited and not cores:
+        return Text(f"{_NO_BAR}no limit")
+    return Text.assemble(bar(cores, all_cores), f" {cores}/{all_cores} %{' + no limit' if unlimited else ''}")
 
 
 def _used_of(gpu: GpuView, readings: Readings | None) -> Used:
