@@ -19,7 +19,7 @@ from scheduler_ext.capacity.nearest import Refusing, grouped
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.explain import need_sentence
-from scheduler_ext.decide.misfit import Misfit, unheld
+from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.preference import rank_nodes
 from scheduler_ext.decide.reasons import REMEDIES, Reason
 from scheduler_ext.decide.unresolvable import is_unresolvable
@@ -190,8 +190,8 @@ def _hints(cluster: GpuCluster, decision: Decision, found: Sequence[Way]) -> Ite
     if reasons and reasons <= {Reason.TYPE, Reason.UUID}:
         models = sorted({gpu.device.type for node in cluster.nodes for gpu in node.gpus})
         yield f"The pod's annotations allow none of the GPUs there are: {', '.join(models)}."
-    unlimited = [misfit.need for misfit in misfits if any(reason is Reason.LIMITS for _, reason in misfit.verdicts)]
-    yield from sorted({f"{REMEDIES[unheld(need)]}." for need in unlimited})
+    unlimited = [misfit for misfit in misfits if any(reason is Reason.LIMITS for _, reason in misfit.verdicts)]
+    yield from sorted({f"{REMEDIES[misfit.unheld]}." for misfit in unlimited})
     if Reason.QUOTA in reasons:
         yield "The ResourceQuota of the namespace has to grow, or other pods of the namespace have to go."
     if not found and all(map(is_unresolvable, misfits)):

@@ -78,7 +78,15 @@ class Device:
 
     def is_part(self, memory_mib: int, cores: int) -> bool:
         """Whether the share needs enforcement: without it, a container could use more."""
-        return not self.is_mig and (memory_mib < self.memory_mib or 0 < cores < 100)
+        return self.is_part_of_memory(memory_mib) or self.is_part_of_cores(cores)
+
+    def is_part_of_memory(self, memory_mib: int) -> bool:
+        """Returns whether something must hold a container to this much of its memory."""
+        return not self.is_mig and memory_mib < self.memory_mib
+
+    def is_part_of_cores(self, cores: int) -> bool:
+        """Returns whether something must hold a container to this percentage of its cores; 0 is no limit."""
+        return not self.is_mig and 0 < cores < 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

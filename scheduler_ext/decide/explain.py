@@ -9,7 +9,7 @@ from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.fgd import HIGHEST_LEVEL
 from scheduler_ext.decide.misfit import Amounts, GpuRefusal, Misfit, NotOffered, Unit
 from scheduler_ext.decide.preference import rank_nodes
-from scheduler_ext.decide.reasons import Reason
+from scheduler_ext.decide.reasons import NO_CORES, SEVERAL, Reason
 from scheduler_ext.decide.score import NodeScore
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
 
@@ -119,7 +119,9 @@ def _detail(refusal: GpuRefusal, need: ContainerNeed, wanted: DeviceFilter) -> s
             detail = f"the container needs {_memory(need)}"
         case Reason.LIMITS if need.lifted_by:
             detail = f"the container's {need.lifted_by} lifts its limits"
-        case Reason.LIMITS if need.count > 1:
+        case Reason.LIMITS if refusal.unheld == NO_CORES:
+            detail = "the driver holds no cores"
+        case Reason.LIMITS if refusal.unheld == SEVERAL:
             detail = "HAMi-core does not hold parts of several GPUs"
     return detail
 

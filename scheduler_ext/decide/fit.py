@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
-from proto.annotations.node_limits import NodeLimits
+from proto.annotations.node_limits import unheld
 from proto.devices import MIG_MODE, VENDOR, ContainerShares, DeviceShare, PairScores
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
@@ -87,7 +86,7 @@ def _fit_first(
         if gpu.device.mode == MIG_MODE:
             waiting.append(gpu.occupied(taken[-1].instance))
     verdicts += ((gpu, Reason.TOO_FEW) for gpu in chosen)
-    return Misfit(need=need, cards=len(cards), verdicts=verdicts, quota=quota)
+    return Misfit(need=need, cards=len(cards), verdicts=verdicts, quota=quota, limits=rules.node.limits)
 
 
 def _fit_connected(
@@ -124,7 +123,7 @@ def _fit_connected(
         scores = rules.node.pair_scores
         return max(feasible, key=lambda choice: (connection(choice, scores), _left_connected(large, choice, scores)))
     verdicts += _left_over([group for group in groups.values() if group], over_quota=bool(large))
-    return Misfit(need=need, cards=len(cards), verdicts=verdicts, quota=quota)
+    return Misfit(need=need, cards=len(cards), verdicts=verdicts, quota=quota, limits=rules.node.limits)
 
 
 def _looks(gpu: GpuUsage, quota: Quota | None) -> int:
@@ -209,26 +208,12 @@ def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) ->
         return Reason.TYPE
     if wanted.modes is not None and device.mode not in wanted.modes:
         return Reason.TYPE
-    is_held = _is_held(rules.node.limits, lifted=bool(need.lifted_by), several=need.count > 1)
-    if not is_held and device.is_part(need.reserved_mib(device.memory_mib), need.reserved_cores):
+    refused = unheld(rules.node.limits, several=need.count > 1, lifted=bool(need.lifted_by))
+    if (refused.memory and device.is_part_of_memory(need.reserved_mib(device.memory_mib))) or (
+        refused.cores and device.is_part_of_cores(need.reserved_cores)
+    ):
         return Reason.LIMITS
     return None
-
-
-@cache
-def _is_held(limits: NodeLimits, *, lifted: bool, several: bool) -> bool:
-    """Returns whether a container is held to parts of GPUs, or need not be. `lifted` is true for a container that lifts
-    its limits, `several` for one with several GPUs.
-    """
-    match limits:
-        case NodeLimits.HAMI_CORE:
-            return not lifted and not several
-        case NodeLimits.PARTLY_ENFORCED:
-            return not lifted
-        case NodeLimits.NONE:
-            return False
-        case NodeLimits.UNENFORCED:
-            return True
 
 
 def _refused(gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Footprint) -> Reason | None:

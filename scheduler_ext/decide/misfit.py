@@ -10,10 +10,12 @@ from enum import StrEnum
 from functools import lru_cache
 
 from program.words import counted, ranges
+from proto.annotations.node_limits import Backend, NodeLimits
 from proto.devices import DeviceUUID
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
 from scheduler_ext.decide.reasons import (
     LIFTED,
+    NO_CORES,
     NO_GPU_SO_LARGE,
     NO_HOOK,
     SEVERAL,
@@ -60,6 +62,8 @@ class GpuRefusal:
     mode: str
     reason: Reason
     amounts: Amounts | None = None
+    unheld: str = ""
+    """The cause for which nothing holds the container, as `REMEDIES` names it; empty for another reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,20 +71,21 @@ class Misfit:
     """The first container of a pod that does not fit on a node.
 
     `verdicts` are in the order in which the GPUs were tried; empty if the node has fewer GPUs than needed. `quota` is
-    what was left for the container.
+    what was left for the container. `limits` are those of the node.
     """
 
     need: ContainerNeed
     cards: int
     verdicts: Sequence[Verdict] = ()
     quota: Quota | None = None
+    limits: NodeLimits = NodeLimits.NONE
 
     @property
     def reason(self) -> str:
         """Returns how many of the node's GPUs fail for which reason: `2/4 CardInsufficientMemory, …`."""
         if not self.verdicts:
             return Reason.NODE_INSUFFICIENT_DEVICE
-        return _counted(tuple(reason for _, reason in self.verdicts), self.cards, unheld(self.need))
+        return _counted(tuple(reason for _, reason in self.verdicts), self.cards, self.unheld)
 
     @property
     def brief(self) -> str:
@@ -91,7 +96,7 @@ class Misfit:
         """
         if not self.verdicts:
             return Reason.NODE_INSUFFICIENT_DEVICE
-        return _brief(tuple(reason for _, reason in self.verdicts), self.cards, unheld(self.need))
+        return _brief(tuple(reason for _, reason in self.verdicts), self.cards, self.unheld)
 
     def words(self, *, named: bool = False) -> tuple[str, ...]:
         """Returns the reasons for people, the most important first. `named` adds which GPUs are out of service."""
@@ -109,6 +114,15 @@ class Misfit:
         return tuple(found)
 
     @property
+    def unheld(self) -> str:
+        """Returns what keeps the container from being held to parts of GPUs, as `REMEDIES` names it."""
+        if self.need.lifted_by:
+            return self.need.lifted_by
+        if self.limits.backends == (Backend.DRIVER,):
+            return NO_CORES
+        return SEVERAL if self.need.count > 1 else NO_HOOK
+
+    @property
     def refusals(self) -> tuple[GpuRefusal, ...]:
         return tuple(
             GpuRefusal(
@@ -118,6 +132,7 @@ class Misfit:
                 mode=gpu.device.mode,
                 reason=reason,
                 amounts=_amounts(reason, gpu, self.need, self.quota),
+                unheld=self.unheld if reason is Reason.LIMITS else "",
             )
             for gpu, reason in self.verdicts
         )
@@ -135,11 +150,6 @@ class NotOffered:
 
     def words(self) -> tuple[str, ...]:
         return words_of(self.reason)
-
-
-def unheld(need: ContainerNeed) -> str:
-    """Returns what keeps the container from being held to parts of GPUs, as `REMEDIES` names it."""
-    return need.lifted_by or (SEVERAL if need.count > 1 else NO_HOOK)
 
 
 @lru_cache(maxsize=4096)

@@ -85,6 +85,45 @@ def test_the_refusal_of_parts_of_several_gpus_says_what_to_do() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("asked", "by_driver", "by_both"),
+    [
+        pytest.param(container(gpu=1, gpumem=1000), True, True, id="memory"),
+        pytest.param(container(gpu=2, gpumem=1000), True, True, id="memory of several GPUs"),
+        pytest.param(container(gpu=1, gpumem=1000, gpucores=30), False, True, id="memory and cores"),
+        pytest.param(container(gpu=2, gpucores=30), False, False, id="cores of several GPUs"),
+        pytest.param(container(gpu=2), True, True, id="whole GPUs"),
+    ],
+)
+def test_the_driver_holds_memory_of_any_number_of_gpus_and_hami_core_beside_it_the_cores_of_one(
+    asked: Container, by_driver: bool, by_both: bool
+) -> None:
+    found = [decided(pod(asked), limits).node for limits in (NodeLimits.DRIVER, NodeLimits.DRIVER_AND_HAMI_CORE)]
+    assert found == ["n" if by_driver else None, "n" if by_both else None]
+    allowing = (NodeLimits.DRIVER_UNENFORCED, NodeLimits.DRIVER_PARTLY_ENFORCED)
+    assert [decided(pod(asked), limits).node for limits in allowing] == ["n", "n"]
+
+
+def test_a_variable_of_the_container_lifts_nothing_that_the_driver_holds() -> None:
+    memory, cores = container(gpu=1, gpumem=1000), container(gpu=1, gpumem=1000, gpucores=30)
+    memory.env = cores.env = [EnvVar(name=DISABLE_CONTROL, value="true")]
+    assert decided(pod(memory), NodeLimits.DRIVER).node == "n"
+    for limits in (NodeLimits.DRIVER_AND_HAMI_CORE, NodeLimits.DRIVER_PARTLY_ENFORCED):
+        assert [decided(pod(asked), limits).node for asked in (memory, cores)] == ["n", None]
+
+
+def test_the_refusal_of_cores_where_only_the_driver_holds_parts_says_what_to_do() -> None:
+    wanted = pod(container(gpu=1, gpumem=1000, gpucores=30))
+    decision = decided(wanted, NodeLimits.DRIVER)
+    assert told_apart(decision.misfits)[1] == {"n": "CardLimitsNotEnforced(no HAMi-core for cores)"}
+    assert decision.failed["n"] == (
+        "2/2 CardLimitsNotEnforced (the node's driver holds containers to memory, and no HAMi-core holds them to "
+        "cores; ask for no cores, install HAMi-core there, or set unenforced_shares of its daemon to allow)"
+    )
+    (line,) = explain(request(wanted), decision)
+    assert line.gpus[0].sentence == ("GPU 1: nothing holds the container to a part of a GPU: the driver holds no cores")
+
+
 def test_two_containers_may_have_a_part_of_a_gpu_each() -> None:
     assert decided(
         pod(container("a", gpu=1, gpumem=1000), container("b", gpu=1, gpumem=1000)), NodeLimits.HAMI_CORE
