@@ -26,7 +26,7 @@ enum {
     FI_RECOVERY_ACTION = 230,
     FI_ECC_SBE_VOL = 3, FI_ECC_DBE_VOL = 4, FI_ECC_SBE_AGG = 5, FI_ECC_DBE_AGG = 6,
     FI_NVLINK_CRC_FLIT = 38, FI_NVLINK_CRC_DATA = 45, FI_NVLINK_REPLAY = 52, FI_NVLINK_RECOVERY = 59,
-    FI_ENERGY = 83, FI_PCIE_REPLAY = 94, FI_NVLINK_DATA_TX = 138, FI_NVLINK_DATA_RX = 139,
+    FI_MEMORY_TEMP = 82, FI_ENERGY = 83, FI_PCIE_REPLAY = 94, FI_NVLINK_DATA_TX = 138, FI_NVLINK_DATA_RX = 139,
     FI_REMAPPED_COR = 142, FI_REMAPPED_UNC = 143, FI_REMAPPED_FAILURE = 145, FI_PCIE_TX = 197, FI_PCIE_RX = 198,
 };
 
@@ -147,21 +147,15 @@ EXPORT nvmlReturn_t nvmlShutdown(void) {
 }
 
 EXPORT const char *nvmlErrorString(nvmlReturn_t code) {
-    switch (code) {
-    case SUCCESS: return "Success";
-    case UNINITIALIZED: return "Uninitialized";
-    case INVALID_ARGUMENT: return "Invalid Argument";
-    case NOT_SUPPORTED: return "Not Supported";
-    case NO_PERMISSION: return "Insufficient Permissions";
-    case NOT_FOUND: return "Not Found";
-    case INSUFFICIENT_SIZE: return "Insufficient Size";
-    case DRIVER_NOT_LOADED: return "Driver Not Loaded";
-    case TIMEOUT: return "Timeout";
-    case FUNCTION_NOT_FOUND: return "Function Not Found";
-    case GPU_IS_LOST: return "GPU is lost";
-    case ARGUMENT_VERSION_MISMATCH: return "Argument version mismatch";
-    default: return "Unknown Error";
-    }
+    static const char *const texts[] = {
+        "Success", "Uninitialized", "Invalid Argument", "Not Supported", "Insufficient Permissions", "Already Initialized",
+        "Not Found", "Insufficient Size", "Insufficient External Power", "Driver Not Loaded", "Timeout",
+        "Interrupt Request Issue", "NVML Shared Library Not Found", "Function Not Found", "Corrupted infoROM", "GPU is lost",
+        "GPU requires reset", "GPU access blocked by the operating system", "Driver/library version mismatch", "In use",
+        "Insufficient memory", "No data", "vGPU ECC not supported", "Insufficient resources", "Frequency not supported",
+        "Argument version mismatch", "Deprecated", "Not ready", "GPU not found", "Invalid state",
+    };
+    return code >= 0 && code < (int)(sizeof texts / sizeof *texts) ? texts[code] : "Unknown Error";
 }
 
 /* ---- the system ---- */
@@ -252,6 +246,22 @@ static int tell(unsigned *to, unsigned value) {
     *to = value;
     return SUCCESS;
 }
+
+DEVICE_CALL(nvmlDeviceGetArchitecture, unsigned *architecture)
+    enum { VOLTA = 5, TURING, AMPERE, ADA, HOPPER, BLACKWELL };
+    unsigned cc = 10 * gpu->cc_major + gpu->cc_minor;
+    *architecture = cc < 70 ? cc / 10 - 2 : cc < 75 ? VOLTA : cc < 80 ? TURING : cc < 89 ? AMPERE : cc < 90 ? ADA : cc < 100 ? HOPPER : BLACKWELL;
+END
+
+DEVICE_CALL(nvmlDeviceGetBrand, unsigned *brand)
+    enum { TESLA = 2, GEFORCE = 5, NVIDIA = 14 };
+    *brand = strstr(gpu->name, "GeForce") ? GEFORCE : strstr(gpu->name, "Tesla") ? TESLA : NVIDIA;
+END
+
+DEVICE_CALL(nvmlDeviceGetEccMode, unsigned *current, unsigned *pending)
+    if (gpu->cc_major < 7) return leave(NOT_SUPPORTED);
+    *current = *pending = gpu->ecc != 0;
+END
 
 DEVICE_CALL(nvmlDeviceGetMaxPcieLinkGeneration, unsigned *gen)
     code = tell(gen, gpu->gen);
@@ -347,17 +357,24 @@ DEVICE_CALL(nvmlDeviceGetNvLinkRemoteDeviceType, unsigned link, unsigned *type)
     if ((code = link_problem(gpu, i, link)) == SUCCESS) *type = (unsigned)link_type(i, link);
 END
 
+/* Stacked memory has a sensor of its own: the data-centre GPUs of these generations have such memory. */
+static bool has_hbm(const Gpu *gpu) {
+    return gpu->ecc && (gpu->cc_minor == 0 && gpu->cc_major >= 6 && gpu->cc_major <= 10);
+}
+
 /* What the machine file says of a field, else 0 where the GPU has it at all. */
 static int counted(const Gpu *gpu, int i, unsigned id, unsigned long long *value) {
     const Fault *rows = fault_now(FAULT_ROWS, i);
     bool told = false;
     *value = id == FI_ECC_DBE_VOL ? (unsigned long long)fault_value(FAULT_ECC, i, 0)
+           : id == FI_MEMORY_TEMP ? gpu->load.celsius
            : id == FI_REMAPPED_UNC ? rows != NULL
            : id == FI_REMAPPED_FAILURE ? rows && rows->second : 0;
     for (int k = 0; k < gpu->counter_count; k++)
         if (gpu->counters[k].field == id) *value = gpu->counters[k].value, told = true;
     switch (id) {
     case FI_ECC_SBE_VOL: case FI_ECC_DBE_VOL: case FI_ECC_SBE_AGG: case FI_ECC_DBE_AGG: return gpu->ecc ? SUCCESS : NOT_SUPPORTED;
+    case FI_MEMORY_TEMP: return has_hbm(gpu) || told ? SUCCESS : NOT_SUPPORTED;
     case FI_REMAPPED_COR: case FI_REMAPPED_UNC: case FI_REMAPPED_FAILURE:
         return gpu->ecc && gpu->cc_major >= 8 ? SUCCESS : NOT_SUPPORTED;
     case FI_NVLINK_CRC_FLIT: case FI_NVLINK_CRC_DATA: case FI_NVLINK_REPLAY: case FI_NVLINK_RECOVERY:
@@ -387,12 +404,22 @@ static int field(const Gpu *gpu, int i, unsigned id, unsigned scope, unsigned lo
     }
 }
 
+/* Counters that grow for as long as the driver is loaded are wide, whatever their value is. */
+static int type_of(unsigned id) {
+    switch (id) {
+    case FI_ECC_SBE_VOL: case FI_ECC_DBE_VOL: case FI_ECC_SBE_AGG: case FI_ECC_DBE_AGG: case FI_ENERGY:
+    case FI_NVLINK_CRC_FLIT: case FI_NVLINK_CRC_DATA: case FI_NVLINK_REPLAY: case FI_NVLINK_RECOVERY:
+    case FI_NVLINK_DATA_TX: case FI_NVLINK_DATA_RX: return VALUE_UNSIGNED_LONG_LONG;
+    default: return VALUE_UNSIGNED_INT;
+    }
+}
+
 /* The call succeeds; entries fail one by one. */
 DEVICE_CALL(nvmlDeviceGetFieldValues, int count, FieldValue *values)
     for (int k = 0; k < count; k++) {
         unsigned long long value = 0;
         values[k].nvmlReturn = field(gpu, i, values[k].fieldId, values[k].scopeId, &value);
-        values[k].valueType = value > 0xFFFFFFFFull ? VALUE_UNSIGNED_LONG_LONG : VALUE_UNSIGNED_INT;
+        values[k].valueType = value > 0xFFFFFFFFull ? VALUE_UNSIGNED_LONG_LONG : type_of(values[k].fieldId);
         values[k].value.ull = values[k].nvmlReturn == SUCCESS ? value : 0;
     }
 END

@@ -40,6 +40,11 @@ def field(handle: Any, number: int, scope: int = 0) -> Any:
     return values[0].value.uiVal if values[0].nvmlReturn == 0 else f"error {values[0].nvmlReturn}"
 
 
+def field_type(handle: Any, number: int) -> Any:
+    value = pynvml.nvmlDeviceGetFieldValues(handle, [number])[0]
+    return value.valueType if value.nvmlReturn == 0 else f"error {value.nvmlReturn}"
+
+
 def fabric(handle: Any) -> Any:
     info = pynvml.c_nvmlGpuFabricInfo_v2_t()
     answer = asked(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(info))
@@ -83,6 +88,11 @@ def gpu(handle: Any) -> dict[str, Any]:
         "memory": memory(asked(pynvml.nvmlDeviceGetMemoryInfo, handle)),
         "memory_v2": memory(asked(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)),
         "memory_v9": memory(asked(pynvml.nvmlDeviceGetMemoryInfo, handle, 0x09000028)),
+        "kind": [
+            asked(pynvml.nvmlDeviceGetArchitecture, handle),
+            asked(pynvml.nvmlDeviceGetBrand, handle),
+            asked(pynvml.nvmlDeviceGetEccMode, handle),
+        ],
         "cc": asked(pynvml.nvmlDeviceGetCudaComputeCapability, handle),
         "mig": asked(pynvml.nvmlDeviceGetMigMode, handle),
         "most_mig_devices": asked(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle),
@@ -93,6 +103,7 @@ def gpu(handle: Any) -> dict[str, Any]:
         "fabric": fabric(handle),
         "fabric_wrong_version": asked(pynvml.nvmlDeviceGetGpuFabricInfoV, handle, ctypes.byref(wrong)),
         "fields": {str(n): field(handle, n) for n in (90, 91, 147, 164, 165, 166, 230, 5555)},
+        "types": {str(n): field_type(handle, n) for n in (4, 82, 83, 91, 138)},
         "links": [link(handle, n) for n in range(37)],
         "cpus": [hex(word) for word in pynvml.nvmlDeviceGetCpuAffinity(handle, 8)],
         "nodes": [hex(word) for word in pynvml.nvmlDeviceGetMemoryAffinity(handle, 2, 0)],
@@ -115,6 +126,7 @@ def pair(first: Any, second: Any) -> list[Any]:
 
 def main(library: str) -> None:
     pynvml.nvmlLib = ctypes.CDLL(library)
+    pynvml.nvmlLib.nvmlErrorString.restype = ctypes.c_char_p
     before = asked(pynvml.nvmlDeviceGetCount)
     pynvml.nvmlInit()
     handles = [asked(pynvml.nvmlDeviceGetHandleByIndex, i) for i in range(pynvml.nvmlDeviceGetCount())]
@@ -122,6 +134,7 @@ def main(library: str) -> None:
         "before_init": before,
         "driver": pynvml.nvmlSystemGetDriverVersion(),
         "cuda": pynvml.nvmlSystemGetCudaDriverVersion(),
+        "texts": [pynvml.nvmlLib.nvmlErrorString(code).decode() for code in (0, 16, 26, 999)],
         "past_the_last": asked(pynvml.nvmlDeviceGetHandleByIndex, len(handles)),
         "gpus": [h if isinstance(h, str) else gpu(h) for h in handles],
         "pairs": [

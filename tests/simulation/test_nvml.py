@@ -13,6 +13,7 @@ from msgspec.structs import replace
 import simulation
 from simulation.machines import gpu_uuid, load, names
 from simulation.machines.description import (
+    DescribedGpu,
     MachineDescription,
     MigDevice,
     cpu_numbers,
@@ -90,6 +91,27 @@ def expected_fields(machine: MachineDescription, index: int) -> dict[str, object
     }
 
 
+ARCHITECTURES = {"volta": 5, "turing": 6, "ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
+"""nvmlDeviceArchitecture_t."""
+HBM = ("volta", "ampere", "hopper", "blackwell")
+UNSIGNED, LONG_LONG, MISSING = 1, 3, "error 3"
+
+
+def expected_kind(gpu: DescribedGpu) -> list[object]:
+    brand = 5 if "GeForce" in gpu.name else 2 if gpu.name.startswith("Tesla") else 14
+    return [ARCHITECTURES[gpu.arch], brand, [int(gpu.ecc)] * 2]
+
+
+def expected_types(machine: MachineDescription, gpu: DescribedGpu) -> dict[str, object]:
+    return {
+        "4": LONG_LONG if gpu.ecc else MISSING,
+        "82": UNSIGNED if gpu.ecc and gpu.arch in HBM else MISSING,
+        "83": LONG_LONG,
+        "91": UNSIGNED if machine.nvlink else MISSING,
+        "138": LONG_LONG if machine.nvlink else MISSING,
+    }
+
+
 def bits(words: list[str]) -> frozenset[int]:
     return frozenset(64 * at + bit for at, word in enumerate(words) for bit in range(64) if int(word, 16) >> bit & 1)
 
@@ -101,12 +123,15 @@ def test_the_real_nvidia_ml_py_answers_as_the_machine_is_described(name: str, fo
     assert answers["before_init"] == "error 1"
     assert answers["driver"] == machine.software.driver
     assert answers["cuda"] == machine.software.cuda
+    assert answers["texts"] == ["Success", "GPU requires reset", "Deprecated", "Unknown Error"]
     assert answers["past_the_last"] == "error 2"
     assert len(answers["gpus"]) == len(machine.gpus)
     for index, (gpu, read) in enumerate(zip(machine.gpus, answers["gpus"], strict=True)):
         assert (read["name"], read["bus"], read["minor"]) == (gpu.name, gpu.bus, index)
         assert read["uuid"] == gpu_uuid(name, index, "node-a")
         assert read["pci_id"] == gpu.pci_id[5:] + gpu.pci_id[:4]
+        assert read["kind"] == expected_kind(gpu)
+        assert read["types"] == expected_types(machine, gpu)
         assert read["cc"] == list(gpu.compute_capability)
         assert read["memory"]["total"] == read["memory_v2"]["total"] == gpu.memory_mib << 20
         assert read["memory"]["used"] == read["memory_v2"]["reserved"] == gpu.reserved_mib << 20
