@@ -27,7 +27,8 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, read_request
-from scheduler_ext.verbs.filter import Filtered, reserve
+from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_answer import Filtered
 
 
 @click.command(context_settings={"show_default": True})
@@ -91,7 +92,7 @@ def _answer(cluster: Cluster, index: NodeIndex, body: bytes) -> Filtered:
     args = decode_extender_args(body)
     wanted = read_request(args.pod, cluster.requests)
     assert wanted is not None
-    return reserve(index, cluster, args.pod, wanted, args.node_names or (), now=0.0, lease_seconds=60.0)
+    return FilterDecision(index, cluster, 60.0).reserve(args.pod, wanted, args.node_names or (), 0.0)
 
 
 def _summary(seconds: Sequence[float]) -> str:

@@ -31,7 +31,7 @@ from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.place import place
 from scheduler_ext.requests import LONGEST_LIST, MOST_GPU_CONTAINERS, RequestError, RequestSettings, read_request
-from scheduler_ext.verbs.filter import reserve
+from scheduler_ext.verbs.filter import FilterDecision
 
 SETTINGS = RequestSettings()
 ADMISSION = AdmissionSettings(requests=SETTINGS)
@@ -125,7 +125,7 @@ class _Asking:
             return None
         if wanted is None:
             return None
-        answer = reserve(self._index, self._cluster, read, wanted, self._names, now=0.0, lease_seconds=60.0)
+        answer = FilterDecision(self._index, self._cluster, 60.0).reserve(read, wanted, self._names, 0.0)
         encode_filter_result(answer.result)
         answered = time.thread_time()
         answer.notices()

@@ -16,7 +16,7 @@ import click
 import psutil
 
 from scheduler_ext import loopback
-from scheduler_ext.exchange import HttpAnswer, HttpRequest, Verbs
+from scheduler_ext.http_messages import Endpoints, HttpAnswer, HttpRequest
 
 KUBECONFIG = """
 apiVersion: v1
@@ -138,7 +138,7 @@ async def _serve_constant(ports: "multiprocessing.Queue[int]") -> None:
     async def finish() -> None:
         pass
 
-    verbs = Verbs(private={"/filter": {"POST": answer}}, public={}, finish=finish)
+    verbs = Endpoints(private={"/filter": {"POST": answer}}, public={}, finish=finish)
     async with loopback.serving(verbs, "127.0.0.1", 0, shutdown_seconds=0.0) as (_, port):
         ports.put(port)
         await asyncio.Event().wait()

@@ -141,7 +141,7 @@ class ClusterWatch:
                 # These objects stay. A full garbage collection over them would delay an answer by tenths of a second.
                 gc.freeze()
                 self._synced.set()
-                self._cluster.freed()
+                self._cluster.freed.set()
 
     def _trim_pod(self, pod: Pod) -> None:
         """Budgets select by labels, and only pods with GPUs are evicted."""

@@ -6,11 +6,12 @@ from collections.abc import Callable
 import msgspec
 
 from proto.kubernetes.client import ApiServer
-from proto.kubernetes.errors import NotFound
+from proto.kubernetes.errors import ApiError, ApiUnreachable, NotFound
 from proto.kubernetes.objects import PODS, Pod
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.account import Account, account
+from scheduler_ext.http_messages import HttpAnswer, HttpRequest, Routes, text_answer
 from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
 
 
@@ -38,9 +39,24 @@ class Debugging:
         self._problem = problem
         self._monotonic = monotonic
 
-    async def snapshot(self, excluding_uid: str = "") -> bytes:
-        """Returns the state on which decisions are taken, as `decide --snapshot` reads it."""
-        return await asyncio.to_thread(encode_snapshot, self._cluster.ledger.snapshot(excluding_uid))
+    def routes(self) -> Routes:
+        return {"/debug/snapshot": {"GET": self._snapshot}, "/debug/explain": {"GET": self._explain}}
+
+    async def _snapshot(self, message: HttpRequest) -> HttpAnswer:
+        """Answers with the state on which decisions are taken, as `decide --snapshot` reads it."""
+        snapshot = self._cluster.ledger.snapshot(message.query.get("excluding", ""))
+        return HttpAnswer(await asyncio.to_thread(encode_snapshot, snapshot))
+
+    async def _explain(self, message: HttpRequest) -> HttpAnswer:
+        name, namespace = message.query.get("pod", ""), message.query.get("namespace", "default")
+        if not name:
+            return text_answer("name a pod: /debug/explain?pod=NAME&namespace=NAMESPACE", 400)
+        try:
+            return HttpAnswer(msgspec.json.encode(await self.explain(namespace, name)))
+        except NoSuchPod as error:
+            return text_answer(str(error), 404)
+        except (ApiError, ApiUnreachable) as error:
+            return text_answer(str(error), 502)
 
     async def explain(self, namespace: str, name: str) -> Account:
         """Returns an account of a pod. Raises NoSuchPod, ApiError or ApiUnreachable."""

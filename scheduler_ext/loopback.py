@@ -15,22 +15,22 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from program.listening import affordable, allow_many_files
 from program.tasks import Tasks
-from scheduler_ext.exchange import (
+from scheduler_ext.http_messages import (
     LARGEST_BODY_BYTES,
+    Endpoints,
     HttpAnswer,
     HttpRequest,
-    Verbs,
     answered,
-    found,
     is_local,
-    told,
+    routed,
+    text_answer,
     too_large,
 )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of one port."""
+class PortLimits:
+    """PortLimits of one port."""
 
     most_connections: int = 4096
     head_bytes: int = 65_536
@@ -45,29 +45,29 @@ class Limits:
 
 @asynccontextmanager
 async def serving(
-    verbs: Verbs, host: str | None, port: int, *, shutdown_seconds: float, limits: Limits | None = None
+    endpoints: Endpoints, host: str | None, port: int, *, shutdown_seconds: float, limits: PortLimits | None = None
 ) -> AsyncIterator[tuple[str, int]]:
     """Yields host and port where requests are served. Raises OSError."""
     allow_many_files()
-    limits = limits or Limits()
+    limits = limits or PortLimits()
     limits = replace(limits, most_connections=affordable(limits.most_connections, 2))
-    door, loop = _Door(verbs, limits), asyncio.get_running_loop()
+    door, loop = _Door(endpoints, limits), asyncio.get_running_loop()
     listener = await loop.create_server(lambda: _Connection(door), host, port, backlog=1024)
     try:
         found_host, found_port = listener.sockets[0].getsockname()[:2]
         yield str(found_host), int(found_port)
     finally:
         listener.close()
-        await verbs.finish()
+        await endpoints.finish()
         await door.close(shutdown_seconds)
 
 
 class _Door:
     """All connections: first those with an open request, then the others, the longest idle first."""
 
-    def __init__(self, verbs: Verbs, limits: Limits) -> None:
+    def __init__(self, endpoints: Endpoints, limits: PortLimits) -> None:
         self.limits = limits
-        self._routes = {**verbs.public, **verbs.private}
+        self._routes = {**endpoints.public, **endpoints.private}
         self.asking: set[_Connection] = set()
         self.answers = Tasks()
         self.idle: dict[_Connection, None] = {}
@@ -84,8 +84,10 @@ class _Door:
         return True
 
     async def answer(self, method: str, target: bytes, body: bytes) -> HttpAnswer:
-        verb = found(self._routes, method, target.decode("latin-1"))
-        return verb if isinstance(verb, HttpAnswer) else await answered(verb[0], HttpRequest(body, verb[1]))
+        endpoint = routed(self._routes, method, target.decode("latin-1"))
+        if isinstance(endpoint, HttpAnswer):
+            return endpoint
+        return await answered(endpoint[0], HttpRequest(body, endpoint[1]))
 
     async def close(self, seconds: float) -> None:
         await self.answers.end(seconds)
@@ -150,13 +152,13 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (HttpParserError, HttpParserUpgrade):
             self._is_last = True
-            refusal = too_large() if self._body_bytes > LARGEST_BODY_BYTES else told("400: Bad Request", 400)
+            refusal = too_large() if self._body_bytes > LARGEST_BODY_BYTES else text_answer("400: Bad Request", 400)
         if self._is_asking:
             return
         self._bytes += len(data)
         # Chunks of less than 128 bytes, and what follows the last one, count as part of the head.
         if self._bytes - self._body_bytes > self._door.limits.head_bytes + self._body_bytes // 16:
-            refusal = told("431: the head is too large", 431)
+            refusal = text_answer("431: the head is too large", 431)
         if refusal is not None:
             self._is_last = True
             self._send(refusal)

@@ -13,6 +13,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.metric_families import MetricsInput, families
+from scheduler_ext.verbs.answer_log import AnswerOutcome
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0)
@@ -20,14 +21,6 @@ _WORD = re.compile("|".join(sorted(set(Reason) - {Reason.UNREGISTERED}, key=len,
 _NOT_OFFERED = "NodeUnregistered"
 _LINES = 256
 """The lines in a piece of the page: below 64 KiB where names are not much longer than usual."""
-
-
-class AnswerOutcome(StrEnum):
-    OK = "ok"
-    REFUSED = "refused"
-    """No node fits, or no eviction would help."""
-    FAILED = "failed"
-    """Answered with an error."""
 
 
 class Admission(StrEnum):
@@ -72,7 +65,7 @@ class ExtenderMetrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self._nudges = Counter(
+        self._requeued = Counter(
             "topogpu_nudges", "Waiting pods that the extender made kube-scheduler consider again.", registry=registry
         )
 
@@ -105,8 +98,8 @@ class ExtenderMetrics:
     def lock_waited(self, seconds: float) -> None:
         self._lock_waits.observe(seconds)
 
-    def nudged(self) -> None:
-        self._nudges.inc()
+    def requeued(self) -> None:
+        self._requeued.inc()
 
     def admitted(self, outcome: Admission, reason: str, seconds: float) -> None:
         """Counts a verdict. `reason` is the answer's word."""

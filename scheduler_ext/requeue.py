@@ -13,7 +13,7 @@ from proto.annotations.keys import NUDGE
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, Invalid, NotFound
 from proto.kubernetes.objects import PODS
-from scheduler_ext.cluster.events import Nudged, TimePassed, WaitEnded
+from scheduler_ext.cluster.events import Requeued, TimePassed, WaitEnded
 from scheduler_ext.cluster.queue import QueuedPod
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.kept_rooms import in_its_own
@@ -23,20 +23,20 @@ log = logging.getLogger(__name__)
 
 SETTLING_SECONDS = 0.2
 """The delay after room became free: pods often end together."""
-LOOK_SECONDS = 5.0
-"""The time after which a look for room begins while pods wait, even if nothing happened."""
+POLL_SECONDS = 5.0
+"""The time after which a poll for room begins while pods wait, even if nothing happened."""
 TURN_SECONDS = 0.02
 """The time of work per turn, at most a tenth of the processor's time. The next turn continues there."""
 BREATH_SECONDS = 0.001
 """The time of work after which other requests get their turn."""
 EFFORT = 200
 """The most effort for one pod per turn: less than a millisecond."""
-MOST_NUDGED = 5
-"""The most pods nudged per turn. Room that they do not take is for the next ones."""
+MOST_REQUEUED = 5
+"""The most pods requeued per turn. Room that they do not take is for the next ones."""
 
 
 class Requeuer:
-    """Looks for room when some became free, and every few seconds. It nudges a few of the pods that would fit."""
+    """Polls for room when some became free, and every few seconds. It requeues a few of the pods that would fit."""
 
     def __init__(
         self,
@@ -45,83 +45,90 @@ class Requeuer:
         cluster: LiveCluster,
         index: NodeIndex,
         leads: Callable[[], bool],
-        nudged: Callable[[], None],
+        requeued: Callable[[], None],
         now: Callable[[], datetime],
     ) -> None:
-        """No pod is nudged while `leads` returns False; `nudged` is called for each nudged pod."""
+        """No pod is requeued while `leads` returns False; `requeued` is called for each requeued pod."""
         self._api = api
         self._cluster = cluster
         self._waiting = cluster.state.queue
         self._index = index
         self._leads = leads
-        self._nudged = nudged
+        self._requeued = requeued
         self._now = now
         self._monotonic = cluster.monotonic
-        self._freed = asyncio.Event()
+        self._freed = cluster.freed
+        self._goes_on = False
+        """True if the next turn begins without waiting for room."""
         self._queue: list[QueuedPod] = []
-        """Pods still to be looked at in this round; the next one comes last."""
+        """Pods still to be polled in this round; the next one comes last."""
         self._unfinished: list[QueuedPod] = []
         """Pods whose search did not end in one turn: others go first."""
         self._missed = False
-        """True if room may have become free for pods already looked at in this round."""
-
-    def freed(self) -> None:
-        """Records that room may have become free."""
-        self._missed = True
-        self._freed.set()
+        """True if room may have become free for pods already polled in this round."""
 
     async def run(self) -> None:
         """Runs until cancelled."""
         while True:
             await self._sleep()
-            self._freed.clear()
+            self._note_freed()
+            self._goes_on = False
             self._cluster.apply(TimePassed())
             if self._leads():
-                await self._nudge()
+                await self._turn()
 
     async def _sleep(self) -> None:
-        try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                await self._freed.wait()
-        except TimeoutError:
-            return
+        if not self._goes_on:
+            try:
+                async with asyncio.timeout(POLL_SECONDS):
+                    await self._freed.wait()
+            except TimeoutError:
+                return
         await asyncio.sleep(SETTLING_SECONDS)
 
-    async def _nudge(self) -> None:
-        """Takes one turn. Pods that fit nowhere, however many, delay those behind them only by the time to look at
+    def _note_freed(self) -> None:
+        if self._freed.is_set():
+            self._freed.clear()
+            self._missed = self._goes_on = True
+
+    async def _turn(self) -> None:
+        """Takes one turn. Pods that fit nowhere, however many, delay those behind them only by the time to poll
         each.
         """
         if not self._queue:
             self._begin()
         if not self._queue:
             self._end_round()
-        worked, nudges = _Worked(self._monotonic), MOST_NUDGED
-        while self._queue and nudges and worked.seconds < TURN_SECONDS:
+        worked, left = _Worked(self._monotonic), MOST_REQUEUED
+        while self._queue and left and worked.seconds < TURN_SECONDS:
             pod = self._queue.pop()
             has_room = self._has_room(pod)
             if has_room is None:
                 self._unfinished.append(pod)
             if has_room:
                 await worked.pause(self._touch(pod))
-                nudges -= 1
+                left -= 1
             elif worked.since_pause >= BREATH_SECONDS:
                 await worked.pause(asyncio.sleep(0))
             if not self._queue:
                 self._end_round()
-        if not nudges:
-            # Nudged pods take the room first. Then the round starts again at the first pod.
+        if not left:
+            # Requeued pods take the room first. Then the round starts again at the first pod.
             self._queue = []
-        elif self._queue or self._missed:
-            self._freed.set()
+            return
+        self._note_freed()
+        self._goes_on = self._goes_on or self._missed or bool(self._queue)
 
     def _begin(self) -> None:
+        self._note_freed()
         self._missed, self._unfinished = False, []
         self._queue = list(reversed(self._waiting.due(self._monotonic())))
 
     def _end_round(self) -> None:
-        """Ends the round: each pod was looked at. Unfinished ones get another turn, with all others if room may have
+        """Ends the round: each pod was polled. Unfinished ones get another turn, with all others if room may have
         become free.
         """
+        self._note_freed()
         if self._unfinished and not self._missed:
             self._queue, self._unfinished = self._unfinished[::-1], []
             return
@@ -142,7 +149,7 @@ class Requeuer:
 
     async def _touch(self, pod: QueuedPod) -> None:
         request = pod.request
-        self._cluster.apply(Nudged(request.uid))
+        self._cluster.apply(Requeued(request.uid))
         stamp = self._now().astimezone(UTC).isoformat(timespec="milliseconds")
         metadata: dict[str, object] = {"annotations": {NUDGE: stamp}}
         if "/" not in request.uid:
@@ -153,9 +160,9 @@ class Requeuer:
             # Invalid if another pod has taken the name: kube-apiserver reports its uid as immutable.
             if isinstance(error, NotFound | Conflict | Invalid):
                 self._cluster.apply(WaitEnded(request.uid))
-            log.info("pod %s/%s is not nudged: %s", request.namespace, request.pod, error)
+            log.info("pod %s/%s is not requeued: %s", request.namespace, request.pod, error)
         else:
-            self._nudged()
+            self._requeued()
 
 
 class _Worked:

@@ -10,7 +10,7 @@ from proto.kubernetes.client import ApiServer
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode
 from scheduler_ext.certificates.secret import SecretPlace
 from scheduler_ext.configuration import DEFAULT_TIMEOUT_SECONDS, Configuration
-from scheduler_ext.leadership.lease import LeaseSettings
+from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.policies import alias_warnings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import (

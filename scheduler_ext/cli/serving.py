@@ -29,16 +29,10 @@ from scheduler_ext.cli.build import (
     serve_settings,
 )
 from scheduler_ext.configuration import TABLE, Configuration, is_loopback
+from scheduler_ext.extender_parts import now
 from scheduler_ext.own_thread import in_own_thread
-from scheduler_ext.running import (
-    Applications,
-    PartFailed,
-    PortTaken,
-    listening,
-    listening_to_kube_scheduler,
-    now,
-    running_extender,
-)
+from scheduler_ext.ports import PortTaken, listening, listening_to_kube_scheduler
+from scheduler_ext.running import Applications, PartFailed, running_extender
 from scheduler_ext.settings import SettingsError
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.webhook_server import Certificate, kept_current
@@ -122,7 +116,7 @@ def _serving_status_page(
 ) -> AbstractAsyncContextManager[str]:
     """Yields the URL of the page while it is served. Raises PortTaken."""
     is_open = not is_loopback(address)
-    page, context = applications.status_page(is_open), tls.for_any_client().context if is_open else None
+    page, context = applications.status_page(for_other_hosts=is_open), tls.for_any_client().context if is_open else None
     return in_own_thread(lambda: listening(page, address, _flag("status_bind_address"), context), "status page")
 
 

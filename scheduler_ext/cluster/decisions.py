@@ -69,8 +69,8 @@ def _bind_step(parts: ClusterParts, event: events.BindStep, now: float) -> None:
     parts.history.go_on(event.uid, now, event.words)
 
 
-def _nudged(parts: ClusterParts, event: events.Nudged, now: float) -> None:
-    parts.queue.nudged(event.uid, now)
+def _requeued(parts: ClusterParts, event: events.Requeued, now: float) -> None:
+    parts.queue.requeued(event.uid, now)
     parts.history.go_on(event.uid, now, "kube-scheduler was made to look again")
 
 
@@ -128,7 +128,7 @@ HANDLERS: Mapping[type[OwnEvent], Callable[[ClusterParts, Any, float], None]] = 
     events.Dropped: _dropped,
     events.BindingSent: _binding_sent,
     events.BindStep: _bind_step,
-    events.Nudged: _nudged,
+    events.Requeued: _requeued,
     events.WaitEnded: _wait_ended,
     events.RoomWanted: _room_wanted,
     events.RoomKept: _room_kept,

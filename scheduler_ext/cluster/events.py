@@ -146,7 +146,7 @@ class BindStep(OwnEvent, frozen=True):
     words: str
 
 
-class Nudged(OwnEvent, frozen=True):
+class Requeued(OwnEvent, frozen=True):
     """The extender made kube-scheduler try the waiting pod again."""
 
     uid: str

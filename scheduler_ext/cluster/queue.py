@@ -19,14 +19,14 @@ pod about which no question came for longer is gone without notice, or waits for
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedPod:
     """Times are in monotonic seconds: `since` the first and `asked` the last refusal; until `not_before` the pod is
-    left alone. That pause grows each time that a nudge brought nothing.
+    left alone. That pause grows each time that a requeue brought nothing.
     """
 
     request: GpuRequest
     priority: int
     since: float
     asked: float
-    nudges: int = 0
+    requeues: int = 0
     not_before: float = 0.0
 
 
@@ -70,15 +70,15 @@ class PodQueue:
             self._first_forgotten = min((pod.asked for pod in self._pods.values()), default=inf) + FORGOTTEN_SECONDS
 
     def due(self, now: float) -> Sequence[QueuedPod]:
-        """Returns the pods to try, in this order: higher priority first, as in kube-scheduler; then fewer nudges
+        """Returns the pods to try, in this order: higher priority first, as in kube-scheduler; then fewer requeues
         without result; then the longest wait. So pods that cannot fit for another reason, however many, leave the
         others their turn.
         """
         ready = [pod for pod in self._pods.values() if pod.not_before <= now]
-        return sorted(ready, key=lambda pod: (-pod.priority, pod.nudges, pod.since))
+        return sorted(ready, key=lambda pod: (-pod.priority, pod.requeues, pod.since))
 
-    def nudged(self, uid: str, now: float) -> None:
+    def requeued(self, uid: str, now: float) -> None:
         pod = self._pods.get(uid)
         if pod is not None:
-            pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(pod.nudges, 10), LONGEST_PAUSE_SECONDS)
-            self._pods[uid] = replace(pod, nudges=pod.nudges + 1, not_before=now + pause)
+            pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(pod.requeues, 10), LONGEST_PAUSE_SECONDS)
+            self._pods[uid] = replace(pod, requeues=pod.requeues + 1, not_before=now + pause)

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, cast
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.pod_index import PodIndex
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.effort import Effort
@@ -50,6 +51,22 @@ class GpuHolder:
         longest.
         """
         return -self.priority, self.created, self.uid
+
+
+def gpu_holders(pods: PodIndex, node: str) -> list[GpuHolder]:
+    """Returns the node's pods that request GPUs and have not ended."""
+    return [
+        GpuHolder(
+            uid=pod.uid,
+            priority=pod.priority,
+            created=pod.created,
+            name=name.name,
+            namespace=name.namespace,
+            labels=pod.labels,
+            leaving=pod.leaving,
+        )
+        for name, pod in pods.running(node).items()
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import LEASES, Lease, ObjectMeta
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
+from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.leadership.turn import (
     BEGIN_SECONDS,
     RENEW_SECONDS,
@@ -19,6 +20,8 @@ from scheduler_ext.leadership.turn import (
     is_anothers,
     lease_seconds,
 )
+
+BINDING_LEASE_SUFFIX = "-binding"
 
 log = logging.getLogger(__name__)
 
@@ -32,25 +35,23 @@ class BindingLease:
         self,
         *,
         api: ApiServer,
-        name: str,
-        namespace: str,
-        process: str,
+        settings: LeaseSettings,
         write_seconds: float,
         changed: Callable[[], None],
         now: Callable[[], datetime],
         monotonic: Callable[[], float],
     ) -> None:
         self._api = api
-        self._name = name
-        self._namespace = namespace
-        self._process = process
+        self._name = settings.name + BINDING_LEASE_SUFFIX
+        self._namespace = settings.namespace
+        self._process = f"{settings.identity}_{settings.process}"
         self._lasts_seconds = lease_seconds(write_seconds)
         self._changed = changed
         self._now = now
         self._monotonic = monotonic
         self._turn: Turn | None = None
         """None until it is known whether the Lease exists."""
-        self._asked_at = -BEGIN_SECONDS
+        self._renewed_at = -BEGIN_SECONDS
         """When the last successful renewal was sent, in monotonic seconds."""
         self._problem = ""
         self._tasks = Tasks()
@@ -117,7 +118,7 @@ class BindingLease:
 
     async def permit(self) -> str:
         """Returns why no Binding may begin now, in one sentence; empty if one may."""
-        is_due = self._monotonic() >= self._asked_at + RENEW_SECONDS
+        is_due = self._monotonic() >= self._renewed_at + RENEW_SECONDS
         if is_due and (self._renewing is None or self._renewing.done()):
             self._renewing = self._tasks.begin(self._renew(self.is_held))
         if not self._is_fresh() and self._renewing is not None:
@@ -130,7 +131,7 @@ class BindingLease:
         """Gives the Lease up after every Binding sent from here is carried out or can no longer be. A failure is
         logged: the next holder waits until the Lease ends.
         """
-        self._asked_at = -BEGIN_SECONDS
+        self._renewed_at = -BEGIN_SECONDS
         if not self.is_held() or await self._write({"holderIdentity": None, "renewTime": None}, self.is_held):
             return
         if self.is_held():
@@ -140,14 +141,14 @@ class BindingLease:
         await self._tasks.end()
 
     def _is_fresh(self) -> bool:
-        return self.is_held() and self._monotonic() < self._asked_at + BEGIN_SECONDS
+        return self.is_held() and self._monotonic() < self._renewed_at + BEGIN_SECONDS
 
     async def _renew(self, may: Callable[[], bool]) -> None:
-        asked_at = self._monotonic()
+        sent_at = self._monotonic()
         stamp = self._now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {"holderIdentity": self._process, "renewTime": stamp, "leaseDurationSeconds": self._lasts_seconds}
         if await self._write(spec, may):
-            self._asked_at = asked_at
+            self._renewed_at = sent_at
 
     async def _write(self, spec: dict[str, object], may: Callable[[], bool]) -> bool:
         """Writes the Lease in the version last seen, only while it `may` be written. Returns whether that succeeded."""
@@ -155,7 +156,7 @@ class BindingLease:
             try:
                 self._saw(await self._written(self._turn.version, spec))
             except (ApiError, ApiUnreachable) as error:
-                if isinstance(error, NotFound | Conflict) and await self._looked():
+                if isinstance(error, NotFound | Conflict) and await self._read():
                     await asyncio.sleep(_RETRY_SECONDS)
                     continue
                 if str(error) != self._problem:
@@ -174,7 +175,7 @@ class BindingLease:
         body = {"metadata": {"resourceVersion": version}, "spec": spec}
         return await self._api.patch(LEASES, self._name, body, namespace=self._namespace)
 
-    async def _looked(self) -> bool:
+    async def _read(self) -> bool:
         """Reads the Lease after it was written or deleted elsewhere: a watch that did not report that may be dead."""
         selection = f"metadata.name={self._name}"
         try:

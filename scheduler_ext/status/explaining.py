@@ -7,10 +7,10 @@ from dataclasses import replace
 from proto.kubernetes.requests import NO_HOST
 from scheduler_ext.capacity.largest import Largest, largest
 from scheduler_ext.cluster.queue import QueuedPod
+from scheduler_ext.decide.preempt import gpu_holders
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.status.why import Crowd, Misfits, WhyWaiting, crowded, misfits_of, why_of
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.preempt import holders
 
 LOOK_SECONDS = 0.5
 PAUSE = 50.0
@@ -72,7 +72,7 @@ class Explainer:
         pods: Mapping[str, int] = {node: len(index.running(node)) for node in misfits.by_node}
         alone = {node: ledger.alone(node, kind.namespace) for node in crowded(misfits, pods)}
         nodes = {node: found for node, found in alone.items() if found is not None}
-        held = {node: holders(index, node) for node in nodes}
+        held = {node: gpu_holders(index, node) for node in nodes}
         return Crowd(namespace=kind.namespace, nodes=nodes, holders=held)
 
 

@@ -1,4 +1,4 @@
-"""Finds out what a bind needs to know: one question for each event that the machine of `step` waits for."""
+"""Performs the actions of a bind that take time: each ends in the next event of the state machine."""
 
 import asyncio
 import logging
@@ -65,7 +65,7 @@ class BindActions:
         api: ApiServer,
         cluster: LiveCluster,
         settings: ServeSettings,
-        sending: BindingSender,
+        sender: BindingSender,
         now: Callable[[], datetime],
         forbidden: Callable[[], Awaitable[str]],
     ) -> None:
@@ -73,7 +73,7 @@ class BindActions:
         self._cluster = cluster
         self._ledger = cluster.state.ledger
         self._settings = settings
-        self._sending = sending
+        self._sender = sender
         self._now = now
         self._monotonic = cluster.monotonic
         self._forbidden = forbidden
@@ -95,10 +95,10 @@ class BindActions:
         loop = asyncio.get_running_loop()
         return Run(attempt, loop.create_future(), loop.time() + self._settings.bind_deadline_seconds, self._now())
 
-    async def answered(self, run: Run, question: BindEffect) -> BindEvent:
+    async def performed(self, run: Run, action: BindEffect) -> BindEvent:
         try:
             async with asyncio.timeout_at(run.deadline):
-                return await self._performers[question](run)
+                return await self._performers[action](run)
         except TimeoutError:
             run.problem = f"not done within {self._settings.bind_deadline_seconds:g} s: {run.doing}"
             return BindEvent.CUT_OFF
@@ -213,7 +213,7 @@ class BindActions:
         phase = BindPhase.ALLOCATING if attempt.locked else BindPhase.SUCCESS
         run.pause_seconds = RETRY_SECONDS
         try:
-            await self._sending.send(
+            await self._sender.send(
                 binding_of(attempt.pod, attempt.uid, attempt.node, attempt.shares, self._now(), phase=phase)
             )
         except NotFound as error:
@@ -232,7 +232,7 @@ class BindActions:
         run.problem = "the API server refused the Binding"
         return BindEvent.NOT_BOUND
 
-    async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
+    async def checked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
         """Returns the outcome of a Binding whose answer was lost."""
         self._cluster.apply(TimePassed())
         if not is_open(self._ledger, attempt):
@@ -258,8 +258,8 @@ class BindActions:
                     if problem:
                         await asyncio.sleep(RETRY_SECONDS)
         except TimeoutError:
-            said = "the lock of pod %s on node %s stays until it expires: %s"
-            log.warning(said, attempt.pod, attempt.node, problem)
+            message = "the lock of pod %s on node %s stays until it expires: %s"
+            log.warning(message, attempt.pod, attempt.node, problem)
 
     async def _still_locked(self, attempt: Attempt) -> str:
         """Releases the lock, unless the pod is bound. Returns why that failed; empty if it did not."""

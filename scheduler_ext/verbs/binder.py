@@ -30,7 +30,7 @@ class Binder:
         self,
         *,
         cluster: LiveCluster,
-        questions: BindActions,
+        actions: BindActions,
         settings: ServeSettings,
         lock_waited: Callable[[float], None],
         files: JournalFiles | None = None,
@@ -39,7 +39,7 @@ class Binder:
         for the next process.
         """
         self._cluster = cluster
-        self._questions = questions
+        self._actions = actions
         self._settings = settings
         self._lock_waited = lock_waited
         self._attempts = Attempts(
@@ -53,7 +53,7 @@ class Binder:
         """Bindings that the previous process sent and that may still be carried out."""
         self._runs: dict[PodName, Run] = {}
         """Binds that kube-scheduler waits for."""
-        self._binds, self._looks = Tasks(), Tasks()
+        self._binds, self._checks = Tasks(), Tasks()
 
     async def bind(self, args: BindingArgs) -> str:
         """Binds the pod. Returns an empty text when it is bound, else one sentence. A repeated call joins the first
@@ -62,7 +62,7 @@ class Binder:
         pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
         run = self._runs.get(pod)
         if run is None:
-            run = self._runs[pod] = self._questions.begin(self._attempts.begin(pod, args.pod_uid, args.node))
+            run = self._runs[pod] = self._actions.begin(self._attempts.begin(pod, args.pod_uid, args.node))
             self._binds.begin(self._bind(run))
         elif run.attempt.node != args.node or args.pod_uid not in ("", run.attempt.uid):
             return f"pod {pod} cannot be bound to node {args.node}: its bind to node {run.attempt.node} is under way"
@@ -80,15 +80,15 @@ class Binder:
 
     async def recover(self) -> None:
         """Holds the GPUs of each Binding that the previous process sent, until its outcome is known."""
-        said = ""
+        logged = ""
         while self._left:
             try:
                 await asyncio.gather(*(self._recover(sent) for sent in self._left[-_MOST_AT_ONCE:]))
                 del self._left[-_MOST_AT_ONCE:]
             except (ApiError, ApiUnreachable) as error:
-                if str(error) != said:
-                    said = str(error)
-                    log.warning("the outcome of %d Bindings is not known yet: %s", len(self._left), said)
+                if str(error) != logged:
+                    logged = str(error)
+                    log.warning("the outcome of %d Bindings is not known yet: %s", len(self._left), logged)
                 await asyncio.sleep(RETRY_SECONDS)
 
     def forget_sent(self) -> None:
@@ -103,7 +103,7 @@ class Binder:
         unanswered.
         """
         await self._answered()
-        await self._looks.end()
+        await self._checks.end()
         await self._binds.end(self._settings.bind_deadline_seconds)
 
     async def _answered(self) -> None:
@@ -112,11 +112,11 @@ class Binder:
             await asyncio.wait(answers)
 
     async def _bind(self, run: Run) -> None:
-        question: BindEffect | None = BindEffect.DECIDE
+        action: BindEffect | None = BindEffect.DECIDE
         async with run.turn:
             try:
-                while question is not None:
-                    question = self._step(run, await self._questions.answered(run, question))
+                while action is not None:
+                    action = self._step(run, await self._actions.performed(run, action))
             except Exception as error:
                 log.exception("pod %s: its bind broke off", run.attempt.pod)
                 run.problem = f"internal error, see the log: {error!r}"
@@ -132,7 +132,7 @@ class Binder:
             self._perform(run, BindEffect.UNLOCK)
 
     def _step(self, run: Run, event: BindEvent) -> BindEffect | None:
-        """Performs what is immediate. Returns the question that leads to the bind's next event; None at the end of the
+        """Performs what is immediate. Returns the action that leads to the bind's next event; None at the end of the
         bind.
         """
         return self._go_on(run, self._attempts.after(run.attempt, event))
@@ -146,13 +146,13 @@ class Binder:
             self._lock_waited(self._cluster.monotonic() - run.waits_since)
         if now is BindState.WRITING and before is not BindState.SENDING:
             run.doing = "the API server did not accept the Binding"
-        question = None
+        action = None
         for effect in left:
             if effect in AWAITED:
-                question = effect
+                action = effect
             else:
                 self._perform(run, effect)
-        return question
+        return action
 
     def _perform(self, run: Run, effect: BindEffect) -> None:
         match effect:
@@ -161,14 +161,14 @@ class Binder:
             case BindEffect.UNLOCK:
                 self._binds.begin(self._unlock(run.attempt, run.turn.pop_all()))
             case BindEffect.LOOK:
-                self._looks.begin(self._settle(run))
+                self._checks.begin(self._settle(run))
 
     async def _unlock(self, attempt: Attempt, turn: AsyncExitStack) -> None:
         """Removes the lock before the next turn on the node: the pod's own next bind would take the lock for its own,
         and lose it.
         """
         async with turn:
-            await self._questions.unlock(attempt)
+            await self._actions.unlock(attempt)
 
     def _sentence(self, run: Run) -> str:
         return "" if run.attempt.state is BindState.BOUND else self._failure(run)
@@ -176,14 +176,14 @@ class Binder:
     def _failure(self, run: Run) -> str:
         attempt = run.attempt
         sentence = f"pod {attempt.pod} cannot be bound to node {attempt.node}: {run.problem}"
-        log.warning("%s; what led to it: %s", sentence, self._questions.history(attempt))
+        log.warning("%s; what led to it: %s", sentence, self._actions.history(attempt))
         return sentence
 
     async def _recover(self, sent: Sent) -> None:
         """Recovers one Binding. Raises ApiError or ApiUnreachable."""
-        run = self._questions.begin(self._attempts.left_behind(sent))
-        pod = await self._questions.found(run.attempt)
+        run = self._actions.begin(self._attempts.left_behind(sent))
+        pod = await self._actions.found(run.attempt)
         self._go_on(run, self._attempts.recovered(run.attempt, pod))
 
     async def _settle(self, run: Run) -> None:
-        self._step(run, await self._questions.looked(run.attempt, self.is_binding))
+        self._step(run, await self._actions.checked(run.attempt, self.is_binding))

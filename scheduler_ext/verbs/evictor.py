@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TypeVar, cast
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
@@ -20,15 +19,13 @@ from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search, plan, within
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, gpu_holders, plan, within
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.nominated_rooms import keep_room, shorten_taken_rooms
-from scheduler_ext.verbs.preempt import holders
+from scheduler_ext.verbs.turns import giving_way
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 TURN_SECONDS = 1.0
 """The time between two turns; each serves one pod."""
@@ -37,7 +34,7 @@ MOST_PODS = 100
 MOST_NODES = 100
 MOST_EFFORT = 100_000
 """The most effort for one node: about 200 ms, in steps between which others get their answers."""
-LOOK_SECONDS = 0.3
+POLL_SECONDS = 0.3
 """Nodes and seconds per look for one pod. The next look continues with the following nodes."""
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
@@ -61,8 +58,8 @@ class RefusedPod:
     priority: int
     nodes: tuple[str, ...]
     since: float
-    asked: float
-    looks: int = 0
+    filtered_at: float
+    polls: int = 0
     start: int = 0
     """The position among the nodes where the next look begins."""
     not_before: float = 0.0
@@ -95,7 +92,7 @@ class Evictor:
         self._pods: dict[str, RefusedPod] = {}
         self._spared: dict[str, float] = {}
         """The end of the time for which each pod is left alone, by UID."""
-        self._looked_at = 0
+        self._checked = 0
         """Pods whose rooms were looked at in this round."""
 
     def refused(self, pod: Pod, request: GpuRequest, nodes: Iterable[str]) -> None:
@@ -107,7 +104,7 @@ class Evictor:
         now, priority, known = self._monotonic(), pod.spec.priority or 0, self._pods.pop(request.uid, None)
         if known is None:
             known = RefusedPod(
-                pod=pod, request=request, priority=priority, nodes=(), since=now, asked=now, not_before=now
+                pod=pod, request=request, priority=priority, nodes=(), since=now, filtered_at=now, not_before=now
             )
         if len(self._pods) >= MOST_PODS:
             least = min(self._pods, key=lambda uid: (self._pods[uid].priority, -self._pods[uid].since))
@@ -115,13 +112,13 @@ class Evictor:
                 return
             del self._pods[least]
         self._pods[request.uid] = replace(
-            known, pod=pod, request=request, priority=priority, nodes=tuple(nodes), asked=now
+            known, pod=pod, request=request, priority=priority, nodes=tuple(nodes), filtered_at=now
         )
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(TURN_SECONDS)
-            self._looked_at = shorten_taken_rooms(self._cluster, self._looked_at, self._monotonic())
+            self._checked = shorten_taken_rooms(self._cluster, self._checked, self._monotonic())
             if self._forbidden():
                 self._pods.clear()
                 self._live.apply(LeadershipLost())
@@ -132,7 +129,9 @@ class Evictor:
         now = self._monotonic()
         self._spared = {uid: until for uid, until in self._spared.items() if now < until}
         self._pods = {
-            uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS and self._waits(pod)
+            uid: pod
+            for uid, pod in self._pods.items()
+            if now - pod.filtered_at < FORGOTTEN_SECONDS and self._waits(pod)
         }
         due = [pod for pod in self._pods.values() if pod.not_before <= now]
         if due:
@@ -149,7 +148,7 @@ class Evictor:
         uid, entry = pod.request.uid, self._cluster.pods.pod(pod.name)
         if entry is None:
             return
-        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(pod.looks, 10), LONGEST_PAUSE_SECONDS)
+        pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(pod.polls, 10), LONGEST_PAUSE_SECONDS)
         self._wait(pod, pause)
         cluster = self._cluster
         served = cluster.ledger.records.reserved(uid) is not None or cluster.nominations.of(uid) is not None
@@ -167,7 +166,7 @@ class Evictor:
 
     async def _best(self, pod: RefusedPod) -> Plan | None:
         best: Plan | None = None
-        until = self._monotonic() + LOOK_SECONDS
+        until = self._monotonic() + POLL_SECONDS
         for number, node in enumerate(_from(pod.nodes, pod.start)[:MOST_NODES], start=1):
             found = await self._plan(pod, node)
             if found is not None and (best is None or found.merit > best.merit):
@@ -181,7 +180,7 @@ class Evictor:
         return best
 
     async def _plan(self, pod: RefusedPod, node: str) -> Plan | None:
-        there = holders(self._cluster.pods, node)
+        there = gpu_holders(self._cluster.pods, node)
         if not any(holder.priority < pod.priority or holder.leaving for holder in there):
             return None
         effort = Effort()
@@ -191,17 +190,17 @@ class Evictor:
 
     def _still_helps(self, pod: RefusedPod, chosen: Plan) -> bool:
         """Returns whether the plan still helps: the search paused, and the cluster may have changed."""
-        there = {holder.uid: holder for holder in holders(self._cluster.pods, chosen.node)}
+        there = {holder.uid: holder for holder in gpu_holders(self._cluster.pods, chosen.node)}
         leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)
         ledger = self._cluster.ledger
-        look = EvictionTrial(ledger, pod.request, pod.priority, chosen.node)
+        trial = EvictionTrial(ledger, pod.request, pod.priority, chosen.node)
         gone = leaving.union(victim.uid for victim in chosen.victims)
         return (
             all(there.get(victim.uid) == victim for victim in chosen.victims)
             and not self._cluster.budgets.violating(reversed(chosen.victims))
-            and look.fits(gone)
+            and trial.fits(gone)
             and chosen.node not in ledger.kubelet.refusing(pod.pod, [chosen.node], gone)
-            and (not chosen.victims or not look.fits(leaving))
+            and (not chosen.victims or not trial.fits(leaving))
         )
 
     async def _carry_out(self, pod: RefusedPod, chosen: Plan) -> None:
@@ -219,12 +218,12 @@ class Evictor:
             self._live.apply(NominationEnded(uid))
             self._wait(pod, FIRST_PAUSE_SECONDS)
             log.info("pod %s gets no room on node %s: %s", pod.name, node, problem)
-            self._live.tell(_reference(pod.name, uid), Notice(reason="PreemptionFailed", message=problem))
+            self._live.record_event(_reference(pod.name, uid), Notice(reason="PreemptionFailed", message=problem))
             return
         gone = ", ".join(f"{victim.namespace}/{victim.name}" for victim in chosen.victims) or "pods that end anyway"
         message = f"room is made on node {node}, and kept for this pod: evicted for it: {gone}"
         log.info("pod %s: %s", pod.name, message)
-        self._live.tell(_reference(pod.name, uid), Notice(reason="Preempting", message=message, warning=False))
+        self._live.record_event(_reference(pod.name, uid), Notice(reason="Preempting", message=message, warning=False))
 
     async def _evict(self, pod: RefusedPod, chosen: Plan) -> str:
         """Returns why not all of them are evicted; empty if they are. All are checked first, so that no eviction is
@@ -238,7 +237,7 @@ class Evictor:
                 if not dry_run:
                     message = f"evicted from node {chosen.node} for pod {pod.name} of higher priority {pod.priority}"
                     subject = _reference(PodName(namespace=victim.namespace, name=victim.name), victim.uid)
-                    self._live.tell(subject, Notice(reason="Preempted", message=message))
+                    self._live.record_event(subject, Notice(reason="Preempted", message=message))
         return ""
 
     def _needless(self, pod: RefusedPod) -> str:
@@ -268,17 +267,7 @@ class Evictor:
         known = self._pods.get(pod.request.uid)
         if known is not None:
             not_before = self._monotonic() + seconds
-            self._pods[pod.request.uid] = replace(known, looks=pod.looks + 1, not_before=not_before)
-
-
-async def giving_way(search: Search[T]) -> T:
-    """Returns the search's result. Between its steps others get their answers."""
-    while True:
-        try:
-            next(search)
-        except StopIteration as end:
-            return cast("T", end.value)
-        await asyncio.sleep(0)
+            self._pods[pod.request.uid] = replace(known, polls=pod.polls + 1, not_before=not_before)
 
 
 def _from(nodes: tuple[str, ...], start: int) -> tuple[str, ...]:

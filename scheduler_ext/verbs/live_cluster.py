@@ -13,16 +13,16 @@ from scheduler_ext.verbs.nominated_rooms import keep_room_for
 
 
 class LiveCluster:
-    """The state in use. `tell` takes the notices for nodes and pods."""
+    """The state in use. `record_event` gets the notices for nodes and pods."""
 
     def __init__(
-        self, state: Cluster, monotonic: Callable[[], float], tell: Callable[[ObjectReference, Notice], None]
+        self, state: Cluster, monotonic: Callable[[], float], record_event: Callable[[ObjectReference, Notice], None]
     ) -> None:
         self.state = state
         self.monotonic = monotonic
-        self.freed: Callable[[], None] = lambda: None
-        """The function to call when there may be room for more pods."""
-        self.tell = tell
+        self.freed = asyncio.Event()
+        """The event is set when there may be room for more pods. Its one reader clears it."""
+        self.record_event = record_event
         self._waiting: dict[str | PodName, WeakSet[asyncio.Event]] = {}
         """Tasks that wait for a change, by the node's or pod's name."""
 
@@ -46,8 +46,8 @@ class LiveCluster:
                     for event in self._waiting.pop(each, ()):
                         event.set()
             case Freed():
-                self.freed()
+                self.freed.set()
             case Tell(subject, notice):
-                self.tell(subject, notice)
+                self.record_event(subject, notice)
             case Nominated(pod, node):
                 keep_room_for(self.state, pod, node, now)

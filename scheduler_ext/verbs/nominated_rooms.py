@@ -14,9 +14,8 @@ from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.preempt import EvictionTrial, finished, placed, victims, within
+from scheduler_ext.decide.preempt import EvictionTrial, finished, gpu_holders, placed, victims, within
 from scheduler_ext.requests import RequestError, read_request
-from scheduler_ext.verbs.preempt import holders
 
 LONGEST_SECONDS = 3600.0
 """The longest time for which room is kept, for victims that end slowly."""
@@ -28,8 +27,8 @@ MOST_KEPT = 200
 """Pods for which room is kept at the same time; further ones get none."""
 MOST_EFFORT = 10_000
 """The most effort to find kube-scheduler's victims: about 20 ms. Beyond this no room is kept."""
-MOST_LOOKED_AT = 20
-"""The most nominated pods that one turn looks at: each look is a decision about one node."""
+MOST_CHECKED = 20
+"""The most nominated pods that one turn checks: each check is a decision about one node."""
 
 
 def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now: float) -> bool:
@@ -65,8 +64,8 @@ def keep_room_for(cluster: Cluster, pod: Pod, node: str, now: float) -> None:
     if keep_room(cluster, nomination, cluster.nominations.proposed(request.uid, node), now):
         return
     effort = Effort()
-    look = EvictionTrial(cluster.ledger, request, priority, node, effort)
-    search = victims(priority, frozenset(), holders(cluster.pods, node), look.fits)
+    trial = EvictionTrial(cluster.ledger, request, priority, node, effort)
+    search = victims(priority, frozenset(), gpu_holders(cluster.pods, node), trial.fits)
     chosen = finished(within(search, effort, MOST_EFFORT))
     if chosen is not None:
         keep_room(cluster, nomination, chosen, now)
@@ -75,19 +74,19 @@ def keep_room_for(cluster: Cluster, pod: Pod, node: str, now: float) -> None:
 def shorten_taken_rooms(cluster: Cluster, start: int, now: float) -> int:
     """Keeps room for only a short time more once its pod fits in it.
 
-    It looks at `MOST_LOOKED_AT` pods from number `start` on. Returns the number to continue with.
+    It checks `MOST_CHECKED` pods from number `start` on. Returns the number to continue with.
     """
     cluster.record(TimePassed(), now)
     rooms = cluster.ledger.records.of(RecordState.KEPT)
     start = start if start < len(rooms) else 0
-    for room in rooms[start : start + MOST_LOOKED_AT]:
+    for room in rooms[start : start + MOST_CHECKED]:
         known = cluster.nominations.of(room.uid)
         if known is not None and _fits(cluster, known):
             cluster.record(RoomShortened(room.uid, now + TAKEN_SECONDS), now)
     for uid in cluster.nominations.ours():
         if cluster.ledger.records.kept(uid) is None:
             cluster.record(NominationEnded(uid), now)
-    return start + MOST_LOOKED_AT
+    return start + MOST_CHECKED
 
 
 def _fits(cluster: Cluster, known: Nomination) -> bool:

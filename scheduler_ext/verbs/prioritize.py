@@ -1,20 +1,77 @@
 """Answers `/prioritize`: how well each node suits a pod."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from proto.extender import HostPriority
+from proto.extender import ExtenderArgs, HostPriority, decode_extender_args, encode_host_priorities
 from proto.kubernetes.objects import Node
-from proto.kubernetes.requests import HostAmount
+from proto.kubernetes.requests import HostAmount, host_requested
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.pod_index import pod_name
+from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.preference import Preference
 from scheduler_ext.decide.priorities import preferences, priorities, priorities_without_gpus
-from scheduler_ext.requests import GpuRequest, RequestSettings
+from scheduler_ext.http_messages import HttpAnswer, HttpRequest
+from scheduler_ext.policies import NodePolicy
+from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, gpu_count, read_request
+from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
+from scheduler_ext.verbs.readiness import Readiness
+from scheduler_ext.verbs.turns import giving_way
 
 NODES_A_STEP = 200
 """Nodes rated before other requests get their turn: about one millisecond."""
+
+
+class Prioritize:
+    """The verb, for pods with GPUs and for pods without. 0 for every node is no error: kube-scheduler then uses its own
+    scores.
+    """
+
+    def __init__(self, *, cluster: Cluster, index: NodeIndex, readiness: Readiness, log: AnswerLog) -> None:
+        self._cluster = cluster
+        self._index = index
+        self._readiness = readiness
+        self._log = log
+
+    async def answer(self, message: HttpRequest) -> HttpAnswer:
+        return await self._answered(message, self._with_gpus)
+
+    async def answer_without_gpus(self, message: HttpRequest) -> HttpAnswer:
+        return await self._answered(message, self._without_gpus)
+
+    async def _answered(
+        self, message: HttpRequest, scored: Callable[[ExtenderArgs, list[str]], Awaitable[Sequence[HostPriority]]]
+    ) -> HttpAnswer:
+        began = self._log.now()
+        args = decode_extender_args(message.body)
+        # A score costs time: each node gets one.
+        names = list(dict.fromkeys(args.node_names or [node.metadata.name for node in args.nodes or ()]))
+        scores = await scored(args, names)
+        self._log.answered("prioritize", AnswerOutcome.OK, began)
+        self._log.trace("prioritize", pod_name(args.pod), began, f"{len(scores)} nodes scored")
+        return HttpAnswer(encode_host_priorities(scores))
+
+    async def _with_gpus(self, args: ExtenderArgs, names: list[str]) -> Sequence[HostPriority]:
+        try:
+            request = read_request(args.pod, self._cluster.requests)
+        except RequestError:
+            request = None
+        if request is None or (args.nodes is None and await self._readiness.wait()):
+            return [HostPriority(name, 0) for name in names]
+        if args.nodes is not None:
+            return rank_simulated(request, args.nodes, self._cluster.requests)
+        await self._readiness.search(request, names, every=True)
+        return rank(self._index, self._cluster.ledger, request, names)
+
+    async def _without_gpus(self, args: ExtenderArgs, names: list[str]) -> Sequence[HostPriority]:
+        """Returns scores if the node policy is `fgd`. Else all nodes get 0, also for a pod that requests GPUs."""
+        settings = self._cluster.requests
+        has_gpus = any(gpu_count(container, settings.names) for container in args.pod.all_containers)
+        if has_gpus or settings.node_policy is not NodePolicy.FGD or await self._readiness.wait():
+            return [HostPriority(name, 0) for name in names]
+        return await giving_way(rank_without_gpus(self._index, host_requested(args.pod), names))
 
 
 def rank(index: NodeIndex, ledger: Ledger, request: GpuRequest, node_names: Sequence[str]) -> list[HostPriority]:

@@ -3,8 +3,12 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import TypeVar, cast
 
 from program.tasks import Tasks
+from scheduler_ext.decide.preempt import Search
+
+T = TypeVar("T")
 
 SHARE = 0.5
 """Share of the time for searches of one namespace's pods."""
@@ -71,3 +75,13 @@ class Turns:
             self._spent = {name: until for name, until in self._spent.items() if until > began}
         self._spent[namespace] = spent + (self._monotonic() - began) / SHARE
         return ended or (spent - began) * SHARE > AHEAD_SECONDS
+
+
+async def giving_way(search: Search[T]) -> T:
+    """Returns the search's result. Between its steps others get their answers."""
+    while True:
+        try:
+            next(search)
+        except StopIteration as end:
+            return cast("T", end.value)
+        await asyncio.sleep(0)

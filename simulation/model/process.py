@@ -38,7 +38,8 @@ from scheduler_ext.verbs.bind_decision import (
     shown,
 )
 from scheduler_ext.verbs.binding_object import binding_of
-from scheduler_ext.verbs.filter import kept, reserve
+from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_answer import kept
 from scheduler_ext.verbs.state_machine import AWAITED, Attempt, BindEffect, BindEvent
 from simulation.model.objects import NAMESPACE, NODES, ShownPod, node_object, pod_name, pod_object, uid_of
 
@@ -250,7 +251,7 @@ class ModelProcess:
         answer = (
             kept(sent_to, NODES)
             if sent_to
-            else reserve(self._index, self._cluster, asked, request, NODES, now=self._now, lease_seconds=lease_seconds)
+            else FilterDecision(self._index, self._cluster, lease_seconds).reserve(asked, request, NODES, self._now)
         )
         names = answer.result.node_names
         return names[0] if names else ""

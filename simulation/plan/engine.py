@@ -16,7 +16,8 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.verbs.binding_object import binding_of
-from scheduler_ext.verbs.filter import Filtered, reserve
+from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_answer import Filtered
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Arrival, Constraints, WholeNode
 from simulation.plan.offers import HostRequest, Offers
@@ -103,7 +104,7 @@ class Engine:
         if not offered:
             return PlanRefusal(nodes=self.offers.refusals(constraints, asked))
         self.state.step(Applied(pod), now)
-        answer = reserve(self._index, self.state, pod, request, offered, now=now, lease_seconds=LEASE_SECONDS)
+        answer = FilterDecision(self._index, self.state, LEASE_SECONDS).reserve(pod, request, offered, now)
         choice = answer.choice
         if choice is None or choice.node is None:
             self._index.look_ahead()

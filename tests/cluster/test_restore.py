@@ -12,9 +12,10 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import LEASES, NODES, Lease, LeaseSpec, Node, ObjectMeta
-from scheduler_ext.leadership.lease import LeaseSettings
+from scheduler_ext.leadership.settings import LeaseSettings
+from scheduler_ext.ports import listening_to_kube_scheduler
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.running import listening_to_kube_scheduler, running_extender
+from scheduler_ext.running import running_extender
 from tests.builders import pod_json
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane

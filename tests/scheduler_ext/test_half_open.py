@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from scheduler_ext.leadership.lease import LeaseSettings
+from scheduler_ext.leadership.settings import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.relay import Relay
 from tests.builders import node_json, pod_json

@@ -33,7 +33,8 @@ from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.bind_actions import BindActions
 from scheduler_ext.verbs.binder import Binder
 from scheduler_ext.verbs.binding_sender import BindingSender
-from scheduler_ext.verbs.filter import kept, reserve
+from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_answer import kept
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from simulation.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount
 from tests.builders import node_json
@@ -131,11 +132,11 @@ class Machine(RuleBasedStateMachine):
             api=self.cluster,  # type: ignore[arg-type]
             cluster=self.known,
             settings=SETTINGS,
-            sending=BindingSender(self.cluster, SETTINGS.binding_seconds, lambda: self.now),  # type: ignore[arg-type]
+            sender=BindingSender(self.cluster, SETTINGS.binding_seconds, lambda: self.now),  # type: ignore[arg-type]
             now=lambda: datetime.fromtimestamp(self.now, UTC),
             forbidden=self.forbidden,
         )
-        self.binder = Binder(cluster=self.known, questions=questions, settings=SETTINGS, lock_waited=lambda _: None)
+        self.binder = Binder(cluster=self.known, actions=questions, settings=SETTINGS, lock_waited=lambda _: None)
         quota = ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 10**9})
         self.known.apply(Applied(ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=quota)))
         self.relist()
@@ -290,7 +291,7 @@ class Machine(RuleBasedStateMachine):
         answer = (
             kept(sent_to, names)
             if sent_to
-            else reserve(self.index, self.known.state, asked, request, names, now=self.now, lease_seconds=lease_seconds)
+            else FilterDecision(self.index, self.known.state, lease_seconds).reserve(asked, request, names, self.now)
         )
         self.index.look_ahead()
         if not answer.result.node_names:
@@ -443,7 +444,7 @@ class Machine(RuleBasedStateMachine):
         request = read_request(typed, self.requests)
         assert request is not None
         index = NodeIndex(other.ledger)
-        answer = reserve(index, other, typed, request, list(NODES), now=self.now, lease_seconds=60)
+        answer = FilterDecision(index, other, 60.0).reserve(typed, request, list(NODES), self.now)
         reservation = other.ledger.records.reserved(request.uid)
         if answer.result.node_names and reservation is not None:
             held = "".join(f"{share.uuid},NVIDIA,{share.memory_mib},{share.cores}:" for share in reservation.shares[0])

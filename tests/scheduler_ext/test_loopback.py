@@ -11,14 +11,14 @@ import pytest
 from program import listening
 from proto.extender import ExtenderError
 from scheduler_ext import loopback
-from scheduler_ext.exchange import LARGEST_BODY_BYTES, HttpAnswer, HttpRequest, Routes, Verbs, told
+from scheduler_ext.http_messages import LARGEST_BODY_BYTES, Endpoints, HttpAnswer, HttpRequest, Routes, text_answer
 from scheduler_ext.http_server import application
-from scheduler_ext.loopback import Limits
+from scheduler_ext.loopback import PortLimits
 from tests.polling import until
 
-Serve = Callable[[Verbs], AbstractAsyncContextManager[tuple[str, int]]]
-HASTY = Limits(most_connections=4, silent_seconds=0.3, request_seconds=0.3)
-FEW = Limits(most_connections=4)
+Serve = Callable[[Endpoints], AbstractAsyncContextManager[tuple[str, int]]]
+HASTY = PortLimits(most_connections=4, silent_seconds=0.3, request_seconds=0.3)
+FEW = PortLimits(most_connections=4)
 MIB = 1024 * 1024
 GET = b"GET /public HTTP/1.1\r\nHost: a\r\n\r\n"
 
@@ -32,7 +32,7 @@ def sized(body: bytes, *headers: bytes) -> bytes:
 
 
 class Answering:
-    """Verbs that say what they were asked."""
+    """Endpoints that say what they were asked."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -50,7 +50,7 @@ class Answering:
         return HttpAnswer(b"{}")
 
     async def query(self, asked: HttpRequest) -> HttpAnswer:
-        return told(f"{asked.query.get('a', '-')} {asked.query.get('b', '-')}")
+        return text_answer(f"{asked.query.get('a', '-')} {asked.query.get('b', '-')}")
 
     async def refuse(self, _: HttpRequest) -> HttpAnswer:
         raise ExtenderError("$.Pod", "missing")
@@ -68,7 +68,7 @@ class Answering:
     async def finish(self) -> None:
         self.held.set()
 
-    def verbs(self) -> Verbs:
+    def verbs(self) -> Endpoints:
         private: Routes = {
             "/echo": {"POST": self.echo},
             "/wait": {"POST": self.wait},
@@ -77,14 +77,14 @@ class Answering:
             "/give-up": {"POST": self.give_up},
             "/large": {"GET": self.large},
         }
-        return Verbs(private=private, public={"/public": {"GET": self.query}}, finish=self.finish)
+        return Endpoints(private=private, public={"/public": {"GET": self.query}}, finish=self.finish)
 
 
-def by_loopback(verbs: Verbs, limits: Limits | None = None) -> AbstractAsyncContextManager[tuple[str, int]]:
+def by_loopback(verbs: Endpoints, limits: PortLimits | None = None) -> AbstractAsyncContextManager[tuple[str, int]]:
     return loopback.serving(verbs, "127.0.0.1", 0, shutdown_seconds=1.0, limits=limits)
 
 
-def by_aiohttp(verbs: Verbs) -> AbstractAsyncContextManager[tuple[str, int]]:
+def by_aiohttp(verbs: Endpoints) -> AbstractAsyncContextManager[tuple[str, int]]:
     return listening.serving(application(verbs), "127.0.0.1", 0, shutdown_seconds=1.0)
 
 

@@ -12,9 +12,10 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.metric_families import MIB, MetricsInput
-from scheduler_ext.metrics import Admission, AnswerOutcome, ExtenderMetrics
+from scheduler_ext.metrics import Admission, ExtenderMetrics
 from scheduler_ext.requests import ResourceNames
 from scheduler_ext.settings import MetricsDetail
+from scheduler_ext.verbs.answer_log import AnswerOutcome
 from tests.builders import container, node, node_json, pod
 from tests.polling import until
 from tests.scheduler_ext.gpus import device
@@ -73,7 +74,7 @@ def page(*, legacy_names: bool = False, detail: MetricsDetail = MetricsDetail.PO
     metrics.misfits(["AllocatedCardsInsufficientRequest 2/4 + CardInsufficientMemory 2/4"] * 3)
     metrics.misfits(["node unregistered: hami.io/device-cordon", "NodeInsufficientDevice"])
     metrics.lock_waited(0.5)
-    metrics.nudged()
+    metrics.requeued()
     metrics.admitted(Admission.DENIED, "QuotaExceeded", 0.002)
     return b"".join(metrics.exposition(replace(seen(), legacy_names=legacy_names, detail=detail))).decode()
 

@@ -28,59 +28,60 @@ def with_one_gpu() -> Cluster:
 
 
 @asynccontextmanager
-async def nudging(
+async def requeuing(
     server: EmbeddedApiServer,
     cluster: Cluster,
     folder: Path,
     *,
     leads: Callable[[], bool],
-    nudged: Callable[[], None] = lambda: None,
-) -> AsyncIterator[Requeuer]:
+    requeued: Callable[[], None] = lambda: None,
+) -> AsyncIterator[LiveCluster]:
     (folder / "config").write_text(server.kubeconfig())
     api = await ApiServer.connect(str(folder / "config"))
-    nudger = Requeuer(
+    live = LiveCluster(cluster, time.monotonic, lambda *_: None)
+    requeuer = Requeuer(
         api=api,
-        cluster=LiveCluster(cluster, time.monotonic, lambda *_: None),
+        cluster=live,
         index=NodeIndex(cluster.ledger),
         leads=leads,
-        nudged=nudged,
+        requeued=requeued,
         now=now,
     )
-    work = asyncio.create_task(nudger.run())
+    work = asyncio.create_task(requeuer.run())
     try:
-        yield nudger
+        yield live
     finally:
         work.cancel()
         await api.close()
 
 
-async def test_a_replica_that_does_not_lead_nudges_nobody(tmp_path: Path) -> None:
+async def test_a_replica_that_does_not_lead_requeues_no_pod(tmp_path: Path) -> None:
     cluster = with_one_gpu()
-    nudges: list[str] = []
-    nudges_when_asked: list[int] = []
+    requeues: list[str] = []
+    requeues_when_polled: list[int] = []
 
     def leads() -> bool:
         """From the second time on."""
-        nudges_when_asked.append(len(nudges))
-        return len(nudges_when_asked) > 1
+        requeues_when_polled.append(len(requeues))
+        return len(requeues_when_polled) > 1
 
     async with EmbeddedApiServer() as server:
         uid = server.create(pod_json("p"))["metadata"]["uid"]
         cluster.queue.refused(replace(request(pod(container(gpu=1))), uid=uid), 0, time.monotonic())
-        async with nudging(server, cluster, tmp_path, leads=leads, nudged=lambda: nudges.append("p")) as nudger:
+        async with requeuing(server, cluster, tmp_path, leads=leads, requeued=lambda: requeues.append("p")) as live:
             for times in (1, 2):
-                nudger.freed()
+                live.freed.set()
 
                 async def asked(times: int = times) -> bool:
-                    return len(nudges_when_asked) == times
+                    return len(requeues_when_polled) == times
 
                 await until(asked)
 
-            async def nudged() -> bool:
-                return nudges == ["p"]
+            async def requeued() -> bool:
+                return requeues == ["p"]
 
-            await until(nudged)
-            assert nudges_when_asked[:2] == [0, 0]
+            await until(requeued)
+            assert requeues_when_polled[:2] == [0, 0]
 
 
 @pytest.mark.parametrize("different", [True, False])
@@ -96,14 +97,14 @@ async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
         uid = server.create(pod_json("small"))["metadata"]["uid"]
         small = replace(request(pod(container(gpu=1), name="small")), uid=uid)
         cluster.queue.refused(small, 0, time.monotonic())
-        async with nudging(server, cluster, tmp_path, leads=lambda: True) as nudger:
+        async with requeuing(server, cluster, tmp_path, leads=lambda: True) as live:
 
-            async def nudged() -> bool:
-                nudger.freed()
+            async def requeued() -> bool:
+                live.freed.set()
                 found = server.store.get("pods", "default", "small")
                 return found is not None and keys.NUDGE in found["metadata"].get("annotations", {})
 
-            await until(nudged)
+            await until(requeued)
 
 
 async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_path: Path) -> None:
@@ -113,10 +114,10 @@ async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_pat
     async with EmbeddedApiServer() as server:
         uid = server.create(pod_json("small"))["metadata"]["uid"]
         cluster.queue.refused(replace(request(pod(container(gpu=1), name="small")), uid=uid), 0, time.monotonic())
-        async with nudging(server, cluster, tmp_path, leads=lambda: True):
+        async with requeuing(server, cluster, tmp_path, leads=lambda: True):
 
-            async def nudged() -> bool:
+            async def requeued() -> bool:
                 found = server.store.get("pods", "default", "small")
                 return found is not None and keys.NUDGE in found["metadata"].get("annotations", {})
 
-            await until(nudged)
+            await until(requeued)

@@ -13,8 +13,9 @@ from aiohttp import web
 
 from program.address import ListenAddress
 from proto.kubernetes.client import ApiServer
+from scheduler_ext.ports import listening, listening_to_kube_scheduler
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.running import Applications, listening, listening_to_kube_scheduler, running_extender
+from scheduler_ext.running import Applications, running_extender
 from scheduler_ext.settings import ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import node_json, pod_json

@@ -21,8 +21,8 @@ from scheduler_ext.certificates.tls import KeyPair, ServingTls
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.metrics import ExtenderMetrics
+from scheduler_ext.ports import listening
 from scheduler_ext.quota_class import QuotaClass
-from scheduler_ext.running import listening
 from scheduler_ext.webhook_server import LARGEST_BODY_BYTES, Webhook, kept_current
 from tests.polling import until
 from tests.scheduler_ext.admission.pods import container, envelope, opened, pod

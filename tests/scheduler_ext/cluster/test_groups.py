@@ -22,7 +22,7 @@ from scheduler_ext.cluster.groups import (
 from scheduler_ext.cluster.records import Records, Verdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.verbs.filter import reserve
+from scheduler_ext.verbs.filter import FilterDecision
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -58,12 +58,8 @@ class Asked:
         return self.answer(waiting, most).node_names or []
 
     def answer(self, waiting: Pod, most: int = 1) -> FilterResult:
-        return reserve(
-            *(self.index, self.cluster, waiting, request(waiting), self.names),
-            now=self.now,
-            lease_seconds=LEASE_SECONDS,
-            most=most,
-        ).result
+        decision = FilterDecision(self.index, self.cluster, LEASE_SECONDS, most)
+        return decision.reserve(waiting, request(waiting), self.names, self.now).result
 
     def held(self) -> int:
         self.ledger.expire(self.now)

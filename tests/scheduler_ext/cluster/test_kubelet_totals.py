@@ -16,7 +16,8 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.account import account
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.verbs.filter import Filtered, reserve
+from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_answer import Filtered
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -33,7 +34,7 @@ def telling(**changes: int) -> Node:
 
 
 def asked(cluster: Cluster, wanted: Pod) -> Filtered:
-    return reserve(NodeIndex(cluster.ledger), cluster, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
+    return FilterDecision(NodeIndex(cluster.ledger), cluster, 60.0).reserve(wanted, request(wanted), ["n"], 0.0)
 
 
 def why_not(cluster: Cluster, wanted: Pod) -> str:

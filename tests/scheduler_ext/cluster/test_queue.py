@@ -31,12 +31,12 @@ def test_a_pod_that_settled_is_not_tried() -> None:
     assert (due(waiting, 9.0), len(waiting)) == ([], 0)
 
 
-def test_a_pod_nudged_in_vain_is_left_alone_for_longer_each_time() -> None:
+def test_a_pod_requeued_in_vain_is_left_alone_for_longer_each_time() -> None:
     waiting = PodQueue()
     waiting.refused(asks("p"), 0, 0.0)
     now, pauses = 0.0, []
     for _ in range(8):
-        waiting.nudged("uid-p", now)
+        waiting.requeued("uid-p", now)
         waiting.refused(asks("p"), 0, now)
         until = waiting.due(1e9)[0].not_before
         assert due(waiting, until - 0.1) == []
@@ -46,13 +46,13 @@ def test_a_pod_nudged_in_vain_is_left_alone_for_longer_each_time() -> None:
     assert pauses == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS]
 
 
-def test_pods_nudged_in_vain_leave_their_turn_to_those_that_came_after_them() -> None:
+def test_pods_requeued_in_vain_leave_their_turn_to_those_that_came_after_them() -> None:
     waiting = PodQueue()
     for number, name in enumerate(["vain", "new", "twice"]):
         waiting.refused(asks(name), 0, float(number))
-    waiting.nudged("uid-vain", 3.0)
+    waiting.requeued("uid-vain", 3.0)
     for _ in range(2):
-        waiting.nudged("uid-twice", 3.0)
+        waiting.requeued("uid-twice", 3.0)
     assert due(waiting, 100.0) == ["new", "vain", "twice"]
 
 

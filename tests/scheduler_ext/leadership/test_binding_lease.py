@@ -12,13 +12,14 @@ import pytest
 
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.leadership.binding_lease import BindingLease
+from scheduler_ext.leadership.settings import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer
 from tests.polling import until
 
 LEASE = {
     "apiVersion": "coordination.k8s.io/v1",
     "kind": "Lease",
-    "metadata": {"name": "binding", "namespace": "kube-system"},
+    "metadata": {"name": "sched-binding", "namespace": "kube-system"},
     "spec": {"holderIdentity": "host-2_b", "leaseDurationSeconds": 1, "renewTime": "2030-01-01T00:00:00.000000Z"},
 }
 
@@ -34,9 +35,7 @@ async def once_seen(server: EmbeddedApiServer, folder: Path) -> AsyncIterator[Bi
     api = await ApiServer.connect(str(folder / "kubeconfig"))
     lease = BindingLease(
         api=api,
-        name="binding",
-        namespace="kube-system",
-        process="host-1_a",
+        settings=LeaseSettings(name="sched", namespace="kube-system", identity="host-1", process="a"),
         write_seconds=1.0,
         changed=lambda: None,
         now=lambda: datetime(2030, 1, 1, 1, tzinfo=UTC),
@@ -64,9 +63,9 @@ async def test_what_became_of_it_is_looked_up(change: str, tmp_path: Path) -> No
             match change:
                 case "written":
                     note: dict[str, Any] = {"metadata": {"annotations": {"by": "hand"}}}
-                    server.patch("leases", "binding", note, namespace="kube-system")
+                    server.patch("leases", "sched-binding", note, namespace="kube-system")
                 case "deleted":
-                    server.delete("leases", "binding", namespace="kube-system")
+                    server.delete("leases", "sched-binding", namespace="kube-system")
                 case _:
                     server.create(LEASE | {"spec": {}})
             async with asyncio.timeout(30):
@@ -79,7 +78,7 @@ async def test_one_that_another_process_took_is_left_to_it(tmp_path: Path) -> No
         server.create(LEASE)
         async with once_seen(server, tmp_path) as lease:
             taken = {"spec": {"holderIdentity": "host-3_c", "leaseDurationSeconds": 60}}
-            server.patch("leases", "binding", taken, namespace="kube-system")
+            server.patch("leases", "sched-binding", taken, namespace="kube-system")
             async with asyncio.timeout(30):
                 assert not await lease.take(forgetting, settled=True)
             assert lease.holder() == "host-3_c"
@@ -94,7 +93,7 @@ async def test_one_that_another_process_took_is_not_said_to_name_this_one(
         async with once_seen(server, tmp_path) as lease:
             assert await lease.take(forgetting, settled=True)
             taken = {"spec": {"holderIdentity": "host-3_c", "leaseDurationSeconds": 60}}
-            server.patch("leases", "binding", taken, namespace="kube-system")
+            server.patch("leases", "sched-binding", taken, namespace="kube-system")
             async with asyncio.timeout(30):
                 await lease.release()
             assert lease.holder() == "host-3_c"
@@ -110,9 +109,9 @@ async def test_another_process_that_had_it_is_noticed_although_the_watch_did_not
         async with once_seen(server, tmp_path) as lease:
             assert await lease.take(forgetting, settled=True)
             for holder in ("host-3_c", None):
-                server.patch("leases", "binding", {"spec": {"holderIdentity": holder}}, namespace="kube-system")
+                server.patch("leases", "sched-binding", {"spec": {"holderIdentity": holder}}, namespace="kube-system")
             if ended == "deleted":
-                server.delete("leases", "binding", namespace="kube-system")
+                server.delete("leases", "sched-binding", namespace="kube-system")
             noticed: list[bool] = []
             assert not await lease.take(lambda: noticed.append(lease.is_held()), settled=False)
             assert noticed == []

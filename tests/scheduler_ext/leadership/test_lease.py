@@ -10,7 +10,7 @@ import pytest
 from proto.annotations import keys
 from proto.devices import DeviceShare, DeviceUUID
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.leadership.lease import LeaseSettings
+from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.verbs.attempts import Sent
 from scheduler_ext.verbs.journal import JournalFiles
 from simulation.apiserver import EmbeddedApiServer, Fault

@@ -17,8 +17,9 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.own_thread import in_own_thread
+from scheduler_ext.ports import listening, listening_to_kube_scheduler
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.running import Applications, listening, listening_to_kube_scheduler, running_extender
+from scheduler_ext.running import Applications, running_extender
 from scheduler_ext.status.look import NodeLook
 from simulation.apiserver import EmbeddedApiServer
 from tests import builders
@@ -156,7 +157,7 @@ async def shown(server: EmbeddedApiServer, *, for_other_hosts: bool = False) -> 
         api = await ApiServer.connect(kubeconfig.name, timeout_seconds=API_SECONDS)
     try:
         async with running_extender(api, FAST, RequestSettings()) as applications:
-            page = applications.status_page(for_other_hosts)
+            page = applications.status_page(for_other_hosts=for_other_hosts)
             async with (
                 listening_to_kube_scheduler(applications.verbs, ANY_PORT, "--http_bind") as url,
                 in_own_thread(lambda: listening(page, ANY_PORT, "--status-bind-address"), "status page") as page_url,

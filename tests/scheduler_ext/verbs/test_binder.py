@@ -387,7 +387,7 @@ async def test_who_gives_up_waiting_for_binds_takes_no_answer_from_kube_schedule
     played = LiveCluster(Cluster(), lambda: 0.0, lambda *_: None), Played(lambda _: "")
     binder = Binder(
         cluster=played[0],
-        questions=played[1],  # type: ignore[arg-type]
+        actions=played[1],  # type: ignore[arg-type]
         settings=ServeSettings(),
         lock_waited=lambda _: None,
     )

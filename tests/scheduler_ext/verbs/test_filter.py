@@ -2,16 +2,21 @@ from proto.annotations import keys
 from proto.kubernetes.notices import Notice
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.verbs.filter import Filtered, reserve
+from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_answer import Filtered
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
+
+
+def decision(cluster: Cluster) -> FilterDecision:
+    return FilterDecision(NodeIndex(cluster.ledger), cluster, 60.0)
 
 
 def filtered(**annotations: str) -> Filtered:
     cluster = Cluster()
     cluster.ledger.replace_nodes([node("n", [device(0)])])
     wanted = pod(container(gpu=1), annotations={getattr(keys, key): text for key, text in annotations.items()})
-    return reserve(NodeIndex(cluster.ledger), cluster, wanted, request(wanted), ["n"], now=0.0, lease_seconds=60.0)
+    return decision(cluster).reserve(wanted, request(wanted), ["n"], 0.0)
 
 
 def test_each_unknown_policy_word_is_an_event_of_its_own_and_the_pod_is_placed() -> None:
@@ -36,9 +41,7 @@ def test_of_a_reason_that_many_nodes_have_the_first_are_named() -> None:
     cluster = Cluster()
     cluster.ledger.replace_nodes([node(name, [device(0, memory_mib=100)]) for name in names])
     wanted = pod(container(gpu=1, gpumem=1000))
-    answer = reserve(
-        NodeIndex(cluster.ledger), cluster, wanted, request(wanted), names[::-1], now=0.0, lease_seconds=60.0
-    )
+    answer = decision(cluster).reserve(wanted, request(wanted), names[::-1], 0.0)
     assert answer.notices()[0].message == (
         f"no available node, 25 nodes do not meet: 25 nodes ({','.join(names[:5])},…): too few GPUs are that large"
     )
@@ -51,9 +54,7 @@ def test_an_event_says_what_to_do_where_nothing_limits_a_container() -> None:
     unlimited.metadata.annotations[keys.NODE_LIMITS] = "none"
     cluster.ledger.replace_nodes([unlimited, node("b", [device(0, memory_mib=100)])])
     wanted = pod(container(gpu=1, gpumem=1000))
-    answer = reserve(
-        NodeIndex(cluster.ledger), cluster, wanted, request(wanted), ["a", "b"], now=0.0, lease_seconds=60.0
-    )
+    answer = decision(cluster).reserve(wanted, request(wanted), ["a", "b"], 0.0)
     assert answer.notices()[0].message == (
         "no available node, 2 nodes do not meet: "
         "1 node (a): nothing holds the container to a part of a GPU; 1 node (b): too few GPUs are that large. "

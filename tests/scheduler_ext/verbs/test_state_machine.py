@@ -26,7 +26,7 @@ from scheduler_ext.verbs.attempts import Sent
 from scheduler_ext.verbs.bind_actions import Run
 from scheduler_ext.verbs.bind_decision import BindRefused, decide_again, reserved
 from scheduler_ext.verbs.binder import Binder
-from scheduler_ext.verbs.filter import reserve
+from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.state_machine import GIVING_UP, OVER, TABLE, Attempt, BindEffect, BindEvent, BindState
 from tests.binding_document import document
@@ -78,10 +78,10 @@ class Played:
         loop = asyncio.get_running_loop()
         return Run(attempt, loop.create_future(), UNTIL, None)  # type: ignore[arg-type]
 
-    async def answered(self, run: Run, question: BindEffect) -> BindEvent:
+    async def performed(self, run: Run, question: BindEffect) -> BindEvent:
         return await self._ask(Question(run, run.attempt, question, asyncio.get_running_loop().create_future()))
 
-    async def looked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
+    async def checked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
         return await self._ask(Question(None, attempt, BindEffect.LOOK, asyncio.get_running_loop().create_future()))
 
     async def _ask(self, question: Question) -> BindEvent:
@@ -133,7 +133,7 @@ class Binds(RuleBasedStateMachine):
         )
         questions: Any = self.questions
         self.binder = Binder(
-            cluster=self.live, questions=questions, settings=SETTINGS, lock_waited=lambda _: None, files=files
+            cluster=self.live, actions=questions, settings=SETTINGS, lock_waited=lambda _: None, files=files
         )
         self.answers: dict[str, asyncio.Task[str]] = {}
         self.loop.run_until_complete(self.binder.recover())
@@ -180,10 +180,8 @@ class Binds(RuleBasedStateMachine):
             return
         chosen, asked = direct, asking(name)
         if chosen is None and not (chosen := self.state.ledger.records.sent_to(f"uid-{name}")):
-            answer = reserve(
-                *(self.index, self.state, asked, request(asked), list(NODES)),
-                now=self.clock(),
-                lease_seconds=lease_seconds,
+            answer = FilterDecision(self.index, self.state, lease_seconds).reserve(
+                asked, request(asked), list(NODES), self.clock()
             )
             chosen = (answer.result.node_names or [""])[0]
         if chosen:

@@ -33,57 +33,57 @@ class HttpAnswer:
     """Work to do after the answer is sent: the caller need not wait for it."""
 
 
-Verb = Callable[[HttpRequest], Awaitable[HttpAnswer]]
-Routes = Mapping[str, Mapping[str, Verb]]
-"""Verbs by path and method."""
+Endpoint = Callable[[HttpRequest], Awaitable[HttpAnswer]]
+Routes = Mapping[str, Mapping[str, Endpoint]]
+"""Endpoints by path and method."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verbs:
-    """The verbs that are served to kube-scheduler. `finish` is awaited before connections are closed."""
+class Endpoints:
+    """What is served to kube-scheduler. `finish` is awaited before connections are closed."""
 
     private: Routes
-    """Verbs for callers on this host only: they show what all pods hold and get."""
+    """Endpoints for callers on this host only: they show what all pods hold and get."""
     public: Routes
     finish: Callable[[], Awaitable[None]]
 
 
-def told(text: str, status: int = 200) -> HttpAnswer:
+def text_answer(text: str, status: int = 200) -> HttpAnswer:
     return HttpAnswer(f"{text}\n".encode() if text else b"", status, "text/plain; charset=utf-8")
 
 
 def too_large() -> HttpAnswer:
-    return told(f"$: the body is larger than {LARGEST_BODY_BYTES} bytes", 400)
+    return text_answer(f"$: the body is larger than {LARGEST_BODY_BYTES} bytes", 400)
 
 
-async def answered(verb: Verb, asked: HttpRequest) -> HttpAnswer:
-    """Returns the verb's answer. It is 400 with the path of the faulty field if the body is wrong, and 500 for an error
-    of ours.
+async def answered(endpoint: Endpoint, request: HttpRequest) -> HttpAnswer:
+    """Returns the endpoint's answer. It is 400 with the path of the faulty field if the body is wrong, and 500 for an
+    error of ours.
     """
     try:
-        return await verb(asked)
+        return await endpoint(request)
     except ExtenderError as error:
-        return told(str(error), 400)
+        return text_answer(str(error), 400)
     except Exception:
         log.exception("a request failed")
-        return told("the extender failed on this request; its log says why", 500)
+        return text_answer("the extender failed on this request; its log says why", 500)
 
 
-def found(routes: Routes, method: str, target: str) -> tuple[Verb, Mapping[str, str]] | HttpAnswer:
-    """The verb and the query of a request's target, or the refusal. A path that allows GET allows HEAD too."""
+def routed(routes: Routes, method: str, target: str) -> tuple[Endpoint, Mapping[str, str]] | HttpAnswer:
+    """Returns the endpoint and the query of a request's target, or a refusal. A path that allows GET allows HEAD."""
     method = "GET" if method == "HEAD" else method
-    verb = routes.get(target, {}).get(method)
-    if verb is not None:
-        return verb, {}
+    endpoint = routes.get(target, {}).get(method)
+    if endpoint is not None:
+        return endpoint, {}
     try:
         parts = urlsplit(target)
         query = dict(reversed(parse_qsl(parts.query, max_num_fields=_MOST_PARAMETERS)))
     except ValueError as error:
-        return told(f"the request's target cannot be read: {error}", 400)
+        return text_answer(f"the request's target cannot be read: {error}", 400)
     methods = routes.get(unquote(parts.path))
     if methods is None:
-        return told("404: Not Found", 404)
-    return (methods[method], query) if method in methods else told("405: Method Not Allowed", 405)
+        return text_answer("404: Not Found", 404)
+    return (methods[method], query) if method in methods else text_answer("405: Method Not Allowed", 405)
 
 
 @lru_cache(maxsize=256)

@@ -1,0 +1,65 @@
+"""Opens the extender's ports: a fast server on loopback, one that is safe against strangers elsewhere."""
+
+import os
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+from aiohttp import web
+
+from program.address import ListenAddress
+from program.listening import Patience, serving
+from scheduler_ext import loopback
+from scheduler_ext.http_messages import Endpoints, is_local
+from scheduler_ext.http_server import application
+
+SHUTDOWN_SECONDS = 5.0
+"""The time for which a closing listener waits for answers under way."""
+
+
+class PortTaken(Exception):
+    """The address cannot be listened on. The message is one sentence."""
+
+
+@asynccontextmanager
+async def listening_to_kube_scheduler(endpoints: Endpoints, address: ListenAddress, flag: str) -> AsyncIterator[str]:
+    """Listens as `listening` does. On loopback a faster server is used; on other addresses one that is safe against
+    strangers.
+    """
+    if address.host == "localhost" or is_local(address.host):
+        port = loopback.serving(endpoints, address.host, address.port, shutdown_seconds=SHUTDOWN_SECONDS)
+    else:
+        port = serving(application(endpoints), address.host, address.port, shutdown_seconds=SHUTDOWN_SECONDS)
+    async with _opened(port, address, flag) as where:
+        yield f"http://{where}"
+
+
+@asynccontextmanager
+async def listening(
+    served: web.Application,
+    address: ListenAddress,
+    flag: str,
+    tls: ssl.SSLContext | None = None,
+    *,
+    patience: Patience | None = None,
+) -> AsyncIterator[str]:
+    """Yields the URL under which requests are served. `flag` is the setting of the address. Raises PortTaken."""
+    port = serving(served, address.host, address.port, tls, shutdown_seconds=SHUTDOWN_SECONDS, patience=patience)
+    async with _opened(port, address, flag) as where:
+        yield f"{'https' if tls is not None else 'http'}://{where}"
+
+
+@asynccontextmanager
+async def _opened(
+    port: AbstractAsyncContextManager[tuple[str, int]], address: ListenAddress, flag: str
+) -> AsyncIterator[str]:
+    """Yields host and port, as a URL writes them. Raises PortTaken."""
+    async with AsyncExitStack() as stack:
+        try:
+            host, number = await stack.enter_async_context(port)
+        except OSError as error:
+            # asyncio wraps the system's error text in its own. A failed name look-up has no positive number.
+            known = error.errno is not None and error.errno > 0
+            reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
+            raise PortTaken(f"Cannot listen on {address}: {reason}; choose another {flag}.") from error
+        yield f"[{host}]:{number}" if ":" in host else f"{host}:{number}"

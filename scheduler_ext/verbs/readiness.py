@@ -1,0 +1,69 @@
+"""Waits until decisions are possible here: only as the leader, and from a cache that has seen everything."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.requests import GpuRequest
+
+
+class Leader(Protocol):
+    """Whether this replica leads."""
+
+    async def wait(self, seconds: float) -> bool: ...
+
+    def problem(self) -> str: ...
+
+
+class Cache(Protocol):
+    """What the API server has listed."""
+
+    async def wait_until_synced(self, seconds: float) -> bool: ...
+
+    def missing(self) -> Sequence[str]: ...
+
+
+class SearchTurns(Protocol):
+    """Turns for long searches, by namespace."""
+
+    async def take(self, namespace: str, steps: Iterator[None]) -> None: ...
+
+
+class Readiness:
+    def __init__(
+        self,
+        *,
+        leader: Leader,
+        cache: Cache,
+        index: NodeIndex,
+        turns: SearchTurns,
+        wait_seconds: float,
+        monotonic: Callable[[], float],
+    ) -> None:
+        """A request waits for `wait_seconds` at most."""
+        self._leader = leader
+        self._cache = cache
+        self._index = index
+        self._turns = turns
+        self._wait_seconds = wait_seconds
+        self._monotonic = monotonic
+
+    async def wait(self) -> str:
+        """Waits until decisions are possible here. Returns a sentence if they are not in time, else an empty text."""
+        until = self._monotonic() + self._wait_seconds
+        if await self._leader.wait(self._wait_seconds):
+            await self._cache.wait_until_synced(max(until - self._monotonic(), 0))
+        return self.problem()
+
+    def problem(self) -> str:
+        """Returns why no decision is possible here now, in one sentence; empty if one is."""
+        problem = self._leader.problem()
+        if not problem and (missing := self._cache.missing()):
+            return f"not ready: the API server has not listed {', '.join(missing)} yet"
+        return problem
+
+    async def search(self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> None:
+        """Searches in advance, so that the decision itself is quick. Between the steps of a long search others get
+        their answers.
+        """
+        await self._turns.take(request.namespace, self._index.prepare(request, node_names, every=every))
