@@ -40,7 +40,7 @@ Routes = Mapping[str, Mapping[str, Endpoint]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoints:
-    """What is served to kube-scheduler. `finish` is awaited before connections are closed."""
+    """Everything that is served to kube-scheduler. `finish` is awaited before connections are closed."""
 
     private: Routes
     """Endpoints for callers on this host only: they show what all pods hold and get."""

@@ -128,7 +128,7 @@ def _start(applications: Applications, *, is_elected: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecidedBefore:
-    """What this replica must know of earlier decisions before it decides."""
+    """Learns of earlier decisions before this replica decides."""
 
     binder: Binder
     watch: ClusterWatch

@@ -8,7 +8,7 @@ from scheduler_ext.requests import GpuRequest
 
 
 class Leader(Protocol):
-    """Whether this replica leads."""
+    """Knows whether this replica leads."""
 
     async def wait(self, seconds: float) -> bool: ...
 
@@ -16,7 +16,7 @@ class Leader(Protocol):
 
 
 class Cache(Protocol):
-    """What the API server has listed."""
+    """Knows what the API server has listed."""
 
     async def wait_until_synced(self, seconds: float) -> bool: ...
 
