@@ -59,16 +59,16 @@ def top(
     """
     nodes = _ordered(nodes, readings, order) if order and nodes else nodes
     rows = {
-        Level.NODES: lambda: [_node_row(node) for node in nodes],
-        Level.GPUS: lambda: [_gpu_row(node, gpu, readings) for node in nodes for gpu in node.gpus],
+        Level.NODES: lambda: [node_row(node) for node in nodes],
+        Level.GPUS: lambda: [gpu_row(node, gpu, readings) for node in nodes for gpu in node.gpus],
         Level.PODS: lambda: [row for node in nodes for gpu in node.gpus for row in pod_rows(node, gpu, readings)],
     }[level or Level.PODS]()
     return TableReport(rows=rows, text=lambda wide: _text(cluster, nodes, level, readings, wide=wide))
 
 
 def _ordered(nodes: Sequence[GpuNode], readings: Readings | None, order: str) -> Sequence[GpuNode]:
-    node_rows = [_node_row(node) for node in nodes]
-    gpu_rows = [[_gpu_row(node, gpu, readings) for gpu in node.gpus] for node in nodes]
+    node_rows = [node_row(node) for node in nodes]
+    gpu_rows = [[gpu_row(node, gpu, readings) for gpu in node.gpus] for node in nodes]
     known = [*node_rows[0], *(key for key in next(filter(None, gpu_rows), [{}])[0] if key not in node_rows[0])]
     key = key_of(order, known)
 
@@ -126,7 +126,7 @@ def _used_by(held: HeldPart, gpu: GpuView, readings: Readings | None) -> Used:
     return NOT_KNOWN if readings is None else readings.pods.get((held.pod, gpu.device.uuid), NOT_KNOWN)
 
 
-def _gpu_row(node: GpuNode, gpu: GpuView, readings: Readings | None) -> Row:
+def gpu_row(node: GpuNode, gpu: GpuView, readings: Readings | None) -> Row:
     device, usage = gpu.device, gpu.usage
     return {
         "node": node.name,
@@ -146,7 +146,7 @@ def _gpu_row(node: GpuNode, gpu: GpuView, readings: Readings | None) -> Row:
     }
 
 
-def _node_row(node: GpuNode) -> Row:
+def node_row(node: GpuNode) -> Row:
     gpus = [gpu.usage for gpu in node.gpus]
     return {
         "node": node.name,

@@ -39,6 +39,8 @@ class CommonOptions:
         """The nodes that `--selector` selects in the cluster that was read; None without one."""
         self.notes: tuple[str, ...] = ()
         """What the last answer does not count."""
+        self.is_recorded = bool(given.file)
+        """True for a file, which does not change."""
         self._selector = given.selector
         self._selects = selects
         self._namespace = given.chosen
@@ -120,7 +122,7 @@ def _of_pods(objects: Objects, selected: LabelSelector, settings: RequestSetting
     return replace(found, nodes=nodes, pods=tuple(pod for pod in found.pods if pod_name(pod) in names))
 
 
-Command = Callable[..., TableReport]
+Command = Callable[..., TableReport | None]
 ShownCommand = Callable[..., None]
 
 
@@ -200,12 +202,14 @@ def _check(given: GivenOptions) -> None:
         raise click.UsageError(f"--selector: {error}") from error
 
 
-def _repeat(report: Callable[[], TableReport], asked: CommonOptions, given: GivenOptions) -> None:
-    """Shows the report once, or until Ctrl-C."""
+def _repeat(report: Callable[[], TableReport | None], asked: CommonOptions, given: GivenOptions) -> None:
+    """Shows the report once, or until Ctrl-C. A command without one has shown all itself."""
     if given.chosen and not given.everywhere:
         asked.source.check_namespace(given.chosen)
     while True:
         found = report()
+        if found is None:
+            return
         if given.watch:
             click.clear()
         _show(found, asked)

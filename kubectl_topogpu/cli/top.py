@@ -1,13 +1,19 @@
 """`kubectl topogpu top`."""
 
+import gc
+import sys
+from collections.abc import Callable
+
 import click
 
 from kubectl_topogpu import top as tree
 from kubectl_topogpu.cli.completion import NODES
 from kubectl_topogpu.cli.options import CommonOptions, node_of, with_options
 from kubectl_topogpu.cli.readings import readings
-from kubectl_topogpu.cluster import Wanted
+from kubectl_topogpu.cluster import GpuCluster, GpuNode, Wanted
 from kubectl_topogpu.report import Output, TableReport
+
+_NO_TEXTUAL = "top -i needs textual: python -m pip install 'topogpu[tui]'"
 
 
 @click.command()
@@ -15,14 +21,24 @@ from kubectl_topogpu.report import Output, TableReport
 @click.option("--level", type=click.Choice([each.value for each in tree.Level]),
               help=f"Level of detail [default: pods; as text at most {tree.MOST_LINES} lines].")  # fmt: skip
 @click.option("--used", is_flag=True, help="Show what processes use now. Reads the metrics of each node's daemon.")
+@click.option("-i", "--interactive", is_flag=True, help="Keep it on the terminal: tables to sort, filter and search.")
 @with_options(selects="nodes", sorts=True)
-def top(asked: CommonOptions, nodes: tuple[str, ...], level: str | None, *, used: bool) -> TableReport:
+def top(
+    asked: CommonOptions, nodes: tuple[str, ...], level: str | None, *, used: bool, interactive: bool
+) -> TableReport | None:
     """Show nodes, their GPUs, and the pods that hold them: memory, cores and slots.
 
     With --namespace, GPUs on which a pod of that namespace is, and these pods alone.
     """
+
+    def chosen(cluster: GpuCluster) -> tuple[GpuNode, ...]:
+        return tuple(node_of(cluster, name) for name in nodes) or cluster.nodes
+
+    if interactive:
+        _run(asked, chosen, level, used=used)
+        return None
     cluster = asked.cluster(Wanted(asks=asked.output is not Output.TEXT))
-    shown = [node_of(cluster, name) for name in nodes] or cluster.nodes
+    shown = chosen(cluster)
     return tree.top(
         cluster,
         tree.of_namespace(shown, asked.chosen_namespace),
@@ -30,3 +46,34 @@ def top(asked: CommonOptions, nodes: tuple[str, ...], level: str | None, *, used
         readings(asked.source, cluster, shown) if used else None,
         asked.order,
     )
+
+
+def _run(
+    asked: CommonOptions, chosen: Callable[[GpuCluster], tuple[GpuNode, ...]], level: str | None, *, used: bool
+) -> None:
+    """Shows the terminal until it is left. Raises ClickException without textual."""
+    try:
+        from kubectl_topogpu.interactive import EVERY_SECONDS, TopApp  # noqa: PLC0415 - optional, and takes long
+    except ModuleNotFoundError as error:
+        raise click.ClickException(_NO_TEXTUAL) from error
+    from kubectl_topogpu.views import Choice, Observed, View  # noqa: PLC0415
+    from kubectl_topogpu.waiting import waiting  # noqa: PLC0415
+
+    if asked.output is not Output.TEXT:
+        raise click.UsageError("-i is for a terminal: it cannot be used with --output")
+    if not sys.stdout.isatty():
+        raise click.UsageError("-i needs a terminal: standard output is none")
+    gc.enable()  # it runs for hours
+
+    def read() -> Observed:
+        cluster = asked.cluster(Wanted(decisions=True, fgd=True, waiting=True))
+        shown = chosen(cluster)
+        return Observed(
+            cluster=cluster,
+            nodes=tree.of_namespace(shown, asked.chosen_namespace),
+            readings=readings(asked.source, cluster, shown) if used else None,
+            waiting=waiting(cluster, asked.chosen_namespace).rows,
+        )
+
+    choice = Choice(view=View.NODES if level is None else View(level), order=asked.order)
+    TopApp(read, choice, every=0 if asked.is_recorded else EVERY_SECONDS).run()

@@ -221,6 +221,8 @@ def test_a_column_that_is_not_there_is_answered_with_those_that_are() -> None:
         (["tpo"], "No such command 'tpo'. Did you mean topo?"),
         (["fit", "--memroy", "1"], "Did you mean '--memory'?"),
         (["frag", "-o", "name"], "'name' is not one of"),
+        (["top", "-i", "-o", "json"], "-i is for a terminal"),
+        (["top", "-i"], "-i needs a terminal: standard output is none"),
     ],
 )
 def test_what_is_misspelt_ends_with_status_2(arguments: list[str], sentence: str) -> None:
