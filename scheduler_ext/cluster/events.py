@@ -215,6 +215,10 @@ class Effect(Struct, frozen=True):
     """An action of the shell, which performs it at once."""
 
 
+def nothing_outside(_: Effect) -> None:
+    """Performs an effect of a cluster without tasks that wait, and without owners who read events."""
+
+
 class Freed(Effect, frozen=True):
     """There may be room for more pods: look at waiting ones."""
 

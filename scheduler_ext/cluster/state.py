@@ -4,7 +4,7 @@ Events enter with their time, and effects leave for the shell to perform. All re
 change it. Rankings of nodes (`decide.index`) are not state: they follow the ledger and can be computed again.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from math import inf
 
 from scheduler_ext.cluster import decisions, watched
@@ -20,15 +20,16 @@ class Cluster(ClusterParts):
         super().__init__(requests)
         self._now = -inf
 
-    def step(self, event: Event, now: float) -> Sequence[Effect]:
-        """Applies any event. Returns its effects, which the caller must perform. What ends by `now`, in monotonic
-        seconds, ends before the event.
+    def step(self, event: Event, now: float, perform: Callable[[Effect], None]) -> None:
+        """Applies any event. Each of its effects goes to `perform`, so that none can be lost. What ends by `now`, in
+        monotonic seconds, ends before the event.
         """
         if isinstance(event, OwnEvent):
             self.record(event, now)
-            return ()
+            return
         self._pass_time(now)
-        return watched.HANDLERS[type(event)](self, event, now)
+        for effect in watched.HANDLERS[type(event)](self, event, now):
+            perform(effect)
 
     def record(self, event: OwnEvent, now: float) -> None:
         """Applies an event of this process. Its handler returns nothing, so it has no effect that could be lost."""

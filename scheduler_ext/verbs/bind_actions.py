@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from weakref import WeakValueDictionary
 
@@ -12,19 +12,17 @@ from proto.annotations.bind_phase import BindPhase
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound, ServerError, TooManyRequests
 from proto.kubernetes.objects import NODES, PODS, Pod
-from scheduler_ext.cluster.events import BindStep, TimePassed
+from scheduler_ext.cluster.events import BindStep
 from scheduler_ext.cluster.pod_index import NodeEntry, PodName, node_entry
-from scheduler_ext.requests import pod_key
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.bind_decision import (
     BindRefused,
     Void,
-    alive,
-    decide_again,
-    has_node,
+    checked,
+    decide_read,
+    decide_unread,
     is_open,
     outcome,
-    reserved,
     shown,
 )
 from scheduler_ext.verbs.binding_object import binding_of
@@ -107,7 +105,7 @@ class BindActions:
             return BindEvent.STOPPED
         except (BindRefused, ApiError, ApiUnreachable) as error:
             run.problem = str(error)
-            return BindEvent.VOID if isinstance(error, Void) else BindEvent.STOPPED
+            return error.event if isinstance(error, BindRefused) else BindEvent.STOPPED
         except Exception as error:
             log.exception("pod %s: its bind failed; what led to it: %s", run.attempt.pod, self.history(run.attempt))
             run.problem = f"internal error, see the log: {error!r}"
@@ -123,17 +121,13 @@ class BindActions:
             return event
         node = await self._node(attempt.node)
         now = self._monotonic()
-        shares = reserved(state, attempt.uid, attempt.node, now=now, until=self._held_until(now))
-        if shares is None:
-            pod = await self.pod(run)
-            if pod.spec.node_name:
-                return has_node(attempt, pod.spec.node_name)
-            uid, now = run.attempt.uid, self._monotonic()
-            until = self._held_until(now)
-            shares = reserved(state, uid, attempt.node, now=now, until=until)
-            shares = shares or decide_again(state, pod, uid, attempt.node, now=now, until=until)
-        run.attempt = replace(run.attempt, shares=shares)
-        return BindEvent.DECIDED if shares is None or node.slots else BindEvent.LOCK_NEEDED
+        decided = decide_unread(state, attempt, now=now, until=self._held_until(now))
+        if decided is None:
+            pod, now = await self.found(attempt), self._monotonic()
+            decided = decide_read(state, attempt, pod, now=now, until=self._held_until(now))
+        run.attempt, event = decided
+        needs_lock = event is BindEvent.DECIDED and run.attempt.shares is not None and not node.slots
+        return BindEvent.LOCK_NEEDED if needs_lock else event
 
     def _held_until(self, now: float) -> float:
         return self._settings.held_until(now, self._settings.reservation_lease_seconds)
@@ -147,15 +141,6 @@ class BindActions:
             return node_entry(await self._api.get(NODES, name))
         except NotFound as error:
             raise NodeUnknown(name) from error
-
-    async def pod(self, run: Run) -> Pod:
-        """Returns the live pod, and fills in the attempt's UID if the caller gave none. Raises BindRefused if it is
-        another pod.
-        """
-        attempt = run.attempt
-        pod = alive(attempt, await self.found(attempt))
-        run.attempt = replace(attempt, uid=attempt.uid or pod_key(pod))
-        return pod
 
     async def found(self, attempt: Attempt) -> Pod | None:
         """Returns the live pod; None if there is none of its name."""
@@ -226,24 +211,22 @@ class BindActions:
         return BindEvent.TAKEN
 
     async def _read(self, run: Run) -> BindEvent:
-        node = (await self.pod(run)).spec.node_name
-        if node:
-            return has_node(run.attempt, node)
-        run.problem = "the API server refused the Binding"
-        return BindEvent.NOT_BOUND
+        event = checked(run.attempt, await self.found(run.attempt))
+        if event is BindEvent.NOT_BOUND:
+            run.problem = "the API server refused the Binding"
+        return event
 
     async def checked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
         """Returns the outcome of a Binding whose answer was lost."""
-        self._cluster.apply(TimePassed())
-        if not is_open(self._ledger, attempt):
+        if not is_open(self._cluster.state, attempt, self._monotonic()):
             return BindEvent.OVERTAKEN
         await asyncio.sleep(self._settings.settle_seconds)
         try:
             pod = await self.found(attempt)
         except (ApiError, ApiUnreachable):
             return BindEvent.UNKNOWN
-        self._cluster.apply(TimePassed())
-        event = outcome(self._ledger, attempt, pod, is_binding=is_binding(attempt.pod))
+        state, now = self._cluster.state, self._monotonic()
+        event = outcome(state, attempt, pod, is_binding=is_binding(attempt.pod), now=now)
         if event is BindEvent.NOT_BOUND:
             log.info("pod %s was not bound to node %s", attempt.pod, attempt.node)
         return event

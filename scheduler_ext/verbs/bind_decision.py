@@ -1,23 +1,28 @@
 """Decides what follows for a bind from what is known, or was read, of its pod: its GPUs, and its next event."""
 
+from dataclasses import replace
+
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
-from scheduler_ext.cluster.events import Decided, NodeChosen, RoomsGivenUp
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.events import Decided, NodeChosen, RoomsGivenUp, TimePassed
 from scheduler_ext.cluster.pod_index import PodIndex
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.kept_rooms import in_that_of_others
-from scheduler_ext.requests import RequestError, read_request
+from scheduler_ext.requests import RequestError, pod_key, read_request
 from scheduler_ext.verbs.state_machine import Attempt, BindEvent
 
 
 class BindRefused(Exception):
     """The bind cannot continue. The message is the sentence for kube-scheduler."""
 
+    event = BindEvent.STOPPED
+
 
 class Void(BindRefused):
     """Nothing that was sent for the pod can be carried out any more."""
+
+    event = BindEvent.VOID
 
 
 def shown(pods: PodIndex, attempt: Attempt) -> BindEvent | None:
@@ -50,35 +55,66 @@ def has_node(attempt: Attempt, node: str) -> BindEvent:
     return BindEvent.HAS_NODE
 
 
-def is_open(ledger: Ledger, attempt: Attempt) -> bool:
+def is_open(cluster: Cluster, attempt: Attempt, now: float) -> bool:
     """Returns whether the reservation is still held for what this attempt sent, and for nothing later."""
-    reservation = ledger.records.reserved(attempt.uid)
+    cluster.record(TimePassed(), now)
+    reservation = cluster.ledger.records.reserved(attempt.uid)
     return reservation is not None and reservation.sent_by == attempt.number
 
 
-def outcome(ledger: Ledger, attempt: Attempt, pod: Pod | None, *, is_binding: bool) -> BindEvent:
+def outcome(cluster: Cluster, attempt: Attempt, pod: Pod | None, *, is_binding: bool, now: float) -> BindEvent:
     """Returns the outcome of a Binding that can no longer be carried out, by the pod that was read. `is_binding` is
     true if another bind of the pod has begun.
     """
     if pod is not None and pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
         # The watch will show it; until then it is held from memory.
         return BindEvent.HAS_NODE
-    if not is_open(ledger, attempt):
+    if not is_open(cluster, attempt, now):
         return BindEvent.OVERTAKEN
     # A bind that has begun meanwhile has newer knowledge.
     return BindEvent.UNKNOWN if is_binding else BindEvent.NOT_BOUND
 
 
-def reserved(cluster: Cluster, uid: str, node: str, *, now: float, until: float) -> PodShares | None:
+def checked(attempt: Attempt, pod: Pod | None) -> BindEvent:
+    """Returns the event for a pod that was read because the API server refused its Binding. Raises BindRefused."""
+    node = alive(attempt, pod).spec.node_name
+    return has_node(attempt, node) if node else BindEvent.NOT_BOUND
+
+
+def decide_unread(cluster: Cluster, attempt: Attempt, *, now: float, until: float) -> tuple[Attempt, BindEvent] | None:
+    """Returns the attempt with its GPUs and its event, by what the watch has shown and `/filter` has decided; None if
+    the pod must be read. Raises Void.
+    """
+    event = shown(cluster.pods, attempt)
+    if event is not None:
+        return attempt, event
+    shares = _reserved(cluster, attempt, now=now, until=until)
+    return None if shares is None else (replace(attempt, shares=shares), BindEvent.DECIDED)
+
+
+def decide_read(
+    cluster: Cluster, attempt: Attempt, pod: Pod | None, *, now: float, until: float
+) -> tuple[Attempt, BindEvent]:
+    """Returns the attempt with its GPUs and its event, by the pod that was read. Raises BindRefused."""
+    pod = alive(attempt, pod)
+    attempt = replace(attempt, uid=attempt.uid or pod_key(pod))
+    if pod.spec.node_name:
+        return attempt, has_node(attempt, pod.spec.node_name)
+    shares = _reserved(cluster, attempt, now=now, until=until)
+    shares = shares or _decide_again(cluster, pod, attempt, now=now, until=until)
+    return replace(attempt, shares=shares), BindEvent.DECIDED
+
+
+def _reserved(cluster: Cluster, attempt: Attempt, *, now: float, until: float) -> PodShares | None:
     """Returns what `/filter` decided for this node, and holds it until `until`, in monotonic seconds; None without a
     decision.
     """
-    cluster.record(NodeChosen(uid, node, until), now)
-    reservation = cluster.ledger.records.reserved(uid)
-    return None if reservation is None else reservation.decided.get(node)
+    cluster.record(NodeChosen(attempt.uid, attempt.node, until), now)
+    reservation = cluster.ledger.records.reserved(attempt.uid)
+    return None if reservation is None else reservation.decided.get(attempt.node)
 
 
-def decide_again(cluster: Cluster, pod: Pod, uid: str, node: str, *, now: float, until: float) -> PodShares | None:
+def _decide_again(cluster: Cluster, pod: Pod, attempt: Attempt, *, now: float, until: float) -> PodShares | None:
     """Decides for this one node and reserves. Returns None for a pod without GPUs. Raises BindRefused if it no longer
     fits.
     """
@@ -88,7 +124,7 @@ def decide_again(cluster: Cluster, pod: Pod, uid: str, node: str, *, now: float,
         raise BindRefused(str(error)) from error
     if request is None:
         return None
-    ledger = cluster.ledger
+    uid, node, ledger = attempt.uid, attempt.node, cluster.ledger
     sent_to = ledger.records.sent_to(uid)
     if sent_to:
         raise BindRefused(f"its Binding to node {sent_to} may have been written already")

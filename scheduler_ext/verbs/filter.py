@@ -85,13 +85,8 @@ class Filter:
             return Filtered(result=FilterResult(error=problem))
         if self._is_binding(pod_name(pod)):
             return refused("the pod is being bound at this moment")
-        now = self._log.now()
-        self._cluster.record(TimePassed(), now)
-        sent_to = self._cluster.ledger.records.sent_to(request.uid)
-        if sent_to:
-            return kept(sent_to, node_names)
-        filtered = self._decision.reserve(pod, request, node_names, now)
-        if not filtered.result.node_names:
+        filtered = self._decision.reserve(pod, request, node_names, self._log.now())
+        if filtered.choice is not None and not filtered.result.node_names:
             self._no_room(pod, request, filtered.result.failed_nodes or ())
         return filtered
 
@@ -136,6 +131,10 @@ class FilterDecision:
         lock is held for long comes last.
         """
         cluster = self.cluster
+        cluster.record(TimePassed(), now)
+        sent_to = cluster.ledger.records.sent_to(request.uid)
+        if sent_to:
+            return kept(sent_to, node_names)
         cluster.record(Asked(pod), now)
         candidates, crowded = len(node_names), cluster.ledger.kubelet.refusing(pod, node_names)
         if crowded:

@@ -28,8 +28,7 @@ class LiveCluster:
 
     def apply(self, event: Event) -> None:
         now = self.monotonic()
-        for effect in self.state.step(event, now):
-            self._perform(effect, now)
+        self.state.step(event, now, lambda effect: self._perform(effect, now))
 
     def next_change(self, *names: str | PodName | None) -> asyncio.Event:
         """Returns an event that is set at the first change of one of these nodes and pods after this call."""

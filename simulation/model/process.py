@@ -4,8 +4,8 @@ A process is a value here. It is its `Local` state, and the shortest list of act
 each act is performed once for each such state, however many states of the world contain it.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
@@ -26,20 +26,9 @@ from scheduler_ext.leadership.turn import Turn, free_at
 from scheduler_ext.requests import read_request
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.attempts import Attempts, Progress, Sent
-from scheduler_ext.verbs.bind_decision import (
-    BindRefused,
-    Void,
-    alive,
-    decide_again,
-    has_node,
-    is_open,
-    outcome,
-    reserved,
-    shown,
-)
+from scheduler_ext.verbs.bind_decision import BindRefused, checked, decide_read, decide_unread, is_open, outcome
 from scheduler_ext.verbs.binding_object import binding_of
 from scheduler_ext.verbs.filter import FilterDecision
-from scheduler_ext.verbs.filter_answer import kept
 from scheduler_ext.verbs.state_machine import AWAITED, Attempt, BindEffect, BindEvent
 from simulation.model.objects import NAMESPACE, NODES, ShownPod, node_object, pod_name, pod_object, uid_of
 
@@ -57,7 +46,7 @@ class Machines:
     """The machines that are searched. A test seeds a defect by giving another one."""
 
     attempts: type[Attempts] = Attempts
-    step: Callable[[Cluster, events.Event, float], Sequence[events.Effect]] = Cluster.step
+    step: Callable[[Cluster, events.Event, float, Callable[[events.Effect], None]], None] = Cluster.step
     free_at: Callable[[Turn, str], float] = free_at
     settings: ServeSettings = SETTINGS
 
@@ -140,6 +129,12 @@ class PodState(NamedTuple):
 Local = tuple[PodState, ...]
 
 
+class ReadPod(NamedTuple):
+    """The pod as it was read for a bind; None if it is gone."""
+
+    pod: Pod | None
+
+
 @dataclass(slots=True)
 class _Bind:
     attempt: Attempt
@@ -190,11 +185,10 @@ class ModelProcess:
         if act.what is ActKind.BIND:
             attempt = self._attempts.begin(_name(act.pod), uid_of(act.pod), act.node)
             self._binds[act.pod] = begun = _Bind(attempt, self._now + self._settings.bind_deadline_seconds)
-            return self._asked(act.pod, begun, self._known)
+            return self._decide(act.pod, begun)
         if act.what is ActKind.READ:
-            deciding = self._binds[act.pod].question is BindEffect.DECIDE
-            question = self._decided if deciding else self._checked
-            return self._asked(act.pod, self._binds[act.pod], lambda bind: question(act.pod, bind, act.shown))
+            read = ReadPod(self._object(act.pod, act.shown))
+            return self._decide(act.pod, self._binds[act.pod], read)
         if act.what in _EVENTS:
             return self._go_on(act.pod, self._binds[act.pod], _EVENTS[act.what])
         if act.what is ActKind.ANSWERED:
@@ -233,7 +227,7 @@ class ModelProcess:
         return tuple(self._pod_state(pod) for pod in range(self._pods))
 
     def _apply(self, event: events.Event) -> None:
-        self._machines.step(self._cluster, event, self._now)
+        self._machines.step(self._cluster, event, self._now, events.nothing_outside)
 
     def _object(self, pod: int, seen: ShownPod | None) -> Pod | None:
         return None if seen is None else pod_object(pod, self._gpus, seen)
@@ -245,53 +239,27 @@ class ModelProcess:
         request = read_request(asked, self._cluster.requests)
         if request is None:
             raise AssertionError("a pod of this world asks for GPUs")
-        self._apply(events.TimePassed())
-        sent_to = self._cluster.ledger.records.sent_to(request.uid)
         lease_seconds = self._settings.reservation_lease_seconds
-        answer = (
-            kept(sent_to, NODES)
-            if sent_to
-            else FilterDecision(self._index, self._cluster, lease_seconds).reserve(asked, request, NODES, self._now)
-        )
+        answer = FilterDecision(self._index, self._cluster, lease_seconds).reserve(asked, request, NODES, self._now)
         names = answer.result.node_names
         return names[0] if names else ""
 
-    def _asked(self, pod: int, bind: _Bind, question: Callable[[_Bind], BindEvent | None]) -> Reaction:
+    def _decide(self, pod: int, bind: _Bind, read: ReadPod | None = None) -> Reaction:
+        """Decides by the pod that was `read`, or by what is known. Without enough the pod must be read."""
+        until = self._settings.held_until(self._now, self._settings.reservation_lease_seconds)
         try:
-            event = question(bind)
+            if read is None:
+                decided = decide_unread(self._cluster, bind.attempt, now=self._now, until=until)
+            elif bind.question is BindEffect.DECIDE:
+                decided = decide_read(self._cluster, bind.attempt, read.pod, now=self._now, until=until)
+            else:
+                decided = bind.attempt, checked(bind.attempt, read.pod)
         except BindRefused as error:
-            event = BindEvent.VOID if isinstance(error, Void) else BindEvent.STOPPED
-        return Reaction() if event is None else self._go_on(pod, bind, event)
-
-    def _known(self, bind: _Bind) -> BindEvent | None:
-        """Returns None if the pod must be read."""
-        attempt = bind.attempt
-        event = shown(self._cluster.pods, attempt)
-        if event is not None:
-            return event
-        shares = reserved(self._cluster, attempt.uid, attempt.node, now=self._now, until=self._until())
-        if shares is None:
-            return None
-        bind.attempt = replace(attempt, shares=shares)
-        return BindEvent.DECIDED
-
-    def _decided(self, pod: int, bind: _Bind, seen: ShownPod | None) -> BindEvent:
-        attempt = bind.attempt
-        live = alive(attempt, self._object(pod, seen))
-        if live.spec.node_name:
-            return has_node(attempt, live.spec.node_name)
-        uid, until = attempt.uid, self._until()
-        shares = reserved(self._cluster, uid, attempt.node, now=self._now, until=until)
-        shares = shares or decide_again(self._cluster, live, uid, attempt.node, now=self._now, until=until)
-        bind.attempt = replace(attempt, shares=shares)
-        return BindEvent.DECIDED
-
-    def _checked(self, pod: int, bind: _Bind, seen: ShownPod | None) -> BindEvent:
-        live = alive(bind.attempt, self._object(pod, seen))
-        return has_node(bind.attempt, live.spec.node_name) if live.spec.node_name else BindEvent.NOT_BOUND
-
-    def _until(self) -> float:
-        return self._settings.held_until(self._now, self._settings.reservation_lease_seconds)
+            decided = bind.attempt, error.event
+        if decided is None:
+            return Reaction()
+        bind.attempt, event = decided
+        return self._go_on(pod, bind, event)
 
     def _go_on(self, pod: int, bind: _Bind, event: BindEvent) -> Reaction:
         progress = self._attempts.after(bind.attempt, event)
@@ -314,8 +282,7 @@ class ModelProcess:
         return question
 
     def _look(self, pod: int, attempt: Attempt) -> None:
-        self._apply(events.TimePassed())
-        if is_open(self._cluster.ledger, attempt):
+        if is_open(self._cluster, attempt, self._now):
             self._looks.append((pod, attempt, self._now + self._settings.settle_seconds))
         else:
             self._perform(pod, self._attempts.after(attempt, BindEvent.OVERTAKEN))
@@ -327,9 +294,8 @@ class ModelProcess:
         if act.event is BindEvent.STOPPED:
             self._perform(pod, self._attempts.after(attempt, BindEvent.UNKNOWN))
             return
-        self._apply(events.TimePassed())
         live = self._object(pod, act.shown)
-        event = outcome(self._cluster.ledger, attempt, live, is_binding=pod in self._binds)
+        event = outcome(self._cluster, attempt, live, is_binding=pod in self._binds, now=self._now)
         self._perform(pod, self._attempts.after(attempt, event))
 
     def _binding(self, attempt: Attempt) -> ShownPod:

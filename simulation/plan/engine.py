@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from proto.annotations.bind_phase import BindPhase
 from proto.devices import PodShares
 from proto.kubernetes.objects import Node, Pod, PodStatus, ResourceQuota
-from scheduler_ext.cluster.events import Applied, Listed, NodeChosen, Removed
+from scheduler_ext.cluster.events import Applied, Listed, NodeChosen, Removed, nothing_outside
 from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
@@ -60,8 +60,8 @@ class Engine:
         quotas: Sequence[ResourceQuota] = (),
     ) -> None:
         self.state = Cluster(settings)
-        self.state.step(Listed(Node, nodes), 0.0)
-        self.state.step(Listed(ResourceQuota, quotas), 0.0)
+        self.state.step(Listed(Node, nodes), 0.0, nothing_outside)
+        self.state.step(Listed(ResourceQuota, quotas), 0.0, nothing_outside)
         self.changed: set[str] = {node.metadata.name for node in nodes}
         """Nodes on which something has changed. The reader empties it."""
         self._index = NodeIndex(self.state.ledger, least_most_effort=_EVERY_NODE, most_shapes=_MOST_SHAPES)
@@ -103,14 +103,14 @@ class Engine:
             return Placed(node=node)
         if not offered:
             return PlanRefusal(nodes=self.offers.refusals(constraints, asked))
-        self.state.step(Applied(pod), now)
+        self.state.step(Applied(pod), now, nothing_outside)
         answer = FilterDecision(self._index, self.state, LEASE_SECONDS).reserve(pod, request, offered, now)
         choice = answer.choice
         if choice is None or choice.node is None:
             self._index.look_ahead()
-            self.state.step(Removed(pod), now)
+            self.state.step(Removed(pod), now, nothing_outside)
             return self._refused(answer, constraints, asked)
-        self.state.step(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
+        self.state.record(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
         self._bind(pod, choice.node, choice.shares, asked, now)
         self._index.look_ahead()
         return Placed(node=choice.node, shares=choice.shares)
@@ -119,8 +119,8 @@ class Engine:
         """The pod ends, and is deleted. Returns it as it was."""
         pod, asked = self._there.pop(uid)
         ended = Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(phase="Succeeded"))
-        self.state.step(Applied(ended), now)
-        self.state.step(Removed(ended), now)
+        self.state.step(Applied(ended), now, nothing_outside)
+        self.state.step(Removed(ended), now, nothing_outside)
         self.offers.give(pod.spec.node_name, asked)
         self.changed.add(pod.spec.node_name)
         return pod
@@ -145,7 +145,7 @@ class Engine:
     def _seen(self, pod: Pod, asked: HostRequest, now: float) -> None:
         """The watch shows a bound pod."""
         # The state knows no other kinds of pods.
-        self.state.step(Applied(Pod(metadata=pod.metadata, spec=pod.spec, status=pod.status)), now)
+        self.state.step(Applied(Pod(metadata=pod.metadata, spec=pod.spec, status=pod.status)), now, nothing_outside)
         self._there[pod_key(pod)] = pod, asked
         self.offers.take(pod.spec.node_name, asked)
         self.changed.add(pod.spec.node_name)

@@ -22,7 +22,7 @@ from proto.devices import DeviceUUID
 from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
 from scheduler_ext.cluster.bound import outlives
-from scheduler_ext.cluster.events import Applied, Listed, PodWatchBack, PodWatchLost, Removed
+from scheduler_ext.cluster.events import Applied, Listed, PodWatchBack, PodWatchLost, Removed, nothing_outside
 from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.snapshot import NodeUsage
@@ -34,7 +34,6 @@ from scheduler_ext.verbs.bind_actions import BindActions
 from scheduler_ext.verbs.binder import Binder
 from scheduler_ext.verbs.binding_sender import BindingSender
 from scheduler_ext.verbs.filter import FilterDecision
-from scheduler_ext.verbs.filter_answer import kept
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from simulation.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount
 from tests.builders import node_json
@@ -286,13 +285,9 @@ class Machine(RuleBasedStateMachine):
         asked = msgspec.convert(pod, Pod)
         request = read_request(asked, self.requests)
         assert request is not None
-        sent_to = self.sent_to(request.uid)
         lease_seconds = SETTINGS.reservation_lease_seconds
-        answer = (
-            kept(sent_to, names)
-            if sent_to
-            else FilterDecision(self.index, self.known.state, lease_seconds).reserve(asked, request, names, self.now)
-        )
+        decision = FilterDecision(self.index, self.known.state, lease_seconds)
+        answer = decision.reserve(asked, request, names, self.now)
         self.index.look_ahead()
         if not answer.result.node_names:
             return ""
@@ -436,8 +431,14 @@ class Machine(RuleBasedStateMachine):
     def the_other_leader_binds(self, asked: Json) -> None:
         """It knows what the objects say and nothing of our promises."""
         other = Cluster(self.requests)
-        other.step(Listed(Node, [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]), self.now)
-        other.step(Listed(Pod, [msgspec.convert(pod, Pod) for pod in self.cluster.pods.values()]), self.now)
+        other.step(
+            Listed(Node, [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]),
+            self.now,
+            nothing_outside,
+        )
+        other.step(
+            Listed(Pod, [msgspec.convert(pod, Pod) for pod in self.cluster.pods.values()]), self.now, nothing_outside
+        )
         self.made += 1
         pod = pod_json(f"p{self.made}", [("app", asked)], restart_policy="Always")
         typed = msgspec.convert(pod, Pod)

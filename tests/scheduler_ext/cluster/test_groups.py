@@ -7,7 +7,7 @@ import pytest
 
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, SchedulingGroup
-from scheduler_ext.cluster.events import Proposed, TimePassed
+from scheduler_ext.cluster.events import Proposed, TimePassed, nothing_outside
 from scheduler_ext.cluster.groups import (
     FEWEST_THAT_WAIT_ON,
     LONGEST_PERMIT_SECONDS,
@@ -227,10 +227,10 @@ def test_a_gang_whose_last_member_preempts_is_bound_as_a_whole_or_not_at_all(
     assert asked.filter(member("victim", "")) == ["n2"]
     asked.ledger.bind_begins("uid-victim", inf)
     asked.now += LEASE_SECONDS if lapsed_before else 0.0
-    asked.cluster.step(TimePassed(), asked.now)
+    asked.cluster.record(TimePassed(), asked.now)
     asked.names[:] = ["n2"]
     assert asked.filter(of_coscheduling("last")) == []
-    asked.cluster.step(Proposed(of_coscheduling("last"), {"n2": ["uid-victim"]}), asked.now)
+    asked.cluster.step(Proposed(of_coscheduling("last"), {"n2": ["uid-victim"]}), asked.now, nothing_outside)
     asked.names[:] = ["n0", "n1", "n2"]
     asked.now += REFUSED_SECONDS
     if comes_between:

@@ -16,6 +16,7 @@ from scheduler_ext.cluster.events import (
     Changed,
     Decided,
     Dropped,
+    Effect,
     Event,
     Explained,
     Freed,
@@ -36,6 +37,7 @@ from scheduler_ext.cluster.events import (
     Tell,
     TimePassed,
     WaitEnded,
+    nothing_outside,
 )
 from scheduler_ext.cluster.history import MOST_PODS, MOST_STEPS, Histories
 from scheduler_ext.cluster.pod_index import pod_name
@@ -50,10 +52,16 @@ WAITING = pod(container(gpu=1), name="p")
 DECIDED = Decided("uid-p", WAITING, "n", ((share("G0"),),), 60.0)
 
 
+def effects_of(made: Cluster, event: Event, now: float = 0.0) -> list[Effect]:
+    found: list[Effect] = []
+    made.step(event, now, found.append)
+    return found
+
+
 def cluster(*happened: Event) -> Cluster:
     made = Cluster()
     for event in (Listed(Node, [NODE]), *happened):
-        made.step(event, 0.0)
+        made.step(event, 0.0, nothing_outside)
     return made
 
 
@@ -82,22 +90,22 @@ def cluster(*happened: Event) -> Cluster:
     ids=lambda event: type(event).__name__,
 )
 def test_what_the_extender_decides_itself_has_no_effect_outside(own: Event) -> None:
-    assert [*cluster(Applied(WAITING), DECIDED).step(own, 1.0)] == []
+    assert effects_of(cluster(Applied(WAITING), DECIDED), own, 1.0) == []
 
 
 def test_who_waits_for_a_node_or_pod_is_woken_and_waiting_pods_are_looked_at_when_room_is_made() -> None:
     made = cluster()
-    assert [*made.step(Applied(NODE), 0.0)] == [Changed("n")]
-    assert [*made.step(Applied(node("n", [device(0), device(1)])), 0.0)] == [Changed("n"), Freed()]
-    assert [*made.step(Applied(WAITING), 0.0)] == [Changed(pod_name(WAITING))]
-    assert [*made.step(Removed(WAITING), 0.0)] == [Changed(pod_name(WAITING)), Freed()]
-    assert [*made.step(Listed(Pod, []), 0.0)] == [Changed()]
-    assert [*made.step(Applied(pod(container(), name="without-gpus")), 0.0)] == []
+    assert effects_of(made, Applied(NODE)) == [Changed("n")]
+    assert effects_of(made, Applied(node("n", [device(0), device(1)]))) == [Changed("n"), Freed()]
+    assert effects_of(made, Applied(WAITING)) == [Changed(pod_name(WAITING))]
+    assert effects_of(made, Removed(WAITING)) == [Changed(pod_name(WAITING)), Freed()]
+    assert effects_of(made, Listed(Pod, [])) == [Changed()]
+    assert effects_of(made, Applied(pod(container(), name="without-gpus"))) == []
 
 
 def test_an_annotation_that_cannot_be_read_is_told_once() -> None:
     made, broken = cluster(), bound("p", "garbage")
-    effects = [effect for _ in range(2) for effect in made.step(Applied(broken), 0.0)]
+    effects = [effect for _ in range(2) for effect in effects_of(made, Applied(broken))]
     (told,) = (effect for effect in effects if isinstance(effect, Tell))
     assert (told.subject.uid, told.notice.reason) == ("uid-p", "UnreadableAllocation")
     assert keys.DEVICES_ALLOCATED in told.notice.message
@@ -106,23 +114,23 @@ def test_an_annotation_that_cannot_be_read_is_told_once() -> None:
 def test_a_nominated_pod_without_a_promise_is_to_get_its_room() -> None:
     nominated = pod(container(gpu=1), name="p")
     nominated.status.nominated_node_name = "n"
-    assert Nominated(nominated, "n") in cluster().step(Applied(nominated), 0.0)
-    assert Nominated(nominated, "n") not in cluster(DECIDED).step(Applied(nominated), 0.0)
-    assert [*cluster().step(Proposed(nominated, {"n": ["uid-low"]}), 0.0)] == [Nominated(nominated, "n")]
-    assert [*cluster().step(Proposed(nominated, {"m": ["uid-low"]}), 0.0)] == []
+    assert Nominated(nominated, "n") in effects_of(cluster(), Applied(nominated))
+    assert Nominated(nominated, "n") not in effects_of(cluster(DECIDED), Applied(nominated))
+    assert effects_of(cluster(), Proposed(nominated, {"n": ["uid-low"]})) == [Nominated(nominated, "n")]
+    assert effects_of(cluster(), Proposed(nominated, {"m": ["uid-low"]})) == []
 
 
 def test_time_ends_a_promise_before_the_event_that_brings_it() -> None:
     made = cluster(DECIDED)
     assert len(made.ledger.records.of(RecordState.RESERVED)) == 1
-    made.step(BindBegan("uid-p", inf), 60.0)
+    made.record(BindBegan("uid-p", inf), 60.0)
     assert len(made.ledger.records.of(RecordState.RESERVED)) == 0
 
 
 def test_the_story_of_a_pod_is_told_in_order() -> None:
     made = Cluster()
     for at, event in enumerate((Listed(Node, [NODE]), Asked(WAITING), DECIDED, Dropped("uid-p"))):
-        made.step(event, float(at))
+        made.step(event, float(at), nothing_outside)
     assert made.history.line("uid-p", 4.0) == (
         "3.0 s ago kube-scheduler asked about it, 2.0 s ago node n was decided, 1.0 s ago its reservation was dropped"
     )
@@ -150,7 +158,7 @@ def test_a_pod_without_gpus_has_no_story() -> None:
         BindStep("uid-p", "bound"),
         Dropped("uid-p"),
     ):
-        made.step(event, 0.0)
+        made.step(event, 0.0, nothing_outside)
     assert made.history.of("uid-p").steps == ()
 
 
@@ -161,10 +169,10 @@ def test_a_sent_reservation_waits_for_the_watch_only_while_its_pod_exists(pods: 
     asked.metadata.resource_version = "10"
     made = cluster(PodWatchLost(), replace(DECIDED, pod=asked, until=600.0), BindingSent("uid-p", 1))
     for now in (30.0, 530.0):
-        made.step(PodWatchLost(), now - 1)
-        made.step(Listed(Pod, pods, 20), now)
-        made.step(PodWatchBack(), now)
-    made.step(TimePassed(), free_at - 101)
+        made.step(PodWatchLost(), now - 1, nothing_outside)
+        made.step(Listed(Pod, pods, 20), now, nothing_outside)
+        made.step(PodWatchBack(), now, nothing_outside)
+    made.record(TimePassed(), free_at - 101)
     assert made.ledger.records.reserved("uid-p") is not None
-    made.step(TimePassed(), free_at)
+    made.record(TimePassed(), free_at)
     assert made.ledger.records.reserved("uid-p") is None

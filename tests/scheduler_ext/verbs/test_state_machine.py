@@ -24,7 +24,7 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.attempts import Sent
 from scheduler_ext.verbs.bind_actions import Run
-from scheduler_ext.verbs.bind_decision import BindRefused, decide_again, reserved
+from scheduler_ext.verbs.bind_decision import BindRefused, decide_read, decide_unread
 from scheduler_ext.verbs.binder import Binder
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.live_cluster import LiveCluster
@@ -231,17 +231,14 @@ class Binds(RuleBasedStateMachine):
         return passed.get(effect, BindEvent.PERMITTED)
 
     def decided(self, run: Run, name: str, to: str) -> BindEvent:
-        uid = run.attempt.uid
-        shares = reserved(self.state, uid, to, now=self.clock(), until=UNTIL)
-        if shares is None:
-            if self.bound.get(name) != "":
-                return self.read(name, to)
-            try:
-                shares = decide_again(self.state, asking(name), uid, to, now=self.clock(), until=UNTIL)
-            except BindRefused:
-                return BindEvent.STOPPED
-        run.attempt = Attempt(**{**_fields(run.attempt), "shares": shares})
-        return BindEvent.DECIDED if to == "a" else BindEvent.LOCK_NEEDED
+        now, bound = self.clock(), self.bound.get(name)
+        read = None if bound is None else asking(name, bound)
+        try:
+            known = decide_unread(self.state, run.attempt, now=now, until=UNTIL)
+            run.attempt, event = known or decide_read(self.state, run.attempt, read, now=self.clock(), until=UNTIL)
+        except BindRefused as error:
+            return error.event
+        return BindEvent.LOCK_NEEDED if event is BindEvent.DECIDED and to == "b" else event
 
     def read(self, name: str, to: str) -> BindEvent:
         bound = self.bound.get(name)
@@ -343,10 +340,6 @@ class Binds(RuleBasedStateMachine):
         for name, to in self.in_flight:
             if self.bound.get(name) == "":
                 assert self.state.ledger.records.sent_to(f"uid-{name}") == to
-
-
-def _fields(attempt: Attempt) -> dict[str, Any]:
-    return {name: getattr(attempt, name) for name in Attempt.__slots__}
 
 
 TestBinds = Binds.TestCase

@@ -1,6 +1,6 @@
 """The small world of the model checker: the extender's machines survive it, and machines with a defect do not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -35,12 +35,13 @@ class ALostAnswerFrees(Attempts):
         return super().after(attempt, BindEvent.VOID if event is BindEvent.LOST else event)
 
 
-def drops_when_sent(cluster: Cluster, event: events.Event, now: float) -> Sequence[events.Effect]:
+def drops_when_sent(
+    cluster: Cluster, event: events.Event, now: float, perform: Callable[[events.Effect], None]
+) -> None:
     """The reservation ends as soon as the Binding is sent."""
-    effects = cluster.step(event, now)
+    cluster.step(event, now, perform)
     if isinstance(event, events.BindStep) and event.words.endswith(BindState.SENDING):
         cluster.record(events.Dropped(event.uid), now)
-    return effects
 
 
 DEFECTS = {
