@@ -24,6 +24,12 @@ from simulation.nvml.machine_file import (
 
 _XID = re.compile(r"xid(\d{1,3})")
 _OFF_THE_BUS = 79
+_ECC_XIDS = {48, 63, 64, 92, 94, 95}
+"""Xids about errors that only memory with ECC finds: NVIDIA's Xid catalogue."""
+
+_COMPUTE_WORD, _ECC_WORD = 6, 16
+"""Places in a line of machine_file: the major compute capability, and whether the GPU has ECC."""
+_AMPERE = 8
 
 
 class CannotBreak(Exception):
@@ -35,6 +41,9 @@ class _BrokenGpu:
     index: int
     links: int
     has_fabric: bool
+    has_ecc: bool
+    remaps_rows: bool
+    wants_resets: bool
 
 
 def _link_down(gpu: _BrokenGpu) -> Sequence[Fault]:
@@ -82,13 +91,21 @@ def _faults(name: str, gpu: _BrokenGpu) -> Sequence[Fault]:
     xid = _XID.fullmatch(name)
     if xid is not None:
         event = MachineEvent(gpu=gpu.index, data=int(xid[1]))
+        if event.data in _ECC_XIDS and not gpu.has_ecc:
+            raise CannotBreak(f"GPU {gpu.index} has no ECC memory, so its driver never reports Xid {event.data}")
         return [event, lost_gpu(gpu.index)] if event.data == _OFF_THE_BUS else [event]
     if name not in _NAMED:
         raise CannotBreak(f"there is no fault {name!r}; known are {', '.join(FAULTS)}")
     if name.startswith("link") and not gpu.links:
         raise CannotBreak(f"GPU {gpu.index} has no NVLink")
-    if name == "fabric" and not gpu.has_fabric:
-        raise CannotBreak(f"GPU {gpu.index} is in no NVSwitch fabric")
+    missing = {
+        "fabric": ("" if gpu.has_fabric else "is in no NVSwitch fabric"),
+        "ecc": ("" if gpu.has_ecc else "has no ECC memory"),
+        "row-remap": ("" if gpu.remaps_rows else "remaps no memory rows: only GPUs with ECC from Ampere on do"),
+        "reset": ("" if gpu.wants_resets else "has a driver that never asks for a reset"),
+    }
+    if why := missing.get(name):
+        raise CannotBreak(f"GPU {gpu.index} {why}")
     return _NAMED[name](gpu)
 
 
@@ -99,7 +116,18 @@ def _find(text: str, gpu: int) -> _BrokenGpu:
         has = f"GPUs 0 to {count - 1}" if count > 1 else "GPU 0" if count else "no GPU"
         raise CannotBreak(f"the machine has no GPU {gpu}: it has {has}")
     mine = [line[0] for line in words if line[1:2] == [str(gpu)]]
-    return _BrokenGpu(index=gpu, links=mine.count("link"), has_fabric="fabric" in mine)
+    described = next(line for line in words if line[:2] == ["gpu", str(gpu)])
+    refused = {line[1] for line in words if line[:1] == ["refuse"]}
+    has_ecc = described[_ECC_WORD] == "1" and "nvmlDeviceGetTotalEccErrors" not in refused
+    ampere = int(described[_COMPUTE_WORD]) >= _AMPERE
+    return _BrokenGpu(
+        index=gpu,
+        links=mine.count("link"),
+        has_fabric="fabric" in mine,
+        has_ecc=has_ecc,
+        remaps_rows=has_ecc and ampere and "nvmlDeviceGetRemappedRows" not in refused,
+        wants_resets="field:230" not in refused,
+    )
 
 
 def _is_fault(line: str, gpu: int | None) -> bool:

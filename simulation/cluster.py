@@ -10,18 +10,22 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import aiohttp
 
 from proto.annotations.keys import NODE_REGISTER, NODE_SCORE, RESOURCE_COUNT
 from proto.kubernetes.client import ApiServer
+from proto.kubernetes.objects import Pod
 from proto.quantity import integer_quantity
 from simulation import machines
 from simulation.apiserver.server import EmbeddedApiServer
 from simulation.choice import DEFAULT_GPU_POLICY, DEFAULT_NODE_POLICY
+from simulation.controlling import control
 from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
+from simulation.kubelet.lives import Life, life
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import MachineDescription
 from simulation.machines.yaml_tree import MachineDescriptionError
@@ -67,6 +71,10 @@ class ClusterSettings:
     extender_options: tuple[str, ...] = ()
     status_page: bool = False
     """True if the extender serves its status page."""
+    metrics: bool = False
+    """True if daemons and extender serve metrics, on any free ports of 127.0.0.1."""
+    pods_end: bool = False
+    """True if pods end by themselves as their commands and restart policies have it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -96,6 +104,8 @@ class SimulatedCluster:
     """Its address."""
     page: str = ""
     """The address of the status page; empty without one."""
+    metrics: dict[str, str] = field(default_factory=dict)
+    """Addresses of metrics, by the name of the program."""
     processes: list[ChildProcess] = field(default_factory=list)
     nodes: list[SimulatedNode] = field(default_factory=list)
     kubelets: list[KubeletStandIn] = field(default_factory=list)
@@ -189,7 +199,14 @@ async def _started(
     await _wait_for_extender(cluster)
     scheduler = KubeSchedulerStandIn(api, cluster.extender, SCHEDULER_NAME, also_default=settings.default_scheduler)
     await stack.enter_async_context(scheduler)
+    controllers = asyncio.create_task(control(server, progress, now))
+    stack.push_async_callback(_cancelled, controllers)
     return cluster
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _parent() -> str:
@@ -261,25 +278,36 @@ async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> Simula
         labels={"topogpu.io/machine": Path(kind).stem},
         cdi_directories=[root / "cdi"],
         runtime_version=_OLD_RUNTIME if kind == MACHINES[-1] else _RUNTIME,
+        life=partial(_life, cluster.server) if cluster.settings.pods_end else lambda _: None,
     )
     cluster.kubelets.append(kubelet)
     await kubelet.start()
     if not description.gpus:
         return SimulatedNode(name=name, machine=description, kubelet=kubelet, daemon=None)
     flags = ["run", "--node-name", name, "--kubeconfig", str(cluster.kubeconfig), "--kubelet-root", str(root)]
-    flags += ["--sysfs-root", str(sysfs), "--hook-path", str(root / "hook"), "--metrics-bind-address", ""]
+    flags += ["--sysfs-root", str(sysfs), "--hook-path", str(root / "hook")]
+    flags += ["--metrics-bind-address", _ANY_PORT if cluster.settings.metrics else ""]
     flags += ["--cdi-directory", str(root / "cdi"), "--nvml-library", str(cluster.library)]
     environment = {MACHINE_FILE_VARIABLE: str(machine_file)}
     daemon = await cluster.spawn(
         f"daemon-{name}", "deviceplugin", [*flags, *cluster.settings.daemon_options], environment
     )
+    if cluster.settings.metrics:
+        cluster.metrics[name] = await _listening(daemon, r"metrics are served on port (\d+)", "http://127.0.0.1:{}")
     return SimulatedNode(name=name, machine=description, kubelet=kubelet, daemon=daemon)
+
+
+def _life(server: EmbeddedApiServer, pod: Pod) -> Life | None:
+    found = server.store.get("pods", pod.metadata.namespace, pod.metadata.name)
+    return None if found is None or found["metadata"]["uid"] != pod.metadata.uid else life(found)
 
 
 async def _start_first_extender(cluster: SimulatedCluster) -> None:
     options = ["--status-bind-address", _ANY_PORT] if cluster.settings.status_page else []
     process, cluster.extender = await start_extender(cluster, "extender", options)
     cluster.progress(f"extender at {cluster.extender}")
+    if cluster.settings.metrics:
+        cluster.metrics["extender"] = await _listening(process, r"metrics are served on (http://[\d.]+:\d+)/metrics")
     if cluster.settings.status_page:
         cluster.page = await _listening(process, r"status page is served on (http://[\d.]+:\d+)")
 
@@ -289,16 +317,19 @@ async def start_extender(
 ) -> tuple[ChildProcess, str]:
     """Starts an extender. Returns it and its address. Raises ProcessFailed."""
     flags = ["serve", "--http_bind", _ANY_PORT, "--kubeconfig", str(cluster.kubeconfig)]
-    flags += ["--scheduler-name", SCHEDULER_NAME, "--metrics-bind-address", ""]
+    flags += ["--scheduler-name", SCHEDULER_NAME]
+    flags += ["--metrics-bind-address", _ANY_PORT if cluster.settings.metrics else ""]
     flags += ["--node-scheduler-policy", DEFAULT_NODE_POLICY, "--gpu-scheduler-policy", DEFAULT_GPU_POLICY]
     flags += [*cluster.settings.extender_options, *options]
     process = await cluster.spawn(name, "scheduler_ext", flags, {}, under)
     return process, await _listening(process, r"listening on (http://[\d.]+:\d+)")
 
 
-async def _listening(process: ChildProcess, pattern: str) -> str:
-    """Returns the address that the program logs. Started again, it will listen there. Raises ProcessFailed."""
-    address = (await process.wait_for_line(pattern, READY_SECONDS))[1]
+async def _listening(process: ChildProcess, pattern: str, form: str = "{}") -> str:
+    """Returns the address that the program logs, in this form. Started again, it will listen there. Raises
+    ProcessFailed.
+    """
+    address = form.format((await process.wait_for_line(pattern, READY_SECONDS))[1])
     process.arguments[process.arguments.index(_ANY_PORT)] = address.removeprefix("http://")
     return address
 

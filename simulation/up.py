@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from random import Random
+from urllib.parse import urlsplit
 
 from program.tasks import until_first
 from program.words import counted
@@ -29,6 +30,8 @@ _KEPT_REQUESTS = 1000
 _SUMMARY_SECONDS = 10.0
 SAMPLE = "pod.yaml"
 """The file in the cluster's directory with a pod to apply."""
+TARGETS = "metrics.json"
+"""The file in the cluster's directory with the addresses of all metrics, for Prometheus' file_sd_configs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,15 +58,27 @@ async def run_up(
         checks=False,
         default_scheduler=True,
         status_page=True,
+        metrics=True,
+        pods_end=True,
         daemon_options=("--health-recovery-seconds", str(_RECOVERY_SECONDS)),
     )
     async with simulated_cluster(simulated, progress, now) as cluster:
         (cluster.directory / SAMPLE).write_text(json.dumps(sample_pod(), indent=2) + "\n")
+        (cluster.directory / TARGETS).write_text(json.dumps(targets(cluster), indent=2) + "\n")
         announce(welcome(cluster))
         works = [_keep_running(cluster, process) for process in cluster.processes]
         if settings.load:
             works += [_load(cluster, settings), _summarise(cluster)]
         await until_first(*works, _tidy(cluster))
+
+
+def targets(cluster: SimulatedCluster) -> list[dict[str, object]]:
+    """Returns what Prometheus reads of a file with targets; daemons have the label `node`, as the chart gives it."""
+    found: list[dict[str, object]] = []
+    for name, address in cluster.metrics.items():
+        labels = {"job": "topogpu-scheduler"} if name == "extender" else {"job": "topogpu-device-plugin", "node": name}
+        found.append({"targets": [urlsplit(address).netloc], "labels": labels})
+    return found
 
 
 def welcome(cluster: SimulatedCluster) -> str:
@@ -75,6 +90,8 @@ def welcome(cluster: SimulatedCluster) -> str:
   export KUBECONFIG={cluster.kubeconfig}
 
 The status page, for a browser: {cluster.page}/
+Metrics of the extender: {cluster.metrics["extender"]}/metrics
+Those of all programs, for Prometheus' file_sd_configs: {cluster.directory / TARGETS}
 
 Try:
 
@@ -82,12 +99,14 @@ Try:
   kubectl apply -f {cluster.directory / SAMPLE}
   kubectl get pods -w
   kubectl describe pod sample
+  kubectl create job sleeper --image=busybox -- sleep 10
   kubectl topogpu top
   kubectl topogpu why sample
   topogpu-sim break {first.name} 0 xid79
   topogpu-sim mend {first.name} 0
 
-Containers run nothing. Logs of the programs are in {cluster.directory}.
+Containers run nothing: those of a Job succeed after a while, or after the time of their command `sleep`.
+Logs of the programs are in {cluster.directory}.
 Ctrl-C stops everything and removes it.
 """
 
@@ -131,7 +150,7 @@ async def _load(cluster: SimulatedCluster, settings: UpSettings) -> None:
 def _delete(cluster: SimulatedCluster, name: str) -> None:
     """Somebody else may have deleted it."""
     try:
-        cluster.server.delete("pods", name, namespace=NAMESPACE)
+        cluster.server.delete("pods", name, namespace=NAMESPACE, at_once=False)
     except ApiRefusal:
         return
 

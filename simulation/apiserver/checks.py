@@ -3,13 +3,25 @@
 Source: Kubernetes API reference and "Object Names and IDs", "Labels and Selectors", "Taints and Tolerations".
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from proto.quantity import parse_quantity
 from simulation.apiserver.errors import JsonObject, invalid
-from simulation.apiserver.kinds import EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, ServedKind
+from simulation.apiserver.kinds import (
+    DEPLOYMENT,
+    EVENT,
+    JOB,
+    LEASE,
+    NAMESPACE,
+    NODE,
+    POD,
+    REPLICA_SET,
+    SECRET,
+    ServedKind,
+)
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -146,12 +158,42 @@ def _secret_problems(secret: JsonObject) -> Iterator[str]:
                 yield f"data[{key}]: Required value"
 
 
+def _selector_problems(owner: JsonObject) -> Iterator[str]:
+    """An owner that did not select its own pods would make more without end."""
+    spec = owner["spec"]
+    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
+    selected = (spec.get("selector") or {}).get("matchLabels") or {}
+    if not selected:
+        yield "spec.selector: Required value"
+    elif not selected.items() <= labels.items():
+        problem = "`selector` does not match template `labels`"
+        yield f"spec.template.metadata.labels: Invalid value: {json.dumps(labels)}: {problem}"
+    yield from _template_problems(owner, ("Always",))
+
+
+def _job_problems(job: JsonObject) -> Iterator[str]:
+    yield from _template_problems(job, ("OnFailure", "Never"))
+
+
+def _template_problems(owner: JsonObject, policies: tuple[str, ...]) -> Iterator[str]:
+    spec = ((owner["spec"].get("template") or {}).get("spec")) or {}
+    if not spec.get("containers"):
+        yield "spec.template.spec.containers: Required value"
+    policy = spec.get("restartPolicy") or "Always"
+    if policy not in policies:
+        supported = ", ".join(f'"{name}"' for name in policies)
+        yield f'spec.template.spec.restartPolicy: Unsupported value: "{policy}": supported values: {supported}'
+
+
 _RULES: Mapping[ServedKind, Callable[[JsonObject], Iterable[str]]] = {
     POD: _pod_problems,
     NODE: _node_problems,
     EVENT: _event_problems,
     LEASE: _lease_problems,
     SECRET: _secret_problems,
+    DEPLOYMENT: _selector_problems,
+    REPLICA_SET: _selector_problems,
+    JOB: _job_problems,
 }
 
 

@@ -6,7 +6,17 @@ Source: Kubernetes API reference, the defaults of each kind.
 from collections.abc import Callable, Mapping
 
 from simulation.apiserver.errors import JsonObject, forbidden
-from simulation.apiserver.kinds import NAMESPACE, POD, PRIORITY_CLASS, SECRET, WEBHOOK, ServedKind
+from simulation.apiserver.kinds import (
+    DEPLOYMENT,
+    JOB,
+    NAMESPACE,
+    POD,
+    PRIORITY_CLASS,
+    REPLICA_SET,
+    SECRET,
+    WEBHOOK,
+    ServedKind,
+)
 
 _NOT_READY_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{problem}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
@@ -30,7 +40,8 @@ def new_object(kind: ServedKind, item: JsonObject, priority_classes: Mapping[str
         label = {"kubernetes.io/metadata.name": item["metadata"]["name"]}
         metadata = item["metadata"] | {"labels": (item["metadata"].get("labels") or {}) | label}
         return item | {"metadata": metadata, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
-    return item | {field: item.get(field) or {} for field in ("spec", "status") if kind.has_status}
+    item = item | {field: item.get(field) or {} for field in ("spec", "status") if kind.has_status}
+    return _new_job(item) if kind is JOB else item
 
 
 def written_object(kind: ServedKind, item: JsonObject) -> JsonObject:
@@ -46,6 +57,40 @@ def _new_pod(pod: JsonObject, priority_classes: Mapping[str, int]) -> JsonObject
     qos_class = _qos_class([_container(one) for one in spec.get("containers") or []])
     spec = {"tolerations": list(_NOT_READY_TOLERATIONS)} | spec | {"priority": _priority(pod, priority_classes)}
     return pod | {"spec": spec, "status": conditions | {"qosClass": qos_class} | phase}
+
+
+def _new_job(job: JsonObject) -> JsonObject:
+    """Returns the Job with the labels by which its pods are found."""
+    metadata, spec = job["metadata"], job["spec"]
+    own = {"batch.kubernetes.io/controller-uid": metadata["uid"]}
+    named = {"batch.kubernetes.io/job-name": metadata["name"], "job-name": metadata["name"]}
+    template = spec.get("template") or {}
+    labelled = template.get("metadata") or {}
+    labels = (labelled.get("labels") or {}) | own | named
+    template = template | {"metadata": labelled | {"labels": labels}}
+    spec = {"selector": {"matchLabels": own}} | spec | {"template": template}
+    return job | {"spec": spec}
+
+
+def _deployment(deployment: JsonObject) -> JsonObject:
+    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
+    defaults = {"replicas": 1, "strategy": rolling, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600}
+    return deployment | {"spec": defaults | _named(deployment["spec"])}
+
+
+def _replica_set(replica_set: JsonObject) -> JsonObject:
+    return replica_set | {"spec": {"replicas": 1} | _named(replica_set["spec"])}
+
+
+def _job(job: JsonObject) -> JsonObject:
+    spec = _named(job["spec"])
+    many = {"parallelism": 1} | ({} if spec.get("parallelism") is not None else {"completions": 1})
+    defaults = many | {"backoffLimit": 6, "completionMode": "NonIndexed", "suspend": False}
+    return job | {"spec": defaults | spec}
+
+
+def _named(spec: JsonObject) -> JsonObject:
+    return {key: value for key, value in spec.items() if value is not None}
 
 
 def _priority(pod: JsonObject, priority_classes: Mapping[str, int]) -> int:
@@ -124,5 +169,8 @@ _COMPLETE: Mapping[ServedKind, Callable[[JsonObject], JsonObject]] = {
     POD: _pod,
     SECRET: lambda secret: {"type": "Opaque"} | secret,
     WEBHOOK: _webhooks,
+    DEPLOYMENT: _deployment,
+    REPLICA_SET: _replica_set,
+    JOB: _job,
     PRIORITY_CLASS: lambda one: {"preemptionPolicy": "PreemptLowerPriority"} | one,
 }

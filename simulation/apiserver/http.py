@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
+import yaml
 from aiohttp import web
 
-from simulation.apiserver import access, discovery, tables
+from simulation.apiserver import access, apply, discovery, protobuf, tables
 from simulation.apiserver.errors import (
     ApiRefusal,
     JsonObject,
@@ -29,7 +30,7 @@ from simulation.apiserver.selectors import selector
 from simulation.apiserver.watching import Watching
 from simulation.moments import Moments
 
-_PATCHABLE = frozenset({"", "status", "finalize"})
+_PATCHABLE = frozenset({"", "status", "finalize", "scale"})
 _CREATED_ONLY = frozenset({"binding", "eviction"})
 _IN_CONTAINERS = frozenset({"attach", "ephemeralcontainers", "exec", "log", "portforward", "proxy"})
 
@@ -165,6 +166,10 @@ class Handler:
     def _write(self, request: web.Request, target: Target, body: object) -> web.Response:
         if request.method == "PUT":
             return json_response(self.operations.update(target, _object(body), dry_run=_dry_run(request)))
+        if request.content_type == apply.MEDIA_TYPE:
+            manager = request.query.get("fieldManager", "")
+            item, is_new = self.operations.apply(target, _object(body), manager, dry_run=_dry_run(request))
+            return json_response(item, 201 if is_new else 200)
         return json_response(self.operations.patch(target, body, request.content_type, dry_run=_dry_run(request)))
 
     def _delete(self, request: web.Request, target: Target, body: object) -> web.Response:
@@ -223,6 +228,8 @@ def _check_served(method: str, target: Target) -> None:
         raise runs_no_controller(target.kind)
     if part not in _PATCHABLE and not (part in _CREATED_ONLY and target.kind is POD):
         raise not_served()
+    if part == "scale" and not target.kind.scales:
+        raise not_served()
     places = {
         "GET": part not in _CREATED_ONLY,
         "POST": part in _CREATED_ONLY or (not target.name and bool(target.namespace) is target.kind.namespaced),
@@ -251,13 +258,17 @@ async def _body(request: web.Request) -> object:
     raw = await request.read()
     if not raw:
         return None
+    if request.content_type == protobuf.MEDIA_TYPE:
+        return protobuf.decoded(raw)
     if request.method != "PATCH" and request.content_type not in {"application/json", "application/octet-stream"}:
-        problem = "the body of the request was in an unknown format - accepted media types include: application/json"
+        accepted = f"application/json, {protobuf.MEDIA_TYPE}"
+        problem = f"the body of the request was in an unknown format - accepted media types include: {accepted}"
         raise ApiRefusal(415, "UnsupportedMediaType", problem)
     try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeDecodeError) as e:
-        raise bad_request(f"the body of the request is not JSON: {e}") from e
+        return yaml.safe_load(raw) if request.content_type == apply.MEDIA_TYPE else msgspec.json.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, yaml.YAMLError) as e:
+        form = "YAML" if request.content_type == apply.MEDIA_TYPE else "JSON"
+        raise bad_request(f"the body of the request is not {form}: {e}") from e
 
 
 def _object(body: object) -> JsonObject:

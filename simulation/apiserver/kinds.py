@@ -17,6 +17,10 @@ class ServedKind:
     has_status: bool = False
     unconditional: bool = True
     """May be replaced by who does not name the version that is replaced."""
+    scales: bool = False
+    """Has the subresource `scale`, for `kubectl scale`."""
+    counts_changes: bool = False
+    """Has metadata.generation, which each change of the spec raises; `kubectl rollout status` waits by it."""
     controlled: bool = False
     """Only a controller makes something of it, and none runs here: it is listed, empty, and cannot be written."""
     fields: Mapping[str, str] = field(default_factory=dict)
@@ -114,12 +118,28 @@ PRIORITY_CLASS = ServedKind(
     short_names=("pc",),
 )
 DEVICE_CLASS = ServedKind(kind="DeviceClass", plural="deviceclasses", group="resource.k8s.io", namespaced=False)
+DEPLOYMENT = ServedKind(
+    kind="Deployment",
+    plural="deployments",
+    group="apps",
+    short_names=("deploy",),
+    has_status=True,
+    scales=True,
+    counts_changes=True,
+)
+REPLICA_SET = ServedKind(
+    kind="ReplicaSet",
+    plural="replicasets",
+    group="apps",
+    short_names=("rs",),
+    has_status=True,
+    scales=True,
+    counts_changes=True,
+)
+JOB = ServedKind(kind="Job", plural="jobs", group="batch", has_status=True, counts_changes=True)
 _CONTROLLED = (
-    ServedKind(kind="Deployment", plural="deployments", group="apps", short_names=("deploy",), controlled=True),
-    ServedKind(kind="ReplicaSet", plural="replicasets", group="apps", short_names=("rs",), controlled=True),
     ServedKind(kind="StatefulSet", plural="statefulsets", group="apps", short_names=("sts",), controlled=True),
     ServedKind(kind="DaemonSet", plural="daemonsets", group="apps", short_names=("ds",), controlled=True),
-    ServedKind(kind="Job", plural="jobs", group="batch", controlled=True),
     ServedKind(kind="CronJob", plural="cronjobs", group="batch", short_names=("cj",), controlled=True),
 )
 KINDS: tuple[ServedKind, ...] = (
@@ -136,6 +156,9 @@ KINDS: tuple[ServedKind, ...] = (
     BUDGET,
     PRIORITY_CLASS,
     DEVICE_CLASS,
+    DEPLOYMENT,
+    REPLICA_SET,
+    JOB,
     *_CONTROLLED,
 )
 BY_PLURAL: Mapping[str, ServedKind] = {kind.plural: kind for kind in KINDS}

@@ -4,10 +4,10 @@ import base64
 import binascii
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from simulation.apiserver import checks, defaults, evictions, patches
+from simulation.apiserver import apply, checks, defaults, evictions, patches, scale
 from simulation.apiserver.errors import (
     ApiRefusal,
     JsonObject,
@@ -30,7 +30,10 @@ from simulation.apiserver.typed import as_typed
 
 OBJECT_MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 OTHER_NAMESPACE = "the namespace of the provided object does not match the namespace sent on the request"
-_KEPT_METADATA = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+_KEPT_METADATA = (
+    *("name", "namespace", "uid", "creationTimestamp", "generation"),
+    *("deletionTimestamp", "deletionGracePeriodSeconds"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ class Operations:
         found = self.store.get(target.kind.plural, target.namespace, target.name)
         if found is None:
             raise not_found(target.kind, target.name)
-        return found
+        return scale.of(found) if target.subresource == "scale" else found
 
     def page(
         self, target: Target, chosen: Selector, *, limit: int = 0, continue_: str = "", version: int | None = None
@@ -137,10 +140,16 @@ class Operations:
                 raise bad_request(OTHER_NAMESPACE)
             metadata["namespace"] = own
         metadata |= {"uid": uid, "creationTimestamp": timestamp(self.now())}
+        if kind.counts_changes:
+            metadata["generation"] = 1
         return {"kind": kind.kind, "apiVersion": kind.group_version} | body | {"metadata": metadata}
 
     def update(self, target: Target, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
-        """Replaces the object, or its status only; a resourceVersion or uid in the body must be the current one."""
+        """Replaces the object, its status only, or its number of replicas; a resourceVersion or uid in the body must
+        be the current one.
+        """
+        if target.subresource == "scale":
+            return self._scaled(target, body, dry_run=dry_run)
         before, kind = self.get(target), target.kind
         metadata = _metadata_of(body)
         _check_addressed(target, metadata)
@@ -155,6 +164,8 @@ class Operations:
             raise bad_request(str(e)) from e
         after = defaults.written_object(kind, after)
         checks.check(kind, after, before)
+        if kind.counts_changes and after.get("spec") != before.get("spec"):
+            after = after | {"metadata": after["metadata"] | {"generation": before["metadata"]["generation"] + 1}}
         if _without_version(after) == _without_version(before):
             return before
         if dry_run:
@@ -162,6 +173,34 @@ class Operations:
         if _is_finished_deletion(after):
             return self.store.remove(target.kind.plural, *key_of(before))
         return self.store.put(target.kind.plural, after)
+
+    def _scaled(self, target: Target, body: JsonObject, *, dry_run: bool) -> JsonObject:
+        whole = replace(target, subresource="")
+        before = self.get(whole)
+        _check_addressed(target, _metadata_of(body))
+        after = before | {"spec": before["spec"] | {"replicas": scale.replicas(target.kind, body)}}
+        version = _metadata_of(body).get("resourceVersion")
+        if version:
+            after["metadata"] = after["metadata"] | {"resourceVersion": version}
+        return scale.of(self.update(whole, after, dry_run=dry_run))
+
+    def apply(
+        self, target: Target, body: JsonObject, manager: str, *, dry_run: bool = False
+    ) -> tuple[JsonObject, bool]:
+        """Applies on the side of the server. Returns the object, and whether it is new."""
+        if not manager:
+            problem = "fieldManager: Required value: is required for apply patch"
+            raise invalid_object("PatchOptions", "meta.k8s.io", "", problem)
+        if _metadata_of(body).get("managedFields"):
+            raise bad_request("metadata.managedFields must be nil")
+        if target.subresource not in {"", "status"}:
+            raise ApiRefusal(415, "UnsupportedMediaType", "415: Unsupported Media Type", {})
+        before = self.store.get(target.kind.plural, target.namespace, target.name)
+        after = apply.applied(before, body, manager)
+        if before is None:
+            return self.create(replace(target, name=""), after, dry_run=dry_run), True
+        _check_patched(target, before, after)
+        return self.update(target, after, dry_run=dry_run), False
 
     def bind(self, target: Target, binding: JsonObject) -> None:
         """Gives a pod its node and merges the binding's labels and annotations, in one write. 409 if it has one."""

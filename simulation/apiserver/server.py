@@ -166,10 +166,10 @@ class EmbeddedApiServer:
         self._wake_if_written()
         return stored
 
-    def delete(self, plural: str, name: str, *, namespace: str = "") -> None:
-        """Removes an object directly and at once."""
+    def delete(self, plural: str, name: str, *, namespace: str = "", at_once: bool = True) -> None:
+        """Removes an object directly; without `at_once` a pod has its time to stop."""
         target = Target(kind=BY_PLURAL[plural], namespace=namespace, name=name)
-        self._operations.delete(target, {"gracePeriodSeconds": 0})
+        self._operations.delete(target, {"gracePeriodSeconds": 0} if at_once else {})
         self._wake_if_written()
 
     def compact(self) -> None:

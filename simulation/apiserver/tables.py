@@ -134,6 +134,30 @@ def _used(prefix: str) -> Callable[[JsonObject, datetime], Cell]:
     return value
 
 
+def _count(*path: str) -> Callable[[JsonObject, datetime], Cell]:
+    text = _text(*path, absent="0")
+    return lambda item, now: int(text(item, now))
+
+
+def _share(done: str, wanted: str) -> Callable[[JsonObject, datetime], Cell]:
+    """Returns `done` of the status beside `wanted` of the spec."""
+    return lambda item, now: f"{_count('status', done)(item, now)}/{_text('spec', wanted, absent='1')(item, now)}"
+
+
+def _job_status(item: JsonObject, _: datetime) -> Cell:
+    conditions = (item.get("status") or {}).get("conditions") or []
+    over = [one["type"] for one in conditions if one["type"] in {"Complete", "Failed"} and one["status"] == "True"]
+    return over[0] if over else "Suspended" if item["spec"].get("suspend") else "Running"
+
+
+def _job_duration(item: JsonObject, now: datetime) -> Cell:
+    status = item.get("status") or {}
+    if not status.get("startTime"):
+        return ""
+    until = status.get("completionTime")
+    return age(status["startTime"], now if until is None else datetime.fromisoformat(until))
+
+
 _NAMED: Column = ("Name", 0, _name)
 _AGED: Column = ("Age", 0, _age)
 _COLUMNS: dict[str, tuple[Column, ...]] = {
@@ -167,5 +191,26 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
     "configmaps": (_NAMED, ("Data", 0, _data_size), _AGED),
     "secrets": (_NAMED, ("Type", 0, _text("type", absent="Opaque")), ("Data", 0, _data_size), _AGED),
     "leases": (_NAMED, ("Holder", 0, _text("spec", "holderIdentity")), _AGED),
+    "deployments": (
+        _NAMED,
+        ("Ready", 0, _share("readyReplicas", "replicas")),
+        ("Up-to-date", 0, _count("status", "updatedReplicas")),
+        ("Available", 0, _count("status", "availableReplicas")),
+        _AGED,
+    ),
+    "replicasets": (
+        _NAMED,
+        ("Desired", 0, _count("spec", "replicas")),
+        ("Current", 0, _count("status", "replicas")),
+        ("Ready", 0, _count("status", "readyReplicas")),
+        _AGED,
+    ),
+    "jobs": (
+        _NAMED,
+        ("Status", 0, _job_status),
+        ("Completions", 0, _share("succeeded", "completions")),
+        ("Duration", 0, _job_duration),
+        _AGED,
+    ),
     "priorityclasses": (_NAMED, ("Value", 0, _text("value")), _AGED),
 }

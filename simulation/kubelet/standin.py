@@ -25,10 +25,13 @@ from simulation.kubelet.container import (
 )
 from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
+from simulation.kubelet.lives import Life
 from simulation.kubelet.pod_resources import PodResourcesServer
 
 _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 5.0
+_FIRST_CRASH_SECONDS, _LONGEST_CRASH_SECONDS = 1.0, 30.0
+"""The pause before containers start again; kubelet's are ten times as long."""
 _NODE_STATUS_SECONDS = 10.0
 """Kubelet's nodeStatusUpdateFrequency: a Node that was created again gets its devices back."""
 
@@ -51,10 +54,11 @@ class KubeletStandIn:
         cdi_lags: bool = False,
         image_env: Mapping[str, str] | None = None,
         plugins_by_path: bool = True,
+        life: Callable[[Pod], Life | None] = lambda _: None,
     ) -> None:
         """With `cdi_lags` the runtime's cache of CDI specs sees a change too late, as containerd's and
         CRI-O's may; each container sees the folder as it was for the one before. `image_env` is that of every image.
-        `plugins_by_path`: see DeviceManager.
+        `plugins_by_path`: see DeviceManager. `life` returns how a pod ends by itself.
         """
         self.node_name = node_name
         self.root = root
@@ -79,6 +83,8 @@ class KubeletStandIn:
         self._seen: set[str] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}
         self._endings: dict[str, asyncio.Task[None]] = {}
+        self._lives: dict[str, asyncio.Task[None]] = {}
+        self.life = life
         self._loops: list[asyncio.Task[None]] = []
         self._events = 0
 
@@ -95,11 +101,11 @@ class KubeletStandIn:
     async def go_down(self) -> None:
         """Kubelet's process is killed: containers run on, and what its checkpoint does not hold is forgotten."""
         unfinished = {uid for uid, start in self._starts.items() if not start.done()}
-        tasks = [*self._loops, *self._starts.values(), *self._endings.values()]
+        tasks = [*self._loops, *self._starts.values(), *self._endings.values(), *self._lives.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._loops, self._starts, self._endings, self._admissions = [], {}, {}, asyncio.Queue()
+        self._loops, self._starts, self._endings, self._lives, self._admissions = [], {}, {}, {}, asyncio.Queue()
         self._pods = {uid: self._pods[uid] for uid in self.running()}
         self._seen = set(self._pods) - unfinished
         await self.pod_resources.stop()
@@ -195,10 +201,10 @@ class KubeletStandIn:
         return self._seen | self._pods.keys() | {held.pod_uid for held in self.devices.held()}
 
     async def _forget(self, uid: str) -> None:
-        start = self._starts.pop(uid, None)
-        if start is not None:
-            start.cancel()
-            await asyncio.gather(start, return_exceptions=True)
+        for task in (self._starts.pop(uid, None), self._lives.pop(uid, None)):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         self._seen.discard(uid)
         self._pods.pop(uid, None)
         self._running.pop(uid, None)
@@ -244,6 +250,30 @@ class KubeletStandIn:
                     await asyncio.sleep(delay_seconds)
                     delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)
         await self._write_status(pod, status.running(pod, self._now()))
+        if (life := self.life(pod)) is not None:
+            self._lives[pod.metadata.uid] = asyncio.create_task(self._live(pod, life))
+
+    async def _live(self, pod: Pod, life: Life) -> None:
+        """Lets the containers run for their time, again and again where they are started again; then frees devices."""
+        restarts, pause = 0, _FIRST_CRASH_SECONDS
+        while True:
+            since = self._now()
+            await asyncio.sleep(life.seconds)
+            if not life.starts_again:
+                break
+            restarts += 1
+            await self._write_status(pod, status.crashed(pod, self._now(), restarts))
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_CRASH_SECONDS)
+            for container in pod.spec.containers:
+                with suppress(PreStartRefused, CdiError):
+                    await self.restart_container(pod.metadata.uid, container.name)
+            await self._write_status(pod, status.running(pod, self._now(), restarts))
+        codes = {name: ending.exit_code for name, ending in life.endings.items()}
+        await self._write_status(pod, status.ended(pod, self._now(), codes, since))
+        self._pods.pop(pod.metadata.uid, None)
+        self._running.pop(pod.metadata.uid, None)
+        self.devices.release(pod.metadata.uid)
 
     def _create(self, pod: Pod, container: Container, phase: Phase) -> CreatedContainer:
         held = [one for one in self.devices.held(pod.metadata.uid) if one.container == container.name]

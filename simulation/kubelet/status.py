@@ -46,16 +46,45 @@ def waiting(pod: Pod, container: str, started: Collection[str], at: datetime, *,
     return _status(pod, "Pending", started, at, {container: problem})
 
 
-def running(pod: Pod, at: datetime) -> Body:
+def running(pod: Pod, at: datetime, restarts: int = 0) -> Body:
     names = {container.name for container in pod.all_containers}
-    return _status(pod, "Running", names, at, {})
+    body = _status(pod, "Running", names, at, {})
+    return body | {"containerStatuses": [_app(c, True, {}, at, restarts) for c in pod.spec.containers]}
 
 
-def ended(pod: Pod, at: datetime) -> Body:
-    """Returns what kubelet writes of a deleted pod before it goes: all of its containers have ended."""
-    over: Body = {"exitCode": 0, "reason": "Completed", "startedAt": rfc3339(at), "finishedAt": rfc3339(at)}
-    containers = [_container(container, False, {"terminated": over}) for container in pod.spec.containers]
-    return {"phase": "Succeeded", "containerStatuses": containers}
+def crashed(pod: Pod, at: datetime, restarts: int) -> Body:
+    """Returns the status of a pod whose containers have ended and wait for their next start."""
+    message = "back-off restarting failed container"
+    problems: dict[str, Body] = {
+        c.name: {"reason": "CrashLoopBackOff", "message": message} for c in pod.spec.containers
+    }
+    body = _status(pod, "Running", {c.name for c in pod.spec.init_containers}, at, problems)
+    unready = [_condition(kind, "False", at) for kind in ("ContainersReady", "Ready")]
+    return body | {
+        "conditions": [_condition(POD_SCHEDULED, "True", at), _condition("Initialized", "True", at), *unready],
+        "containerStatuses": [_app(c, False, problems, at, restarts) for c in pod.spec.containers],
+    }
+
+
+def ended(pod: Pod, at: datetime, codes: Mapping[str, int] | None = None, since: datetime | None = None) -> Body:
+    """Returns what kubelet writes of a pod whose containers have all ended, with their exit codes: by itself, or before
+    a deleted pod goes.
+    """
+    codes = codes or {}
+    containers = [
+        _container(container, False, {"terminated": _over(codes.get(container.name, 0), since or at, at)})
+        for container in pod.spec.containers
+    ]
+    phase = "Failed" if any(codes.values()) else "Succeeded"
+    reason = "PodFailed" if any(codes.values()) else "PodCompleted"
+    unready = [_condition(kind, "False", at) | {"reason": reason} for kind in ("ContainersReady", "Ready")]
+    conditions = [_condition(POD_SCHEDULED, "True", at), _condition("Initialized", "True", at), *unready]
+    return {"phase": phase, "conditions": conditions, "containerStatuses": containers}
+
+
+def _over(code: int, since: datetime, at: datetime) -> Body:
+    reason = "Error" if code else "Completed"
+    return {"exitCode": code, "reason": reason, "startedAt": rfc3339(since), "finishedAt": rfc3339(at)}
 
 
 def event(pod: Pod, node_name: str, *, serial: int, reason: str, message: str, at: datetime) -> Body:
@@ -105,13 +134,14 @@ def _condition(kind: str, status: str, at: datetime) -> Body:
 
 
 def _init(container: Container, started: bool, problems: Mapping[str, Body], at: datetime) -> Body:
-    ended: Body = {"exitCode": 0, "reason": "Completed", "startedAt": rfc3339(at), "finishedAt": rfc3339(at)}
-    return _container(container, started, {"terminated": ended} if started else _not_yet(container, problems))
+    return _container(
+        container, started, {"terminated": _over(0, at, at)} if started else _not_yet(container, problems)
+    )
 
 
-def _app(container: Container, started: bool, problems: Mapping[str, Body], at: datetime) -> Body:
+def _app(container: Container, started: bool, problems: Mapping[str, Body], at: datetime, restarts: int = 0) -> Body:
     state: Body = {"running": {"startedAt": rfc3339(at)}} if started else _not_yet(container, problems)
-    return _container(container, started, state)
+    return _container(container, started, state) | {"restartCount": restarts}
 
 
 def _not_yet(container: Container, problems: Mapping[str, Body]) -> Body:

@@ -21,6 +21,8 @@ SHORT = {
     "l40s": "8x-l40s",
     "l4": "8x-l4",
     "gb200": "gb200-nvl72-tray",
+    "gh200": "4x-gh200",
+    "rtx-pro-6000": "8x-rtx-pro-6000",
     "t4": "1x-t4-vm",
 }
 """The chart's names of the machines that a cluster can simulate."""
@@ -32,8 +34,11 @@ def names() -> tuple[str, ...]:
 
 
 def load(name_or_path: str | Path) -> MachineDescription:
-    """A machine by its name, or read from a file. Raises MachineDescriptionError."""
+    """A machine by its name, by what only its name begins with, or read from a file. Raises MachineDescriptionError."""
     name = SHORT.get(str(name_or_path), str(name_or_path))
+    begun = [each for each in names() if each.startswith(name)] if name else []
+    if len(begun) == 1 and not Path(name).exists():
+        name = begun[0]
     known = name in names()
     path = _FOLDER / f"{name}.yaml" if known else Path(name)
     try:

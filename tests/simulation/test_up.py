@@ -1,5 +1,6 @@
 """`topogpu-sim up`: kubectl works against it, GPUs break and mend, and Ctrl-C leaves nothing."""
 
+import json
 import os
 import re
 import shutil
@@ -133,9 +134,6 @@ def test_kubectl_and_the_plugin_work_against_it_and_nothing_is_left(up: Up) -> N
         status, _, errors = up.run("kubectl", *refused)
         assert status != 0
         assert "this cluster is simulated: its containers run nothing, so pods have no " in errors
-    status, _, errors = up.run("kubectl", "apply", "-f", str(EXAMPLES / "deployment.yaml"))
-    assert status != 0
-    assert "it has no controller that makes pods of a Deployment; apply a Pod, or ask `topogpu-scheduler" in errors
     assert "default/sample" in up.says("kubectl", "topogpu", "top")
     assert "pod default/sample is on node node-" in up.says("kubectl", "topogpu", "why", "sample")
     (page,) = re.findall(r"The status page, for a browser: (http://\S+/)", up.said)
@@ -151,6 +149,37 @@ def test_kubectl_and_the_plugin_work_against_it_and_nothing_is_left(up: Up) -> N
     status, errors = up.stop()
     assert (status, errors.splitlines()[-1]) == (0, "Everything is stopped and removed.")
     assert up.left_behind() == []
+
+
+@needs_kubectl
+def test_kubectl_creates_scales_and_rolls_out_what_controllers_run(up: Up) -> None:
+    up.says("kubectl", "create", "namespace", "team")
+    up.says("kubectl", "create", "quota", "gpus", "-n", "team", "--hard=pods=3,requests.nvidia.com/gpu=4")
+    assert "requests.nvidia.com/gpu: " in up.says("kubectl", "get", "quota", "gpus", "-n", "team", "-o", "yaml")
+    server_side = ("kubectl", "apply", "--server-side", "-f", str(EXAMPLES / "job.yaml"))
+    assert up.says(*server_side) == up.says(*server_side) == "job.batch/batch serverside-applied\n"
+    up.says("kubectl", "create", "deployment", "web", "--image=web:1", "--replicas=2")
+    up.says("kubectl", "rollout", "status", "deployment/web", "--timeout=30s")
+    up.says("kubectl", "scale", "deployment", "web", "--replicas=3")
+    up.says("kubectl", "set", "image", "deployment/web", "web=web:2")
+    assert "successfully rolled out" in up.says("kubectl", "rollout", "status", "deployment/web", "--timeout=30s")
+    assert up.says("kubectl", "get", "deployment", "web", "--no-headers").split()[1] == "3/3"
+    up.says("kubectl", "rollout", "undo", "deployment/web")
+    up.says("kubectl", "create", "job", "short", "--image=i", "--", "sleep", "1")
+    up.says("kubectl", "wait", "--for=condition=complete", "job/short", "--timeout=30s")
+    ended = up.says("kubectl", "get", "pods", "-l", "job-name=short", "--no-headers")
+    assert ended.split()[1:3] == ["0/1", "Completed"]
+    up.says("kubectl", "delete", "deployment", "web")
+    up.until(lambda: "web-" not in up.says("kubectl", "get", "pods"), "the pods of the Deployment go with it")
+    assert "topogpu" in up.says("kubectl", "get", "--raw", "/version")
+
+
+def test_metrics_of_all_programs_are_served(up: Up) -> None:
+    targets = json.loads((up.directory / "metrics.json").read_text())
+    assert sorted(one["labels"]["job"] for one in targets) == ["topogpu-device-plugin"] * 2 + ["topogpu-scheduler"]
+    for one in targets:
+        with urlopen(f"http://{one['targets'][0]}/metrics", timeout=_LONGEST_SECONDS) as answer:
+            assert b"# HELP" in answer.read()
 
 
 def test_a_gpu_is_broken_and_mended_while_it_runs(up: Up) -> None:

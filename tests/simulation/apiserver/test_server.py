@@ -216,7 +216,8 @@ async def test_bad_bodies_are_refused_with_a_status(client: Client, body: str) -
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("apps/v1/namespaces/default/deployments", "Deployment"), ("batch/v1/namespaces/a/jobs", "Job")]
+    ("path", "kind"),
+    [("apps/v1/namespaces/default/statefulsets", "StatefulSet"), ("batch/v1/namespaces/a/cronjobs", "CronJob")],
 )
 async def test_what_only_a_controller_would_carry_out_is_refused_in_words(client: Client, path: str, kind: str) -> None:
     group = "/".join(path.split("/")[:2])

@@ -18,6 +18,7 @@ from proto.kubernetes.client import ApiServer
 from simulation.apiserver import EmbeddedApiServer
 from simulation.kubelet.container import CreatedDeviceNode
 from simulation.kubelet.device_manager import PreStartRefused
+from simulation.kubelet.lives import Ending, Life
 from simulation.kubelet.standin import KubeletStandIn
 from tests.polling import until
 from tests.simulation.kubelet.plugin import IDS, RESOURCE, SmallPlugin
@@ -66,7 +67,13 @@ class Cluster:
         return [(event["reason"], event["message"]) for event in page]
 
     async def running(self, name: str) -> None:
-        await until(lambda: self.status(name).get("phase") == "Running")
+        await self.in_phase(name, "Running")
+
+    async def in_phase(self, name: str, phase: str) -> None:
+        await until(lambda: self.status(name).get("phase") == phase)
+
+    async def holds_nothing(self, uid: str) -> None:
+        await until(lambda: self.held(uid) == ())
 
     def held(self, uid: str) -> tuple[str, ...]:
         return tuple(name for held in self.kubelet.devices.held(uid) for name in held.ids)
@@ -127,6 +134,27 @@ async def test_a_pod_that_is_deleted_with_a_grace_period_has_ended_before_it_goe
         await until(lambda: cluster.server.store.get("pods", "default", "p") is None)
     seen = [change.last["status"]["phase"] for change in cluster.server.store.changes_after("pods", before)]
     assert (seen[0], seen[-1]) == ("Running", "Succeeded")
+
+
+async def test_a_pod_that_ends_by_itself_is_over_stays_listed_and_frees_its_ids(cluster: Cluster) -> None:
+    await cluster.plugin()
+    lives = {"done": Life({"c": Ending(0.0, 0)}, "Never"), "wrong": Life({"c": Ending(0.0, 3)}, "Never")}
+    cluster.kubelet.life = lambda pod: lives[pod.metadata.name]
+    uids = {name: cluster.bind(name, 1) for name in lives}
+    for name, phase, code in (("done", "Succeeded", 0), ("wrong", "Failed", 3)):
+        await cluster.in_phase(name, phase)
+        [container] = cluster.status(name)["containerStatuses"]
+        assert (container["ready"], container["state"]["terminated"]["exitCode"]) == (False, code)
+        await cluster.holds_nothing(uids[name])
+
+
+async def test_a_container_that_fails_is_started_again_where_its_pod_asks_for_that(cluster: Cluster) -> None:
+    await cluster.plugin()
+    cluster.kubelet.life = lambda _: Life({"c": Ending(0.0, 1)}, "OnFailure")
+    uid = cluster.bind("crashing", 1)
+    await until(lambda: cluster.waiting_reason("crashing") == "CrashLoopBackOff")
+    await until(lambda: len(cluster.kubelet.created.get(uid, ())) > 1)
+    assert len(cluster.held(uid)) == 1
 
 
 async def test_a_failing_pre_start_waits_tells_and_is_retried_until_it_succeeds(cluster: Cluster) -> None:

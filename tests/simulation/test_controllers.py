@@ -1,0 +1,233 @@
+"""Deployments, ReplicaSets and Jobs on the embedded API server, by turns of the stand-in controllers."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from simulation import controllers
+from simulation.apiserver import EmbeddedApiServer
+from simulation.apiserver.errors import ApiRefusal
+from simulation.controllers import JobRecord, Owned
+from simulation.controlling import _perform as perform
+
+BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
+RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+CONTAINER = {"name": "main", "image": "i:1"}
+
+
+class World:
+    """An API server without HTTP, a clock, and what controllers remember."""
+
+    def __init__(self) -> None:
+        self.now = BEGIN
+        self.server = EmbeddedApiServer(now=lambda: self.now)
+        self.records: dict[str, JobRecord] = {}
+
+    def turn(self, times: int = 3) -> None:
+        for _ in range(times):
+            found = {name: self.server.store.objects(name) for name in ("deployments", "replicasets", "jobs", "pods")}
+            owned = Owned(
+                deployments=found["deployments"],
+                replica_sets=found["replicasets"],
+                jobs=found["jobs"],
+                pods=found["pods"],
+            )
+            steps, self.records = controllers.turn(owned, self.records, self.now)
+            for step in steps:
+                perform(self.server, step)
+            self.now += timedelta(seconds=1)
+
+    def all(self, plural: str) -> list[dict[str, Any]]:
+        return self.server.store.objects(plural)
+
+    def pods(self, phase: str = "") -> list[str]:
+        found = [pod for pod in self.all("pods") if not phase or pod["status"]["phase"] == phase]
+        return [pod["metadata"]["name"] for pod in found]
+
+    def become(self, status: dict[str, Any], *names: str) -> None:
+        for name in names:
+            self.server.patch("pods", name, {"status": status}, namespace="default", subresource="status")
+
+    def run_all(self) -> None:
+        self.become(RUNNING, *self.pods("Pending"))
+
+    def change(self, plural: str, name: str, spec: dict[str, Any]) -> None:
+        self.server.patch(plural, name, {"spec": spec}, namespace="default")
+
+    def status(self, plural: str, name: str) -> dict[str, Any]:
+        found = self.server.store.get(plural, "default", name)
+        assert found is not None
+        status: dict[str, Any] = found["status"]
+        return status
+
+
+def deployment(replicas: int, image: str = "i:1", strategy: dict[str, Any] | None = None) -> dict[str, Any]:
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [CONTAINER | {"image": image}]}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template}
+    return {
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": spec | ({"strategy": strategy} if strategy else {}),
+    }
+
+
+def job(**spec: Any) -> dict[str, Any]:
+    template = {"spec": {"restartPolicy": "Never", "containers": [CONTAINER]}}
+    return {"kind": "Job", "metadata": {"name": "batch"}, "spec": {"template": template} | spec}
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_deployment_has_its_pods_and_says_so(world: World) -> None:
+    world.server.create(deployment(2))
+    world.turn()
+    assert len(world.pods()) == 2
+    world.run_all()
+    world.turn()
+    status = world.status("deployments", "web")
+    assert (status["readyReplicas"], status["updatedReplicas"], status["observedGeneration"]) == (2, 2, 1)
+    assert "unavailableReplicas" not in status
+
+
+@pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
+def test_a_pod_that_ended_is_replaced_and_stays_listed(world: World, phase: str) -> None:
+    world.server.create(deployment(1))
+    world.turn()
+    [first] = world.pods()
+    world.become({"phase": phase}, first)
+    world.turn(5)
+    assert (first in world.pods(), len(world.pods())) == (True, 2)
+
+
+def test_pods_that_fail_again_and_again_are_made_ever_more_slowly(world: World) -> None:
+    world.server.create(deployment(1))
+    for _ in range(60):
+        world.turn(1)
+        world.become({"phase": "Failed"}, *world.pods("Pending"))
+    assert len(world.pods()) == 5
+
+
+def test_a_rollout_keeps_within_its_limits(world: World) -> None:
+    world.server.create(deployment(4))
+    world.turn()
+    world.run_all()
+    world.turn()
+    world.change("deployments", "web", deployment(4, "i:2")["spec"])
+    images = set[str]()
+    for _ in range(20):
+        world.turn(1)
+        living = [pod for pod in world.all("pods") if not pod["metadata"].get("deletionTimestamp")]
+        ready = [pod for pod in living if pod["status"]["phase"] == "Running"]
+        assert (len(living) <= 5, len(ready) >= 3) == (True, True)
+        images = {pod["spec"]["containers"][0]["image"] for pod in living}
+        world.run_all()
+    assert images == {"i:2"}
+    assert [one["spec"]["replicas"] for one in world.all("replicasets")] in ([0, 4], [4, 0])
+
+
+def test_recreate_ends_the_old_pods_first(world: World) -> None:
+    world.server.create(deployment(2, strategy={"type": "Recreate"}))
+    world.turn()
+    world.run_all()
+    world.change("deployments", "web", deployment(2, "i:2", {"type": "Recreate"})["spec"])
+    world.turn(4)
+    assert {pod["spec"]["containers"][0]["image"] for pod in world.all("pods")} == {"i:2"}
+
+
+def test_a_deployment_that_goes_takes_its_pods(world: World) -> None:
+    world.server.create(deployment(2))
+    world.turn()
+    world.server.delete("deployments", "web", namespace="default")
+    world.turn()
+    assert (world.pods(), world.all("replicasets")) == ([], [])
+
+
+def test_fewer_replicas_end_pods_that_do_not_run_first(world: World) -> None:
+    world.server.create(deployment(3))
+    world.turn()
+    kept = world.pods()[1]
+    world.become(RUNNING, kept)
+    world.change("deployments", "web", {"replicas": 1})
+    world.turn()
+    assert world.pods() == [kept]
+
+
+def test_a_job_runs_its_completions_by_its_parallelism(world: World) -> None:
+    world.server.create(job(completions=3, parallelism=2))
+    world.turn()
+    assert len(world.pods()) == 2
+    for _ in range(2):
+        world.become({"phase": "Succeeded"}, *world.pods("Pending"))
+        world.turn()
+    status = world.status("jobs", "batch")
+    assert (len(world.pods()), status["succeeded"], status["conditions"][0]["type"]) == (3, 3, "Complete")
+
+
+def test_an_indexed_job_runs_each_index_once(world: World) -> None:
+    world.server.create(job(completions=2, parallelism=2, completionMode="Indexed"))
+    world.turn()
+    assert [name.rpartition("-")[0] for name in world.pods()] == ["batch-0", "batch-1"]
+    world.become({"phase": "Failed"}, world.pods()[0])
+    world.turn(4)
+    assert [name.rpartition("-")[0] for name in world.pods("Pending")] == ["batch-0", "batch-1"]
+    world.become({"phase": "Succeeded"}, *world.pods("Pending"))
+    world.turn()
+    assert world.status("jobs", "batch")["completedIndexes"] == "0,1"
+
+
+def test_a_pod_of_a_job_counts_also_after_it_was_deleted(world: World) -> None:
+    world.server.create(job(completions=2))
+    world.turn()
+    world.become({"phase": "Succeeded"}, *world.pods())
+    world.turn(1)
+    world.server.delete("pods", world.pods("Succeeded")[0], namespace="default")
+    world.turn()
+    assert world.status("jobs", "batch")["succeeded"] == 1
+
+
+def test_a_job_fails_after_its_limit_of_failures(world: World) -> None:
+    world.server.create(job(backoffLimit=1))
+    for _ in range(8):
+        world.turn(1)
+        world.become({"phase": "Failed"}, *world.pods("Pending"))
+    [condition] = world.status("jobs", "batch")["conditions"]
+    assert (len(world.pods()), condition["type"], condition["reason"]) == (2, "Failed", "BackoffLimitExceeded")
+
+
+@pytest.mark.parametrize(
+    ("spec", "left"), [({"activeDeadlineSeconds": 2}, []), ({"suspend": True}, []), ({}, ["batch"])]
+)
+def test_a_job_that_may_not_run_has_no_pods(world: World, spec: dict[str, Any], left: list[str]) -> None:
+    world.server.create(job(**spec))
+    world.turn(5)
+    assert [name.rpartition("-")[0] for name in world.pods()] == left
+
+
+def test_a_job_that_is_over_goes_after_its_time(world: World) -> None:
+    world.server.create(job(ttlSecondsAfterFinished=3))
+    world.turn()
+    world.become({"phase": "Succeeded"}, *world.pods())
+    world.turn(2)
+    assert len(world.all("jobs")) == 1
+    world.turn(4)
+    assert (world.all("jobs"), world.pods()) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("item", "problem"),
+    [
+        (
+            deployment(1) | {"spec": deployment(1)["spec"] | {"selector": {"matchLabels": {"app": "x"}}}},
+            "does not match",
+        ),
+        (job(template={"spec": {"containers": [CONTAINER]}}), 'Unsupported value: "Always"'),
+        (job(template={"spec": {"restartPolicy": "Never"}}), "containers: Required value"),
+    ],
+)
+def test_owners_that_could_not_own_are_refused(world: World, item: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ApiRefusal, match=problem):
+        world.server.create(item)
