@@ -20,7 +20,7 @@ _MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodShape:
+class FitShape:
     """A pod with one container. None is not requested."""
 
     gpus: int
