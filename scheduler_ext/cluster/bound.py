@@ -43,7 +43,7 @@ def read_bound(
     return _remembered(pod, known, f"{DEVICES_ALLOCATED} was removed")
 
 
-def bound_record(pod: Pod, gpus: GpuPart = NO_GPUS, **more: Any) -> PodRecord:
+def _bound_record(pod: Pod, gpus: GpuPart = NO_GPUS, **more: Any) -> PodRecord:
     """Returns the record of a bound pod with this part of its node's GPUs."""
     return PodRecord(
         uid=pod_key(pod),
@@ -66,13 +66,13 @@ def _decided(
         if known is not None and known.gpus.footprints:
             return _remembered(pod, known, str(error))
         wanted = max((gpu_count(container, names) for container in pod.all_containers), default=0)
-        return bound_record(pod, GpuPart(unreadable=value, wanted=wanted), problem=str(error))
+        return _bound_record(pod, GpuPart(unreadable=value, wanted=wanted), problem=str(error))
     footprints = effective(kinds, shares)
     if known is not None and footprints.keys() - gpus and known.gpus.footprints.keys() & gpus - footprints.keys():
         return _remembered(pod, known, f"{DEVICES_ALLOCATED} names a GPU that node {known.node} lacks")
     allocations, problem = _read_allocations(pod)
     part = GpuPart(footprints=footprints, placements=_placements(allocations, shares))
-    return bound_record(
+    return _bound_record(
         pod, part, instances=tuple(each for each in allocations if each.real is not None), problem=problem
     )
 
@@ -80,7 +80,7 @@ def _decided(
 def _remembered(pod: Pod, known: PodRecord, problem: str) -> PodRecord:
     """Returns what the pod was known to hold: an annotation that names less gives nothing of it to others."""
     problem = f"{problem}; until the pod ends it holds what {DEVICES_ALLOCATED} said before"
-    return bound_record(pod, known.gpus, instances=known.instances, remembered=True, problem=problem)
+    return _bound_record(pod, known.gpus, instances=known.instances, remembered=True, problem=problem)
 
 
 def outlives(pod: Pod) -> bool:
@@ -109,7 +109,7 @@ def _undecided(pod: Pod, names: ResourceNames) -> PodRecord | None:
         else f"bound to node {node} by another scheduler; {ids} of its {names.count} count as taken until it ends"
     )
     name = f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
-    return bound_record(pod, GpuPart(uid=pod.metadata.uid, pod=name, undecided=ids, everywhere=runs), problem=problem)
+    return _bound_record(pod, GpuPart(uid=pod.metadata.uid, pod=name, undecided=ids, everywhere=runs), problem=problem)
 
 
 def known_given(part: GpuPart, node: RegisteredNode) -> Given:

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace as with_fields
+from functools import lru_cache
 from math import inf
+from sys import intern
 
 from msgspec.structs import replace
 
 from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod
-from proto.kubernetes.requests import NO_HOST, host_requested
+from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.alone import NodeAlone
-from scheduler_ext.cluster.bound import bound_record, decided_part, namespace_of, read_bound
+from scheduler_ext.cluster.bound import decided_part, namespace_of, read_bound
 from scheduler_ext.cluster.groups import Groups, pending_of
 from scheduler_ext.cluster.hosts import Hosts
 from scheduler_ext.cluster.kubelet_totals import KubeletSums
@@ -25,6 +27,12 @@ from scheduler_ext.requests import GpuRequest, RequestSettings, container_kinds,
 
 LATEST_NEWS_SECONDS = 600.0
 """How long a sent reservation stays at least once the watch of pods works again, which may have to catch up."""
+
+
+@lru_cache(maxsize=65_536)
+def _shared(amount: HostAmount) -> HostAmount:
+    """Returns one object for all pods with the same request: there are many of them."""
+    return amount
 
 
 class Ledger:
@@ -109,11 +117,12 @@ class Ledger:
         if record is not None:
             self.records.give_up(uid)
         if pod.spec.node_name and not pod.has_ended:
-            totals, host = self.kubelet.totals_of(pod), host_requested(pod) if self._fgd else NO_HOST
+            totals, host = self.kubelet.totals_of(pod), _shared(host_requested(pod)) if self._fgd else NO_HOST
             if record is not None:
                 self.records.put(replace(record, totals=totals, host=host))
             elif totals is not NO_TOTALS or host != NO_HOST:
-                self.records.put(bound_record(pod, totals=totals, host=host))
+                node = intern(pod.spec.node_name)
+                self.records.put(PodRecord(uid=uid, state=RecordState.BOUND, node=node, totals=totals, host=host))
             else:
                 self.records.drop(uid)
         elif known is not None or pod.has_ended:

@@ -34,7 +34,7 @@ class RecordState(StrEnum):
     """The pod will get the room. Others may still hold it."""
 
 
-class GpuPart(Struct, frozen=True, kw_only=True):
+class GpuPart(Struct, frozen=True, kw_only=True, gc=False):
     """A pod's part of one node's GPUs. `unreadable` is the text of an annotation that could not be decoded."""
 
     footprints: Footprints = field(default_factory=dict)
@@ -85,7 +85,7 @@ class SchedulingVerdict(Struct, frozen=True, kw_only=True):
     nominated: str = ""
 
 
-class Pending(Struct, frozen=True, kw_only=True):
+class Pending(Struct, frozen=True, kw_only=True, gc=False):
     """The state of kube-scheduler's handling of a pod that is not bound."""
 
     group: str = ""
@@ -103,7 +103,7 @@ class Pending(Struct, frozen=True, kw_only=True):
 _NOT_PENDING = Pending()
 
 
-class PodRecord(Struct, frozen=True, kw_only=True):
+class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     """What one pod holds, or will hold, of nodes."""
 
     uid: str
