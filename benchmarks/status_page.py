@@ -72,6 +72,7 @@ class Played:
             cluster=self.live,
             explainer=Explainer(cluster=self.live, watched=lambda: False),
             problem=lambda: "",
+            synced=lambda: True,
             show=show,
             watched=watched,
             seconds_since_1970=time.time,

@@ -5,24 +5,21 @@ The extender's own ledger counts, so a command shows the numbers on which the ne
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from program.words import spaced
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.capacity import unused
-from scheduler_ext.cluster.bound import read_bound
-from scheduler_ext.cluster.nodes import Nodes
-from scheduler_ext.cluster.records import PodRecord
+from scheduler_ext.capacity.judged import asks_for_gpus, waits
+from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
+from scheduler_ext.decide.preempt import GpuHolder
 from scheduler_ext.decide.reasons import out_of_service
 from scheduler_ext.requests import ContainerNeed, RequestError, RequestSettings, pod_key, read_needs
 
-if TYPE_CHECKING:  # the parts that decide take a fifth of the start; most commands do not need them
-    from scheduler_ext.cluster.ledger import Ledger
-    from scheduler_ext.decide.preempt import GpuHolder
-
+DELETED = "Deleted"
+"""The phase of a pod that the API server no longer has, and whose containers run on."""
 _DAEMON = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "device-plugin"}
 
 
@@ -43,7 +40,7 @@ class Wanted:
     """The parts of a cluster that a command needs: less takes less time and memory."""
 
     decisions: bool = False
-    """The ledger, on which decisions are taken."""
+    """The pods that evictions would concern."""
     fgd: bool = False
     """The inputs of the policy `fgd`: CPU and memory of all pods, and which pods come often."""
     waiting: bool = False
@@ -70,8 +67,10 @@ class HeldPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuView:
+    """`state` is why no pod may get it; empty if pods may."""
+
     usage: GpuUsage
-    cordoned: bool = False
+    state: str = ""
     holders: tuple[HeldPart, ...] = ()
 
     @property
@@ -86,16 +85,11 @@ class GpuView:
     @property
     def serves(self) -> bool:
         """Returns whether any pod may get it."""
-        return self.device.healthy and not self.cordoned
+        return not self.state
 
     @property
     def free_memory_mib(self) -> int:
         return unused.free_memory_mib(self.usage)
-
-    @property
-    def state(self) -> str:
-        """Returns one word for why no pod may get it, or `` if pods may."""
-        return out_of_service(healthy=self.device.healthy, cordoned=self.cordoned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +115,7 @@ class GpuCluster:
     """The cluster. `nodes` are those that have or should have GPUs, by name."""
 
     nodes: tuple[GpuNode, ...]
-    ledger: "Ledger | None"
-    """None unless decisions are wanted."""
+    ledger: Ledger
     settings: RequestSettings
     waiting: int = 0
     """Pods that request GPUs and have no node."""
@@ -130,7 +123,7 @@ class GpuCluster:
     """Pods of this selection, if they are wanted."""
     daemons: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     """Namespace and name of the pods with the node daemon's labels, by node. Anyone may write these labels."""
-    holders: Mapping[str, "tuple[GpuHolder, ...]"] = field(default_factory=dict)
+    holders: Mapping[str, tuple[GpuHolder, ...]] = field(default_factory=dict)
     """The pods that hold GPUs, by node, if decisions are wanted."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Errors of nodes, pods and quotas that could not be read, by `kind name`."""
@@ -140,29 +133,19 @@ class GpuCluster:
 
     def snapshot(self, pod: Pod | None = None) -> Snapshot:
         """Returns the state on which decisions are taken: about a pod, without its own GPUs."""
-        ledger = self.deciding()
-        return ledger.snapshot() if pod is None else ledger.snapshot_for(pod)
-
-    def deciding(self) -> "Ledger":
-        """Returns the ledger. Raises ValueError if no decisions were wanted."""
-        if self.ledger is None:
-            raise ValueError("no decisions were wanted of this cluster")
-        return self.ledger
+        return self.ledger.snapshot() if pod is None else self.ledger.snapshot_for(pod)
 
 
 def read_cluster(objects: Objects, settings: RequestSettings, wanted: Wanted | None = None) -> GpuCluster:
-    """Builds the cluster as the extender would after a start.
-
-    Without decisions, what the pods hold is summed by the ledger's own part for that.
-    """
+    """Builds the cluster as the extender would after a start, by the extender's own ledger."""
     wanted = wanted or Wanted(decisions=True, fgd=True, waiting=True, asks=True)
     reading = _Reading(settings, wanted)
     for node in objects.nodes:
-        reading.tell(node)
+        reading.ledger.apply_node(node)
     for pod in objects.pods:
         reading.add(pod)
-    if reading.ledger is not None:
-        reading.ledger.quotas.replace(objects.quotas)
+    reading.ledger.settle()
+    reading.ledger.quotas.replace(objects.quotas)
     return reading.cluster()
 
 
@@ -170,92 +153,72 @@ class _Reading:
     """Objects of which no more is kept than is wanted."""
 
     def __init__(self, settings: RequestSettings, wanted: Wanted) -> None:
-        self.ledger = _ledger(settings, wanted.fgd) if wanted.decisions else None
+        self.ledger = Ledger(settings, fgd=wanted.fgd)
         self._settings = settings
         self._wanted = wanted
-        names = settings.names
-        self._resources = frozenset((names.count, names.memory, names.memory_percentage, names.cores))
-        self._nodes = Nodes()
-        self._problems: dict[str, str] = {}
-        self._held: dict[tuple[str, DeviceUUID], list[HeldPart]] = {}
+        self._names: dict[str, tuple[str, str, str]] = {}
+        """Name, phase and request of each pod that holds GPUs, by UID."""
         self._holders: dict[str, list[GpuHolder]] = {}
         self._daemons: dict[str, list[tuple[str, str]]] = {}
         self._waiting = 0
         self._pods: list[Pod] = []
 
-    def tell(self, node: Node) -> None:
-        if self._wanted.holders:
-            self._nodes.apply(node, self._settings.names.count)
-        if self.ledger is not None:
-            self.ledger.apply_node(node)
-
     def add(self, pod: Pod) -> None:
         if _is_daemon(pod):
             name = pod.metadata.namespace or "default", pod.metadata.name
             self._daemons.setdefault(pod.spec.node_name, []).append(name)
-        asks = self._asks_for_gpus(pod)
+        asks = asks_for_gpus(pod, self._settings)
         if not asks and DEVICES_ALLOCATED not in pod.metadata.annotations:
-            if self._wanted.fgd and self.ledger is not None:
+            if self._wanted.fgd:
                 self.ledger.apply_pod(pod)
             return
-        if self.ledger is not None:
-            self.ledger.apply_pod(pod)
-        if asks and not pod.spec.node_name and not pod.has_ended:
+        self.ledger.apply_pod(pod)
+        if waits(pod, self._settings):
             self._waiting += 1
             if self._wanted.waiting:
                 self._pods.append(pod)
-        record = read_bound(pod, self._settings.names) if self._wanted.holders else None
-        if record is not None:
-            self._hold(pod, record)
-
-    def _hold(self, pod: Pod, record: PodRecord) -> None:
-        name, shown = pod_name(pod), phase(pod)
-        self._nodes.add(record)
-        if record.problem:
-            self._problems[f"pod {name}"] = record.problem
-        asked = asked_for(pod, self._settings) if self._wanted.asks else ""
-        for uuid, part in record.gpus.footprints.items():
-            self._held.setdefault((record.node, uuid), []).append(
-                HeldPart(
-                    pod=name, phase=shown, slots=part.slots, memory_mib=part.memory_mib, cores=part.cores, asks=asked
-                )
-            )
-        if self._wanted.decisions:
-            self._holders.setdefault(record.node, []).append(_holder(pod))
-
-    def _asks_for_gpus(self, pod: Pod) -> bool:
-        return any(
-            not self._resources.isdisjoint(asked)
-            for container in pod.all_containers
-            for asked in (container.resources.limits, container.resources.requests)
-        )
+        elif self._wanted.holders and pod.spec.node_name and not pod.has_ended:
+            asked = asked_for(pod, self._settings) if self._wanted.asks else ""
+            self._names[pod_key(pod)] = pod_name(pod), phase(pod), asked
+            if self._wanted.decisions:
+                self._holders.setdefault(pod.spec.node_name, []).append(_holder(pod))
 
     def cluster(self) -> GpuCluster:
-        nodes = [self._gpu_node(usage) for usage in self._nodes.usages().values()]
-        broken = {
-            name: reason.partition(": ")[2] for name, reason in self._nodes.unregistered().items() if ": " in reason
-        }
+        ledger, names = self.ledger, self._names
+        usages = ledger.nodes.usages() if self._wanted.holders else {}
+        broken = ledger.nodes.broken()
+        nodes = [self._gpu_node(usage) for usage in usages.values()]
         nodes += [GpuNode(name=name, problem=reason) for name, reason in broken.items()]
-        problems = {} if self.ledger is None else self.ledger.problems()
-        quotas = {subject: text for subject, text in problems.items() if subject.startswith("resourcequota")}
+        problems = {f"node {name}": reason for name, reason in broken.items()}
+        for subject, problem in ledger.problems().items():
+            kind, _, name = subject.partition(" ")
+            problems.setdefault(f"{kind} {names[name][0] if name in names else name}", problem)
         return GpuCluster(
             nodes=tuple(sorted(nodes, key=lambda node: node.name)),
-            ledger=self.ledger,
+            ledger=ledger,
             settings=self._settings,
             waiting=self._waiting,
             pods=tuple(self._pods),
             daemons=self._daemons,
             holders={node: tuple(holders) for node, holders in self._holders.items()},
-            problems={**{f"node {name}": reason for name, reason in broken.items()}, **self._problems, **quotas},
+            problems=problems,
         )
 
     def _gpu_node(self, usage: NodeUsage) -> GpuNode:
-        node = usage.node
+        node, alone = usage.node, self.ledger.alone(usage.node.name)
+        held: dict[DeviceUUID, list[HeldPart]] = {}
+        for uid, record in alone.held.items() if alone is not None else ():
+            name, shown, asks = self._names.get(uid) or (uid, DELETED, "")
+            for uuid, part in record.on(node.name).footprints.items():
+                each = HeldPart(
+                    pod=name, phase=shown, slots=part.slots, memory_mib=part.memory_mib, cores=part.cores, asks=asks
+                )
+                held.setdefault(uuid, []).append(each)
         gpus = tuple(
             GpuView(
                 usage=gpu,
-                cordoned=gpu.device.uuid in node.cordoned,
-                holders=tuple(sorted(self._held.get((node.name, gpu.device.uuid), ()), key=lambda each: each.pod)),
+                state=out_of_service(node, gpu.device),
+                holders=tuple(sorted(held.get(gpu.device.uuid, ()), key=lambda each: each.pod)),
             )
             for gpu in sorted(usage.gpus, key=lambda gpu: gpu.device.index)
         )
@@ -267,15 +230,7 @@ def _is_daemon(pod: Pod) -> bool:
     return labelled and pod.is_running and pod.metadata.deletion_timestamp is None
 
 
-def _ledger(settings: RequestSettings, fgd: bool) -> "Ledger":
-    from scheduler_ext.cluster.ledger import Ledger  # noqa: PLC0415 - see above
-
-    return Ledger(settings, fgd=fgd)
-
-
-def _holder(pod: Pod) -> "GpuHolder":
-    from scheduler_ext.decide.preempt import GpuHolder  # noqa: PLC0415 - see above
-
+def _holder(pod: Pod) -> GpuHolder:
     return GpuHolder(
         uid=pod_key(pod),
         priority=pod.spec.priority or 0,

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -12,16 +12,21 @@ from kubectl_topogpu.cluster import GpuCluster
 from kubectl_topogpu.report import Row, TableReport, in_order
 from program.tables import Column, FittingTable
 from program.words import counted, ranges, spaced
-from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
+from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources, Toleration
+from proto.kubernetes.taints import NO_SCHEDULE
 from scheduler_ext.capacity.rooms import MOST_PODS, quota_pods, rooms
-from scheduler_ext.requests import GpuRequest, ResourceNames
+from scheduler_ext.requests import GpuRequest, ResourceNames, read_request
 
 _MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitShape:
-    """A pod with one container. None is not requested."""
+class PodShape:
+    """A pod with one container. None is not requested.
+
+    It tolerates taints that keep pods without GPUs away, as Kubernetes' admission plugin ExtendedResourceToleration
+    makes pods with GPUs do.
+    """
 
     gpus: int
     memory: AskedMemory = field(default_factory=AskedMemory)
@@ -38,20 +43,22 @@ class FitShape:
         limits: dict[str, str | int | float] = {name: n for name, n in amounts.items() if n is not None}
         return Pod(
             metadata=ObjectMeta(name="asked", namespace=namespace, annotations=dict(self.annotations)),
-            spec=PodSpec(containers=[Container(name="asked", resources=Resources(limits=limits))]),
+            spec=PodSpec(
+                tolerations=(Toleration(key=names.count, operator="Exists", effect=NO_SCHEDULE),),
+                containers=[Container(name="asked", resources=Resources(limits=limits))],
+            ),
         )
 
 
-def fit(
-    cluster: GpuCluster, request: GpuRequest, chosen: Collection[str] | None = None, order: str = ""
-) -> TableReport:
+def fit(cluster: GpuCluster, pod: Pod, chosen: Collection[str] | None = None, order: str = "") -> TableReport:
     """Returns a row for each node, or each of the `chosen` ones: how many more pods fit there, and the GPUs that the
-    first of them would get. Raises UnknownOrder.
+    first of them would get. Raises UnknownOrder, LookupError for a pod that requests no GPU, and RequestError.
     """
-    snapshot = cluster.snapshot()
-    if chosen is not None:
-        snapshot = replace(snapshot, nodes={name: node for name, node in snapshot.nodes.items() if name in chosen})
-    found = rooms(request, snapshot)
+    request = read_request(pod, cluster.settings)
+    if request is None:
+        raise LookupError("the shape asks for no GPU")
+    snapshot = cluster.snapshot(pod)
+    found = [room for room in rooms(request, snapshot) if chosen is None or room.node in chosen]
     admitted = quota_pods(request, snapshot, found)
     total = sum(room.pods for room in found)
     rows = in_order(

@@ -120,7 +120,7 @@ def _gpus(request: GpuRequest, snapshot: Snapshot, usage: NodeUsage, taken: set[
         )
 
 
-def hints(
+def since_placed(
     pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision, held: Sequence[tuple[GpuNode, GpuView]]
 ) -> Iterable[str]:
     """Returns sentences about the pod's links, and about what has changed since it was placed."""

@@ -1,7 +1,6 @@
 """`why` without a pod: the pods that wait for GPUs, grouped by what keeps them waiting. No IO."""
 
-from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -11,7 +10,7 @@ from kubectl_topogpu.report import Row, TableReport
 from kubectl_topogpu.why import PodAccount, answer_for
 from program.words import counted
 from proto.kubernetes.objects import Pod
-from scheduler_ext.requests import RequestError, read_request
+from scheduler_ext.capacity.judged import likeness_of
 
 MOST_NAMED = 3
 MOST_KINDS = 100
@@ -30,9 +29,9 @@ class Alike:
 def waiting(cluster: GpuCluster, namespace: str) -> TableReport:
     """Returns a row for each pod of the namespace that waits; of all namespaces without one."""
     pods = [pod for pod in cluster.pods if not namespace or (pod.metadata.namespace or "default") == namespace]
-    kinds: dict[Hashable, list[Pod]] = {}
+    kinds: dict[bytes, list[Pod]] = {}
     for pod in sorted(pods, key=pod_name):
-        kinds.setdefault(_kind(cluster, pod), []).append(pod)
+        kinds.setdefault(likeness_of(pod), []).append(pod)
     largest = sorted(kinds.values(), key=lambda alike: (-len(alike), pod_name(alike[0])))
     found = [
         Alike(
@@ -49,15 +48,6 @@ def waiting(cluster: GpuCluster, namespace: str) -> TableReport:
     ]
     left = sum(map(len, largest[MOST_KINDS:]))
     return TableReport(rows=rows, named="pod", text=lambda wide: _text(found, len(pods), left, namespace, wide=wide))
-
-
-def _kind(cluster: GpuCluster, pod: Pod) -> Hashable:
-    """Equal for pods that get the same answer."""
-    try:
-        request = read_request(pod, cluster.settings)
-    except RequestError as error:
-        return str(error)
-    return None if request is None else repr(replace(request, pod="", uid=""))
 
 
 def _reasons(answer: PodAccount) -> str:

@@ -14,7 +14,7 @@ from program.tables import Column, FittingTable
 from program.words import counted, gib, spaced
 from scheduler_ext.capacity.largest import largest
 from scheduler_ext.capacity.unused import unused
-from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
+from scheduler_ext.cluster.snapshot import NodeUsage
 
 _MOST_SHOWN = 10
 
@@ -109,7 +109,7 @@ def frag(cluster: GpuCluster) -> TableReport:
             "whole_pods_if_empty": each.whole_pods_if_empty,
             "largest_share_mib": each.share_mib,
         }
-        for each in largest(Snapshot(nodes={node.name: node.usage for node in cluster.nodes if node.usage is not None}))
+        for each in largest(cluster.snapshot())
     ]
     return TableReport(rows=rows, text=lambda _: _frag_text(cluster, rows))
 

@@ -1,29 +1,27 @@
 """`why`: why a pod waits and what would help, or why it is where it is. No IO."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kubectl_topogpu.cluster import GpuCluster, phase, pod_name
-from kubectl_topogpu.placed import Candidate, GpuCandidate, Placement, candidates, hints, placement
+from kubectl_topogpu.placed import Candidate, GpuCandidate, Placement, candidates, placement, since_placed
 from kubectl_topogpu.report import Row, TableReport
 from kubectl_topogpu.who import described, gpus_of
 from program.tables import Column, FittingTable
 from program.words import counted, gib, spaced
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.evictions import Way, ways
-from scheduler_ext.capacity.largest import Amount, Smaller, smaller
-from scheduler_ext.capacity.nearest import Refusing, grouped
+from scheduler_ext.capacity.judged import Judged, hints, judged, remarks
+from scheduler_ext.capacity.largest import Smaller, smaller
+from scheduler_ext.capacity.nearest import Refusing
 from scheduler_ext.cluster.snapshot import Snapshot
-from scheduler_ext.decide.decision import Decision, decide
+from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.explain import need_sentence
-from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.preference import rank_nodes
-from scheduler_ext.decide.reasons import REMEDIES, Reason
-from scheduler_ext.decide.unresolvable import is_unresolvable
-from scheduler_ext.requests import GpuRequest, RequestError, read_request
+from scheduler_ext.requests import GpuRequest
 
 MOST_NAMED = 5
 """Pods that have to go, in a sentence."""
@@ -76,28 +74,18 @@ def why(cluster: GpuCluster, pod: Pod) -> TableReport:
 def answer_for(cluster: GpuCluster, pod: Pod, *, brief: bool = False) -> PodAccount:
     """A `brief` answer leaves out what would help."""
     name = pod_name(pod)
-    try:
-        request = read_request(pod, cluster.settings)
-    except RequestError as error:
-        return PodAccount(pod=name, phase=phase(pod), sentence=f"waits: {error}; no node fits until the pod is changed")
     if pod.has_ended:
         return PodAccount(pod=name, phase=phase(pod), sentence=f"has ended ({pod.status.phase}) and holds no GPU")
-    if request is None:
-        held = gpus_of(cluster, name)
-        sentence = "asks for no GPU; kube-scheduler places it without TopoGPU"
-        if held:
-            sentence = f"is on node {pod.spec.node_name} with {described(held, name)}, though it asks for no GPU"
-        return PodAccount(pod=name, phase=phase(pod), node=pod.spec.node_name, sentence=sentence)
     snapshot = cluster.snapshot(pod)
-    decision = decide(request, snapshot, sorted({*snapshot.nodes, *_broken(snapshot)}))
-    if pod.spec.node_name:
+    answer = judged(pod, cluster.settings, snapshot)
+    node, request, decision = pod.spec.node_name, answer.request, answer.decision
+    if not node:
+        return _waiting(cluster, pod, answer, snapshot, brief=brief)
+    if request is not None and decision is not None:
         return _placed(cluster, pod, request, snapshot, decision)
-    return _waiting(cluster, pod, request, snapshot, decision, brief=brief)
-
-
-def _broken(snapshot: Snapshot) -> Iterable[str]:
-    """Returns nodes that should have GPUs but offer none."""
-    return (name for name, reason in snapshot.unregistered.items() if ": " in reason)
+    held = gpus_of(cluster, name)
+    sentence = f"is on node {node} with {described(held, name)}, though it asks for no GPU" if held else answer.sentence
+    return PodAccount(pod=name, phase=phase(pod), node=node, sentence=sentence)
 
 
 def _ranked(request: GpuRequest, decision: Decision) -> list[str]:
@@ -121,81 +109,35 @@ def _placed(cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapsh
         asks=_asks(request),
         nodes=candidates(decision, order, node),
         placement=placement(request, snapshot, decision, node, held),
-        hints=tuple(hints(pod, request, snapshot, decision, held)),
+        hints=tuple(since_placed(pod, request, snapshot, decision, held)),
     )
 
 
-def _waiting(
-    cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision, *, brief: bool
-) -> PodAccount:
-    name, asks = pod_name(pod), _asks(request)
-    refusal = pod.status.unscheduled
-    told = (f"kube-scheduler says: {refusal.message}",) if refusal is not None and refusal.message else ()
-    if decision.node is not None:
-        ranked = _ranked(request, decision)
-        scheduler = pod.spec.scheduler_name or "none"
-        hint = (
-            f"GPUs are not what it waits for. It is placed by scheduler {scheduler}, which also looks at CPUs, memory, "
-            "taints and selectors."
-        )
-        return PodAccount(
-            pod=name,
-            phase=phase(pod),
-            sentence=f"waits, though its GPUs fit on {counted(len(ranked), 'node')} now, best on {ranked[0]}",
-            asks=asks,
-            nodes=candidates(decision, ranked),
-            hints=(*told, hint),
-        )
-    sentence, refused = f"waits: {_nowhere(len(decision.misfits))}", grouped(decision.misfits, request.filter)
-    if brief:
-        return PodAccount(pod=name, phase=phase(pod), sentence=sentence, asks=asks, refused=refused)
-    found = ways(cluster.deciding(), request, decision.misfits, cluster.holders)
-    return PodAccount(
-        pod=name,
+def _waiting(cluster: GpuCluster, pod: Pod, answer: Judged, snapshot: Snapshot, *, brief: bool) -> PodAccount:
+    request, decision = answer.request, answer.decision
+    account = PodAccount(
+        pod=pod_name(pod),
         phase=phase(pod),
-        sentence=sentence,
-        asks=asks,
-        refused=refused,
+        sentence=answer.sentence,
+        asks=() if request is None else _asks(request),
+        refused=answer.refused,
+        hints=tuple(remarks(pod, answer)),
+    )
+    if brief or request is None or decision is None:
+        return account
+    if decision.node is not None:
+        return replace(account, nodes=candidates(decision, _ranked(request, decision)))
+    found = ways(cluster.ledger, request, decision.misfits, cluster.holders)
+    return replace(
+        account,
         ways=tuple(map(_gone, found)),
         smaller=smaller(request, snapshot),
-        hints=(*told, *_hints(cluster, decision, found)),
+        hints=(*hints(answer, found), *account.hints),
     )
 
 
 def _gone(way: Way) -> FitsWithout:
     return FitsWithout(node=way.node, pods=tuple(sorted(f"{each.namespace}/{each.name}" for each in way.gone)))
-
-
-def _nowhere(nodes: int) -> str:
-    if not nodes:
-        return "no node has GPUs"
-    return (
-        "its GPUs do not fit on the only node that has some" if nodes == 1 else f"its GPUs fit on none of {nodes} nodes"
-    )
-
-
-def _hints(cluster: GpuCluster, decision: Decision, found: Sequence[Way]) -> Iterable[str]:
-    misfits = [misfit for misfit in decision.misfits.values() if isinstance(misfit, Misfit)]
-    if not misfits:
-        yield "No node offers GPUs: is the node daemon running?"
-        return
-    need = misfits[0].need
-    largest = max((gpu.device.memory_mib for node in cluster.nodes for gpu in node.gpus), default=0)
-    if need.memory_mib > largest:
-        yield f"No GPU has {gib(need.memory_mib)}: the largest has {gib(largest)}. Ask for less memory."
-    most = max((len(node.gpus) for node in cluster.nodes), default=0)
-    if need.count > most:
-        yield f"No node has {counted(need.count, 'GPU')}: the largest has {most}. Ask for fewer, or use several pods."
-    reasons = {reason for misfit in misfits for _, reason in misfit.verdicts}
-    if reasons and reasons <= {Reason.TYPE, Reason.UUID}:
-        models = sorted({gpu.device.type for node in cluster.nodes for gpu in node.gpus})
-        yield f"The pod's annotations allow none of the GPUs there are: {', '.join(models)}."
-    unlimited = [misfit for misfit in misfits if any(reason is Reason.LIMITS for _, reason in misfit.verdicts)]
-    yield from sorted({f"{REMEDIES[misfit.unheld]}." for misfit in unlimited})
-    if Reason.QUOTA in reasons:
-        yield "The ResourceQuota of the namespace has to grow, or other pods of the namespace have to go."
-    if not found and all(map(is_unresolvable, misfits)):
-        yield "Deleting pods does not help: the pod would not fit on an empty node either."
 
 
 def _text(answer: PodAccount, *, wide: bool) -> RenderableType:
@@ -226,23 +168,13 @@ def _change_lines(answer: PodAccount, *, wide: bool) -> Iterable[RenderableType]
         return
     yield Text("It would fit", "bold")
     if answer.smaller is not None:
-        yield Text(f"  now, if it asked for {_less(answer.smaller)}")
+        yield Text(f"  now, if it asked for {answer.smaller.words}")
     for way in answer.ways:
         named = way.pods if wide else way.pods[:MOST_NAMED]
         rest = "" if named == way.pods else f" and {len(way.pods) - len(named)} more (-o wide names all)"
         yield Text.assemble(
             "  on ", (way.node, "green"), f" without {counted(len(way.pods), 'pod')}: {', '.join(named)}{rest}"
         )
-
-
-def _less(smaller: Smaller) -> str:
-    match smaller.amount:
-        case Amount.MEMORY:
-            return f"at most {spaced(smaller.at_most)} MiB of each GPU instead of {spaced(smaller.asked)} MiB"
-        case Amount.CORES:
-            return f"at most {smaller.at_most} % of each GPU's cores instead of {smaller.asked} %"
-        case Amount.GPUS:
-            return f"at most {counted(smaller.at_most, 'GPU')} for a container instead of {smaller.asked}"
 
 
 def _placement_lines(found: Placement, nodes: Sequence[Candidate]) -> Iterable[RenderableType]:

@@ -100,8 +100,8 @@ def lifting(core_policy: str) -> Mapping[str, tuple[str, ...]]:
 
 
 def is_judged(name: str) -> bool:
-    """Returns whether the verdict on a container with GPUs depends on this variable after its creation."""
-    return name in CHOOSING or name in _LIFTING or name == CORE_POLICY or name.startswith(LIFTING_PREFIXES)
+    """Returns whether the verdict on a pod with GPUs depends on this variable after its creation."""
+    return name in _CHOOSING_UNANSWERED or name in _LIFTING or name == CORE_POLICY or name.startswith(LIFTING_PREFIXES)
 
 
 def chosen_by(env: Sequence[EnvVar], *, answered: bool) -> tuple[str, ...]:

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from proto.annotations.keys import BIND_PHASE, POD_NODE
+from proto.annotations.spelling import DOMAINS
+from proto.environment import is_judged
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import (
     NODES,
@@ -25,6 +27,7 @@ from proto.kubernetes.objects import (
     PodStatus,
     Resource,
     Resources,
+    Toleration,
     version_number,
 )
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
@@ -37,8 +40,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 V = TypeVar("V")
 
-OUR_DOMAINS = ("hami.io/", "topogpu.io/", "nvidia.com/")
-"""Domains of the annotations that the extender reads on a watched pod."""
 _SHARED_VALUES = frozenset({POD_NODE, BIND_PHASE})
 """Annotations with the same value on many pods."""
 
@@ -158,15 +159,19 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
     metadata.annotations = {
         key: intern(value) if key in _SHARED_VALUES else value
         for key, value in metadata.annotations.items()
-        if key.startswith(OUR_DOMAINS)
+        if key.startswith(DOMAINS)
     }
     metadata.namespace, spec.node_name = intern(metadata.namespace), intern(spec.node_name)
     spec.scheduler_name, spec.priority_class_name = intern(spec.scheduler_name), intern(spec.priority_class_name)
     spec.affinity = _one(Affinity, spec.affinity) if has_cross_namespace_affinity(spec) else None
     spec.resources = _one(Resources | None, spec.resources)
+    # Of a pod with a node no scheduler reads them again.
+    metadata.owner_references = () if spec.node_name else metadata.owner_references
+    spec.tolerations = () if spec.node_name else _one(tuple[Toleration, ...], spec.tolerations)
     for container in pod.all_containers:
         container.image, container.security_context = "", None
-        container.command, container.args, container.env = [], [], []
+        container.command, container.args = [], []
+        container.env = [] if spec.node_name else [each for each in container.env if is_judged(each.name)]
     spec.init_containers = _one(list[Container], spec.init_containers)
     spec.containers = _one(list[Container], spec.containers)
     # While the pod waits, the extender reads kube-scheduler's condition on it.

@@ -7,12 +7,12 @@ import msgspec
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, NotFound
-from proto.kubernetes.objects import PODS, Pod
+from proto.kubernetes.objects import PODS
+from scheduler_ext.capacity.account import Account, account
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.account import Account, account
 from scheduler_ext.http_messages import HttpAnswer, HttpRequest, Routes, text_answer
-from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
+from scheduler_ext.requests import pod_key
 
 
 class NoSuchPod(Exception):
@@ -64,23 +64,16 @@ class Debugging:
             pod = await self._api.get(PODS, name, namespace)
         except NotFound as error:
             raise NoSuchPod(f"there is no pod {namespace}/{name}") from error
-        request, unreadable = self._request(pod)
         snapshot = self._cluster.ledger.snapshot_for(pod)
         return await asyncio.to_thread(
             account,
             pod,
-            request,
-            unreadable if request is None else self._problem(),
+            self._cluster.requests,
+            self._problem(),
             snapshot,
             self._cluster.history.of(pod_key(pod)),
             now=self._monotonic(),
         )
-
-    def _request(self, pod: Pod) -> tuple[GpuRequest | None, str]:
-        try:
-            return read_request(pod, self._cluster.requests), ""
-        except RequestError as error:
-            return None, str(error)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

@@ -33,7 +33,7 @@ from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.preempt import Preempt
 from scheduler_ext.verbs.prioritize import Prioritize
-from scheduler_ext.verbs.readiness import VerbReadiness
+from scheduler_ext.verbs.readiness import Readiness
 from scheduler_ext.verbs.turns import Turns
 
 
@@ -50,7 +50,7 @@ class ExtenderParts:
     turns: Turns
     watch: ClusterWatch
     leadership: Leadership
-    readiness: VerbReadiness
+    readiness: Readiness
     binder: Binder
     evictor: Evictor
     requeuer: Requeuer
@@ -91,7 +91,7 @@ class ExtenderParts:
             resources=state.requests.names,
             reservations=len(ledger.records.of(RecordState.RESERVED, RecordState.SENT)),
             kept=len(ledger.records.of(RecordState.KEPT)),
-            waiting=len(state.queue),
+            waiting=len(state.waiting_pods()),
             leads=self.leadership.leads(),
             synced=not self.watch.missing(),
             problems=len(ledger.problems()),
@@ -134,7 +134,7 @@ def made_parts(
         turns=turns,
         watch=watch,
         leadership=leadership,
-        readiness=VerbReadiness(
+        readiness=Readiness(
             leader=leadership, cache=watch, index=index, turns=turns, wait_seconds=wait_seconds, monotonic=clock
         ),
         binder=Binder(cluster=cluster, actions=actions, settings=settings, lock_waited=lock_waited, files=files),

@@ -260,7 +260,7 @@ def _state(seen: MetricsInput) -> Iterator[Gauges]:
         ("topogpu_nodes_unregistered", "Nodes without GPUs that can be given out.", len(snapshot.unregistered)),
         ("topogpu_reservations", "Decisions that are not seen bound yet.", seen.reservations),
         ("topogpu_kept_rooms", "Pods for which others are evicted and room is kept.", seen.kept),
-        ("topogpu_waiting_pods", "Pods that fitted on no node at the last attempt.", seen.waiting),
+        ("topogpu_waiting_pods", "Pods that ask for GPUs and have no node.", seen.waiting),
         (
             "topogpu_problems",
             "Nodes, pods and quotas that cannot be read or used; their events say why.",

@@ -75,6 +75,7 @@ class Applications:
             cluster=cluster,
             explainer=explainer,
             problem=self.parts.readiness.problem,
+            synced=lambda: not self.parts.watch.missing(),
             show=server.show,
             watched=watched,
             seconds_since_1970=time.time,

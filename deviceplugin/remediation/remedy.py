@@ -47,7 +47,7 @@ from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.events import EventRecorder
-from proto.kubernetes.objects import LEASES, OWNED_PODS, Node, ObjectReference
+from proto.kubernetes.objects import LEASES, PODS, Node, ObjectReference
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class Remediation:
         """Checks whether the pod may be evicted, counts the eviction, and evicts the pod. Raises ApiError or
         ApiUnreachable.
         """
-        pod = await self._api.get(OWNED_PODS, holder.pod, namespace=holder.namespace)
+        pod = await self._api.get(PODS, holder.pod, namespace=holder.namespace)
         again = holder_of(pod, self._gpus.inventory.parents, self._resource)
         if pod.metadata.uid != holder.uid or pod.spec.node_name != self._own.name or again is None:
             return Needless(holder.uid)

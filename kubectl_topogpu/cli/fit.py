@@ -52,17 +52,15 @@ def fit(
     asked: CommonOptions, *, gpus: int, memory: AskedMemory | None, cores: int | None, **annotations: str
 ) -> TableReport:
     """Show how many more pods of one shape fit, and on which nodes."""
-    shape = fitting.FitShape(
+    shape = fitting.PodShape(
         gpus=gpus,
         memory=memory or AskedMemory(),
         cores=cores,
         annotations={_ANNOTATIONS[option]: value for option, value in annotations.items() if value},
     )
-    request = read_request(shape.pod(asked.settings.names, asked.namespace), asked.settings)
-    if request is None:
-        raise LookupError("the shape asks for no GPU")
-    cluster = asked.cluster(Wanted(decisions=True, holders=False))
-    return fitting.fit(cluster, request, asked.nodes, asked.order)
+    pod = shape.pod(asked.settings.names, asked.namespace)
+    read_request(pod, asked.settings)  # a shape that cannot be read is refused before the cluster is
+    return fitting.fit(asked.cluster(Wanted(decisions=True, holders=False)), pod, asked.nodes, asked.order)
 
 
 _ANNOTATIONS = {"gpu_policy": GPU_POLICY, "node_policy": NODE_POLICY, "gpu_type": USE_GPU_TYPE}

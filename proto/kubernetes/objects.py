@@ -15,6 +15,12 @@ class Object(msgspec.Struct, rename="camel", omit_defaults=True, kw_only=True):
     """Base of all structs: camel case on the wire, defaults left out."""
 
 
+class OwnerReference(Object):
+    kind: str = ""
+    name: str = ""
+    controller: bool = False
+
+
 class ObjectMeta(Object):
     name: str = ""
     generate_name: str = ""
@@ -23,6 +29,7 @@ class ObjectMeta(Object):
     resource_version: str = ""
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
+    owner_references: tuple[OwnerReference, ...] = ()
     creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
 
@@ -89,6 +96,19 @@ class Affinity(Object):
     pod_anti_affinity: PodAffinity | None = None
 
 
+class Toleration(msgspec.Struct, rename="camel", omit_defaults=True, frozen=True, kw_only=True):
+    """A taint that the pod bears; without a `key` every taint, without an `effect` every effect."""
+
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class SchedulingGate(Object):
+    name: str = ""
+
+
 class PodSpec(Object):
     node_name: str = ""
     scheduler_name: str = ""
@@ -100,6 +120,9 @@ class PodSpec(Object):
     resources: Resources | None = None
     """Resources of all containers together, for cpu, memory and huge pages."""
     scheduling_group: SchedulingGroup | None = None
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    """No scheduler looks at the pod before they are removed."""
+    tolerations: tuple[Toleration, ...] = ()
     preemption_policy: str = ""
     """The preemption policy: with `Never`, no other pod may be evicted for this one."""
     restart_policy: str = ""
@@ -196,21 +219,6 @@ class Pod(Object):
         return all(status.state.running is None for status in statuses)
 
 
-class OwnerReference(Object):
-    kind: str = ""
-    controller: bool = False
-
-
-class OwnedMeta(ObjectMeta):
-    owner_references: list[OwnerReference] = []
-
-
-class OwnedPod(Pod):
-    """Metadata with owners, which are not needed of every pod in a cluster."""
-
-    metadata: OwnedMeta = msgspec.field(default_factory=OwnedMeta)
-
-
 class NodeInfo(Object):
     kubelet_version: str = ""
     container_runtime_version: str = ""
@@ -224,6 +232,8 @@ class NodeStatus(Object):
 
 
 class NodeSpec(Object):
+    unschedulable: bool = False
+    """True on a cordoned node."""
     taints: list[dict[str, Any]] = []
     """All fields, because a patch of one writes the whole list."""
 
@@ -468,7 +478,6 @@ class Resource(msgspec.Struct, Generic[T], frozen=True):
 
 
 PODS = Resource("v1", "pods", True, Pod)
-OWNED_PODS = Resource("v1", "pods", True, OwnedPod)
 NODES = Resource("v1", "nodes", False, Node)
 RESOURCE_QUOTAS = Resource("v1", "resourcequotas", True, ResourceQuota)
 POD_DISRUPTION_BUDGETS = Resource("policy/v1", "poddisruptionbudgets", True, PodDisruptionBudget)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
 
+from program.words import counted, spaced
 from proto.devices import MIG_MODE
 from scheduler_ext.capacity.rooms import likeness
 from scheduler_ext.capacity.unused import free_cores, free_memory_mib, is_idle, is_open
@@ -52,6 +53,16 @@ class Smaller:
     at_most: int
     asked: int
     """The most that a container requested."""
+
+    @property
+    def words(self) -> str:
+        """Returns `at most 8 000 MiB of each GPU instead of 20 000 MiB`."""
+        match self.amount:
+            case Amount.MEMORY:
+                return f"at most {spaced(self.at_most)} MiB of each GPU instead of {spaced(self.asked)} MiB"
+            case Amount.CORES:
+                return f"at most {self.at_most} % of each GPU's cores instead of {self.asked} %"
+        return f"at most {counted(self.at_most, 'GPU')} for a container instead of {self.asked}"
 
 
 def largest(snapshot: Snapshot, counts: Iterable[int] = COUNTS) -> tuple[Largest, ...]:

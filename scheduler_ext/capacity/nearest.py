@@ -1,15 +1,22 @@
 """Nodes that refuse a pod, grouped by reason, and which of them lacks least."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from heapq import nsmallest
 
+from program.words import counted
 from scheduler_ext.decide.explain import refusal_sentence
 from scheduler_ext.decide.misfit import GpuRefusal, Misfit, NotOffered
 from scheduler_ext.decide.reasons import Reason
+from scheduler_ext.decide.unresolvable import is_unresolvable
 from scheduler_ext.requests import DeviceFilter
 
 _UNKNOWN = 1e6
 _NEVER = 1e9
+_MOST_NAMED = 5
+"""Nodes that a line names for each reason: kube-apiserver takes 1024 bytes of an event."""
+
+Refusal = Misfit | NotOffered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,28 +31,54 @@ class Refusing:
     lacks: str = ""
 
 
-def grouped(misfits: Mapping[str, Misfit | NotOffered], wanted: DeviceFilter) -> tuple[Refusing, ...]:
-    """Groups the nodes; the most common reason comes first. `wanted` are the pod's wishes for GPUs."""
-    alike: dict[tuple[str, ...], list[tuple[float, str, str]]] = {}
-    for node, misfit in misfits.items():
-        alike.setdefault(misfit.words(), []).append((*_lack(misfit, wanted), node))
+def grouped(misfits: Mapping[str, Refusal], wanted: DeviceFilter) -> tuple[Refusing, ...]:
+    """Groups the nodes. `wanted` are the pod's wishes for GPUs."""
+    words = {node: misfit.words() for node, misfit in misfits.items()}
+    able = [node for node, misfit in misfits.items() if not is_unresolvable(misfit)]
+    return tuple(_with_nearest(group, misfits, wanted) for group in by_reason(words, able, misfits.get))
+
+
+def by_reason(
+    words: Mapping[str, tuple[str, ...]], able: Sequence[str], misfit_of: Callable[[str], Refusal | None]
+) -> list[Refusing]:
+    """Groups nodes by the words of their reasons. First come those where the pod fits once others end, which are
+    `able`, then those that offer nothing now, at last those that never have room for it; the most common reason before
+    others. `misfit_of` judges a node that is alone with its reason, whose GPUs are named then.
+    """
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for node, reasons in words.items():
+        alike.setdefault(reasons, []).append(node)
+    hopeful = {words[node] for node in able}
     groups = []
-    for words, nodes in sorted(alike.items(), key=lambda item: (-len(item[1]), item[0])):
-        _, lacks, nearest = min(nodes)
-        only = misfits[nearest] if len(nodes) == 1 else None
-        reason = "; ".join(only.words(named=True) if isinstance(only, Misfit) else words)
-        names = tuple(sorted(node for _, _, node in nodes))
-        groups.append(Refusing(reason=reason, nodes=names, nearest=nearest if lacks else "", lacks=lacks))
-    return tuple(groups)
+    for reasons, nodes in alike.items():
+        alone = misfit_of(nodes[0]) if len(nodes) == 1 or reasons not in hopeful else None
+        rank = 0 if reasons in hopeful else 2 if isinstance(alone, Misfit) else 1
+        named = alone.words(named=True) if isinstance(alone, Misfit) and len(nodes) == 1 else reasons
+        groups.append((rank, -len(nodes), Refusing(reason=", ".join(named), nodes=tuple(sorted(nodes)))))
+    return [group for *_, group in sorted(groups, key=lambda each: (each[0], each[1], each[2].reason))]
 
 
-def _lack(misfit: Misfit | NotOffered, wanted: DeviceFilter) -> tuple[float, str]:
+def on_nodes(group: Refusing) -> str:
+    """Returns `2 nodes (a,b): too little free memory`."""
+    first = nsmallest(_MOST_NAMED, group.nodes)
+    names = ",".join([*first, "…"] if len(group.nodes) > len(first) else first)
+    return f"{counted(len(group.nodes), 'node')} ({names}): {group.reason}"
+
+
+def _with_nearest(group: Refusing, misfits: Mapping[str, Refusal], wanted: DeviceFilter) -> Refusing:
+    _, lacks, nearest = min((*_lack(misfits[node], wanted), node) for node in group.nodes)
+    return replace(group, nearest=nearest, lacks=lacks) if lacks else group
+
+
+def _lack(misfit: Refusal, wanted: DeviceFilter) -> tuple[float, str]:
     """Returns how far the node is from fitting, as a fraction of the request and in words.
 
     For a request of `count` GPUs, the count-th nearest GPU decides.
     """
-    if isinstance(misfit, NotOffered) or not misfit.verdicts:
+    if isinstance(misfit, NotOffered):
         return _NEVER, ""
+    if not misfit.verdicts:
+        return _NEVER - misfit.cards, f"{counted(misfit.cards, 'GPU')}, {misfit.need.count} asked for"
     nearest = sorted(((_distance(each), each.index, each) for each in misfit.refusals), key=lambda each: each[:2])
     distance, _, refusal = nearest[min(misfit.need.count, len(nearest)) - 1]
     return distance, refusal_sentence(refusal, misfit.need, wanted)

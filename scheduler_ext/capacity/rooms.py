@@ -6,9 +6,11 @@ from dataclasses import dataclass, replace
 from program.words import spaced
 from proto.devices import DeviceUUID, PodShares
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
+from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot, quota_for
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
+from scheduler_ext.decide.reasons import words_of
 from scheduler_ext.requests import GpuRequest
 
 MOST_PODS = 1_000
@@ -37,7 +39,9 @@ def rooms(request: GpuRequest, snapshot: Snapshot) -> tuple[Room, ...]:
         if key not in known:
             known[key] = _room(name, request, usage)
         found.append(replace(known[key], node=name))
-    return tuple(found)
+    closed = {name: reason for name, reason in snapshot.unregistered.items() if reason != UNREGISTERED}
+    found += [Room(node=name, pods=0, reason="; ".join(words_of(reason))) for name, reason in closed.items()]
+    return tuple(sorted(found, key=lambda room: room.node))
 
 
 def quota_pods(request: GpuRequest, snapshot: Snapshot, found: Iterable[Room]) -> int | None:

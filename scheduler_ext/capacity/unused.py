@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.decide.reasons import out_of_service
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,12 +27,12 @@ class Unused:
     stranded_gpus: int = 0
     stranded_memory_mib: int = 0
     not_serving_gpus: int = 0
-    """Unhealthy or cordoned."""
+    """Unhealthy, or cordoned alone or with their node."""
 
 
 def serves(node: RegisteredNode, gpu: GpuUsage) -> bool:
-    """Returns whether the GPU is healthy and not cordoned."""
-    return gpu.device.healthy and gpu.device.uuid not in node.cordoned
+    """Returns whether pods may get the GPU: it is healthy, and neither it nor its node is cordoned."""
+    return not out_of_service(node, gpu.device)
 
 
 def is_idle(node: RegisteredNode, gpu: GpuUsage) -> bool:

@@ -8,8 +8,8 @@ import msgspec
 
 from program.output import print_text
 from program.words import printable
+from scheduler_ext.capacity.account import Account
 from scheduler_ext.cli.answers import explanation_table
-from scheduler_ext.decide.account import Account
 
 _SECONDS = 15.0
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from proto.kubernetes.objects import Pod, version_number
-from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulingVerdict
+from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, Verdict
 from scheduler_ext.requests import GpuRequest, pod_key
 
 SHORTEST_LEASE_SECONDS = 2.0
@@ -61,16 +61,16 @@ def pending_of(pod: Pod, request: GpuRequest | None) -> Pending:
     return Pending(group=group, waits=waits, seen=verdict_of(pod))
 
 
-def verdict_of(pod: Pod) -> SchedulingVerdict:
+def verdict_of(pod: Pod) -> Verdict:
     refusal = pod.status.unscheduled
-    return SchedulingVerdict(
+    return Verdict(
         version=version_number(pod.metadata.resource_version),
         refusal="" if refusal is None else f"{refusal.reason}: {refusal.message}",
         nominated=pod.status.nominated_node_name,
     )
 
 
-def lets_go(before: SchedulingVerdict, after: SchedulingVerdict) -> bool:
+def lets_go(before: Verdict, after: Verdict) -> bool:
     """Returns whether kube-scheduler took its decision back in between: the status has a new refusal, or no longer
     names a node.
     """
@@ -197,18 +197,12 @@ class Groups:
             this = self._rounds[record.pending.group]
             this.again |= record.pending.waits is not None and self._unused[uid] > 1
 
-    def bind_begins(self, uid: str, until: float) -> None:
-        """Records that kube-scheduler has decided for the pod, and so for its group: the pod's reservation stays until
-        then. No effect without a reservation.
-        """
-        record = self._records.reserved(uid)
-        if record is None:
-            return
-        self._unused.pop(uid, None)
+    def bind_begins(self, record: PodRecord) -> None:
+        """Records that kube-scheduler has decided for the pod, and so for its group."""
+        self._unused.pop(record.uid, None)
         this = self._rounds.get(record.pending.group)
         if this is not None:
             this.refused = this.again = False
-        self._records.put(replace(record, until=until, pending=replace(record.pending, binding=True)))
 
     def seen_unbound(self, uid: str, pod: Pod) -> None:
         """Drops what kube-scheduler has given up, as the status of this unbound pod shows."""

@@ -20,6 +20,7 @@ from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS, OutlivingReports
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import NO_GPUS, NO_OTHERS, NO_TOTALS, PodRecord, Records, RecordState
+from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, Snapshot
 from scheduler_ext.cluster.workload import Classes, Workload, seeds
 from scheduler_ext.quota_class import quota_class
@@ -99,6 +100,10 @@ class Ledger:
         self.groups.keep_only(current.keys(), version)
         for pod in current.values():
             self.apply_pod(pod)
+        self.settle()
+
+    def settle(self) -> None:
+        """Counts what node daemons report of deleted pods, once all other pods are applied."""
         for name in self._outliving.nodes():
             self._settle(name)
 
@@ -194,6 +199,13 @@ class Ledger:
             self.records.put(replace(record, node=node, gpus=record.on(node), others={}, decided={node: shares}))
         return shares
 
+    def bind_begins(self, uid: str, until: float) -> None:
+        """Holds the pod's reservation until then, for a bind that has begun. No effect without a reservation."""
+        record = self.records.reserved(uid)
+        if record is not None:
+            self.groups.bind_begins(record)
+            self.records.put(replace(record, until=until, pending=replace(record.pending, binding=True)))
+
     def send(self, uid: str, attempt: int) -> None:
         """Records that a Binding of this bind may be carried out from now on. No effect without a reservation."""
         record = self.records.reserved(uid)
@@ -206,6 +218,11 @@ class Ledger:
         """
         self._watched_since = since
         self.records.first_end = -inf
+
+    def drop_unsent(self) -> None:
+        """Drops every reservation for which no Binding was sent."""
+        for record in self.records.of(RecordState.RESERVED):
+            self.records.drop(record.uid)
 
     def expire(self, now: float) -> None:
         """Drops expired reservations, expired kept room and expired parts of deleted pods."""
@@ -247,14 +264,14 @@ class Ledger:
         )
 
     def snapshot_for(self, pod: Pod) -> Snapshot:
-        """Returns the cluster for a decision about this pod: nodes whose kubelets would refuse it offer nothing."""
+        """Returns the cluster for a decision about this pod. Nodes whose kubelets would refuse it offer nothing, and
+        neither do nodes to which kube-scheduler does not let it: cordoned ones, and those with taints.
+        """
         snapshot = self.snapshot(pod_key(pod))
         crowded = self.kubelet.refusing(pod, list(snapshot.nodes))
-        nodes = {name: usage for name, usage in snapshot.nodes.items() if name not in crowded}
-        reasons = {
-            name: f"{TOTAL_EXCEEDED}({resource}): the node's pods would ask for more than its total"
-            for name, resource in crowded.items()
-        }
+        reasons = {name: f"{TOTAL_EXCEEDED}({resource})" for name, resource in crowded.items()}
+        reasons |= self.nodes.repelling(pod.spec.tolerations)
+        nodes = {name: usage for name, usage in snapshot.nodes.items() if name not in reasons}
         return with_fields(snapshot, nodes=nodes, unregistered={**snapshot.unregistered, **reasons})
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
@@ -269,7 +286,8 @@ class Ledger:
         """Returns unreadable nodes, pods and quotas, as `node a`, `pod UID`, `resourcequota ns/q`, and why each is
         unreadable.
         """
-        nodes = {f"node {name}": reason for name, reason in self.nodes.unregistered().items() if ": " in reason}
+        reasons = self.nodes.unregistered()
+        nodes = {f"node {name}": reason for name, reason in reasons.items() if reason != UNREGISTERED}
         pods = {f"pod {uid}": record.problem for uid, record in self.records.every().items() if record.problem}
         return {**nodes, **pods, **self.quotas.problems()}
 

@@ -1,10 +1,10 @@
 """Knows which nodes give out GPUs, and how much of each GPU is used: the sum of what pods hold there."""
 
-from collections.abc import Collection, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from proto.devices import DeviceUUID
-from proto.kubernetes.objects import Node
+from proto.kubernetes.objects import Node, Toleration
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.quotas import Quotas
@@ -21,6 +21,8 @@ class Nodes:
     _registered: dict[str, RegisteredNode] = field(default_factory=dict)
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
+    _tainted: set[str] = field(default_factory=set)
+    """Registered nodes that keep some pods away."""
     _held: dict[str, dict[str, GpuPart]] = field(default_factory=dict)
     """The parts that pods hold, by node and UID."""
     _kept: dict[str, dict[str, GpuPart]] = field(default_factory=dict)
@@ -45,6 +47,7 @@ class Nodes:
             return None
         self._unregistered.pop(name, None)
         self._malformed.discard(name)
+        (self._tainted.add if registered.taints else self._tainted.discard)(name)
         if self._registered.get(name) != registered:
             self._registered[name] = registered
             self._touch(name)
@@ -56,6 +59,7 @@ class Nodes:
             self._changed.add(name)
         self._unregistered.pop(name, None)
         self._malformed.discard(name)
+        self._tainted.discard(name)
         self._usages.pop(name, None)
         self._outdated.discard(name)
 
@@ -131,6 +135,12 @@ class Nodes:
             quotas=quotas,
         )
 
+    def repelling(self, tolerations: Iterable[Toleration]) -> Mapping[str, str]:
+        """Returns the registered nodes that pods with these tolerations cannot go to, and why."""
+        borne = tuple(tolerations)
+        found = ((name, self._registered[name].repels(borne)) for name in self._tainted)
+        return {name: reason for name, reason in found if reason}
+
     def registered(self) -> Collection[RegisteredNode]:
         return self._registered.values()
 
@@ -152,7 +162,7 @@ class Nodes:
 
     def broken(self) -> Mapping[str, str]:
         """Returns the nodes that should offer GPUs and do not, and why."""
-        return {name: why.partition(": ")[2] for name, why in self._unregistered.items() if ": " in why}
+        return {name: why.partition(": ")[2] for name, why in self._unregistered.items() if why != UNREGISTERED}
 
     def problem(self, name: str) -> str:
         """Returns why this node's annotations cannot be read; empty if they can."""

@@ -1,16 +1,16 @@
 """The parts of the cluster's state, each with its own file."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference
+from proto.kubernetes.objects import ObjectReference, Pod
 from scheduler_ext.cluster.budgets import Budgets
-from scheduler_ext.cluster.events import RecordEvent
+from scheduler_ext.cluster.events import Tell
 from scheduler_ext.cluster.history import Histories
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.log import PodLog
 from scheduler_ext.cluster.nominations import Nominations
-from scheduler_ext.cluster.pod_index import PodIndex
+from scheduler_ext.cluster.pod_index import PodIndex, PodName
 from scheduler_ext.cluster.queue import PodQueue
 from scheduler_ext.requests import RequestSettings
 
@@ -22,13 +22,13 @@ class Complaints:
         self._reason = reason
         self._known: dict[str, str] = {}
 
-    def update(self, key: str, problem: str, subject: Callable[[], ObjectReference]) -> Sequence[RecordEvent]:
+    def update(self, key: str, problem: str, subject: Callable[[], ObjectReference]) -> Sequence[Tell]:
         """`problem` is empty for an object that can be read."""
         if not problem:
             self.drop(key)
         elif self._known.get(key) != problem:
             self._known[key] = problem
-            return (RecordEvent(subject(), Notice(reason=self._reason, message=problem, distinct=True)),)
+            return (Tell(subject(), Notice(reason=self._reason, message=problem, distinct=True)),)
         return ()
 
     def drop(self, key: str) -> None:
@@ -51,8 +51,20 @@ class ClusterParts:
         self.queue = PodQueue()
         self.history = Histories()
         self.log = PodLog()
+        self.departed: Mapping[str, PodName] = {}
+        """The names of deleted pods that still hold GPUs, by UID, as far as they were seen."""
         self.unreadable_nodes = Complaints("UnreadableRegistration")
         self.unreadable_pods = Complaints("UnreadableAllocation")
+
+    def waiting_pods(self) -> Mapping[str, Pod]:
+        """Returns the pods, by UID, that request GPUs, and for which no node is decided."""
+        reserved = self.ledger.records.reserved
+        return {uid: pod for uid, pod in self.pods.pending().items() if reserved(uid) is None}
+
+    def departs(self, uid: str, name: PodName) -> None:
+        """Remembers the name of a deleted pod while it holds GPUs."""
+        still = {each: known for each, known in self.departed.items() if self.ledger.records.bound(each) is not None}
+        self.departed = still if self.ledger.records.bound(uid) is None else {**still, uid: name}
 
     def end_nominations(self, uids: Iterable[str]) -> None:
         for uid in uids:

@@ -107,6 +107,7 @@ class PodIndex:
         self._names: dict[str, PodName] = {}
         self._running: dict[str, dict[PodName, PodEntry]] = {}
         """Bound pods that have not ended, by node."""
+        self._pending: dict[str, Pod] = {}
         self._held: dict[str, tuple[str, float]] = {}
         """By node a lock for which a bind gave up waiting, and when it expires."""
 
@@ -122,6 +123,10 @@ class PodIndex:
         """
         return MappingProxyType(self._names)
 
+    def pending(self) -> Mapping[str, Pod]:
+        """Returns the pods, by UID, that request GPUs and have neither a node nor an end. The mapping changes."""
+        return self._pending
+
     def running(self, node: str) -> Mapping[PodName, PodEntry]:
         """Returns the pods of the node that request GPUs and have not ended."""
         return self._running.get(node, {})
@@ -130,6 +135,9 @@ class PodIndex:
         """Returns whether the pod requests GPUs, or has annotations of a GPU scheduler."""
         if POD_NODE in pod.metadata.annotations or BIND_PHASE in pod.metadata.annotations:
             return True
+        return self._asks(pod)
+
+    def _asks(self, pod: Pod) -> bool:
         asked = (each.resources for each in pod.all_containers)
         return any(not self._resources.isdisjoint((*each.limits, *each.requests)) for each in asked)
 
@@ -163,16 +171,15 @@ class PodIndex:
         self._nodes.pop(name, None)
 
     def replace_pods(self, pods: Iterable[Pod]) -> None:
-        self._pods, self._names, self._running = {}, {}, {}
+        self._pods, self._names, self._running, self._pending = {}, {}, {}, {}
         for pod in pods:
             if self.concerns_gpus(pod):
-                self._put(pod_name(pod), pod_entry(pod))
+                self._put(pod)
 
     def apply_pod(self, pod: Pod) -> None:
         """Keeps a pod that concerns GPUs."""
-        name = pod_name(pod)
-        self._drop(name)
-        self._put(name, pod_entry(pod))
+        self._drop(pod_name(pod))
+        self._put(pod)
 
     def remove_pod(self, pod: Pod) -> None:
         """Drops the pod. A later pod of the same name stays."""
@@ -180,7 +187,10 @@ class PodIndex:
         if known and known.uid == pod.metadata.uid:
             self._drop(pod_name(pod))
 
-    def _put(self, name: PodName, entry: PodEntry) -> None:
+    def _put(self, pod: Pod) -> None:
+        name, entry = pod_name(pod), pod_entry(pod)
+        if not entry.node and not entry.ended and self._asks(pod):
+            self._pending[entry.uid] = pod
         self._pods[name] = entry
         self._names[entry.uid] = name
         if entry.node and not entry.ended:
@@ -190,6 +200,7 @@ class PodIndex:
         known = self._pods.pop(name, None)
         if known is not None:
             self._names.pop(known.uid, None)
+            self._pending.pop(known.uid, None)
         if known is not None and known.node in self._running:
             self._running[known.node].pop(name, None)
             if not self._running[known.node]:

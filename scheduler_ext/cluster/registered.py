@@ -1,6 +1,6 @@
 """A node's GPUs as its annotations register them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from proto.annotations.device_cordon import decode_cordon
@@ -20,10 +20,12 @@ from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.annotations.undecided_pods import Given, decode_undecided
 from proto.devices import Device, DeviceUUID, PairScores
-from proto.kubernetes.objects import Node
+from proto.kubernetes.objects import Node, Toleration
+from proto.kubernetes.taints import CORDON, Taint, repelling, untolerated
 from proto.quantity import QuantityError, integer_quantity
 
 UNREGISTERED = "node unregistered"
+NODE_CORDONED = "the node is cordoned"
 
 
 class Unregistered(Exception):
@@ -51,6 +53,20 @@ class RegisteredNode:
     """True if its GPUs are not real."""
     given: Mapping[str, Given] = field(default_factory=dict)
     """The slots that kubelet gave of each GPU to pods without a decision, by UID, as far as the daemon knows."""
+    taints: tuple[Taint, ...] = ()
+    """The taints that keep pods away which do not tolerate them."""
+
+    @property
+    def closed(self) -> bool:
+        """Returns whether `kubectl cordon` has closed the node."""
+        return CORDON in self.taints
+
+    def repels(self, tolerations: Iterable[Toleration]) -> str:
+        """Returns why kube-scheduler offers no pod with these tolerations to the node; empty if it may."""
+        taint = untolerated(self.taints, tolerations)
+        if taint is None:
+            return ""
+        return NODE_CORDONED if taint == CORDON else f"the node has the taint {taint}, which the pod does not tolerate"
 
 
 def read_node(node: Node, count_name: str) -> RegisteredNode:
@@ -82,6 +98,7 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
         limits=decode_limits(annotations.get(NODE_LIMITS)),
         simulated=NODE_SIMULATED in annotations,
         given=_given(annotations.get(NODE_UNDECIDED, "")),
+        taints=repelling(node),
     )
 
 

@@ -7,14 +7,14 @@ from typing import Any
 from proto.kubernetes.objects import Node, ObjectReference, Pod, PodDisruptionBudget, ResourceQuota, version_number
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.bound import outlives
-from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent
+from scheduler_ext.cluster.events import Changed, Effect, Event, Freed, Nominated, Tell
 from scheduler_ext.cluster.log import LogKind
 from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.cluster.parts import ClusterParts
 from scheduler_ext.cluster.pod_index import pod_name, pod_reference
 from scheduler_ext.requests import pod_key
 
-Handler = Callable[[ClusterParts, Any, float], Sequence[Effect] | None]
+Handler = Callable[[ClusterParts, Any, float], Sequence[Effect]]
 
 _FREED = Freed()
 _EVERYTHING_CHANGED = Changed()
@@ -44,7 +44,7 @@ def _node_removed(parts: ClusterParts, node: Node, _: float) -> Sequence[Effect]
     return [Changed(name)]
 
 
-def _unreadable_node(parts: ClusterParts, node: Node) -> Sequence[RecordEvent]:
+def _unreadable_node(parts: ClusterParts, node: Node) -> Sequence[Tell]:
     name = node.metadata.name
     problem = parts.ledger.nodes.problem(name)
     # The uid is the name, as in kubelet's events: `kubectl describe node` looks for that.
@@ -83,6 +83,7 @@ def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
 def _pod_removed(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
     uid, deleted_at = pod_key(pod), version_number(pod.metadata.resource_version)
     parts.ledger.remove_pod(uid, now + OUTLIVING_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
+    parts.departs(uid, pod_name(pod))
     parts.unreadable_pods.drop(uid)
     # A pod without GPUs may have lost annotations of a GPU scheduler.
     if parts.pods.pod(pod_name(pod)) is None and not parts.pods.concerns_gpus(pod):
@@ -100,7 +101,7 @@ def _pod_read(parts: ClusterParts, event: events.PodRead, _: float) -> Sequence[
     return [Changed(pod_name(event.pod))]
 
 
-def _unreadable_pod(parts: ClusterParts, pod: Pod) -> Sequence[RecordEvent]:
+def _unreadable_pod(parts: ClusterParts, pod: Pod) -> Sequence[Tell]:
     uid = pod_key(pod)
     record = parts.ledger.records.bound(uid)
     problem = record.problem if record is not None else ""
@@ -110,6 +111,11 @@ def _unreadable_pod(parts: ClusterParts, pod: Pod) -> Sequence[RecordEvent]:
     if record is not None and not (record.gpus.undecided or record.gpus.everywhere or record.remembered):
         problem = f"{problem}; until it is corrected the GPUs that it may concern count as full"
     return parts.unreadable_pods.update(uid, problem, lambda: pod_reference(pod))
+
+
+def _quotas_listed(parts: ClusterParts, event: events.Listed[ResourceQuota], _: float) -> Sequence[Effect]:
+    parts.ledger.quotas.replace(event.objects)
+    return _NOTHING
 
 
 def _quota_applied(parts: ClusterParts, quota: ResourceQuota, _: float) -> Sequence[Effect]:
@@ -147,30 +153,55 @@ def _nominated(parts: ClusterParts, pod: Pod) -> Sequence[Effect]:
     return _NOTHING
 
 
+def _budgets_listed(parts: ClusterParts, event: events.Listed[PodDisruptionBudget], _: float) -> Sequence[Effect]:
+    parts.budgets.replace(event.objects)
+    return _NOTHING
+
+
+def _budget_applied(parts: ClusterParts, budget: PodDisruptionBudget, _: float) -> Sequence[Effect]:
+    parts.budgets.apply(budget)
+    return _NOTHING
+
+
+def _budget_removed(parts: ClusterParts, budget: PodDisruptionBudget, _: float) -> Sequence[Effect]:
+    parts.budgets.remove(budget)
+    return _NOTHING
+
+
+def _watch_lost(parts: ClusterParts, _: events.PodWatchLost, __: float) -> Sequence[Effect]:
+    parts.ledger.watched(inf)
+    return _NOTHING
+
+
+def _watch_back(parts: ClusterParts, _: events.PodWatchBack, now: float) -> Sequence[Effect]:
+    parts.ledger.watched(now)
+    return _NOTHING
+
+
 _LISTED: Mapping[type, Handler] = {
     Node: _nodes_listed,
     Pod: _pods_listed,
-    ResourceQuota: lambda parts, event, _: parts.ledger.quotas.replace(event.objects),
-    PodDisruptionBudget: lambda parts, event, _: parts.budgets.replace(event.objects),
+    ResourceQuota: _quotas_listed,
+    PodDisruptionBudget: _budgets_listed,
 }
 _APPLIED: Mapping[type, Handler] = {
     Node: _node_applied,
     Pod: _pod_applied,
     ResourceQuota: _quota_applied,
-    PodDisruptionBudget: lambda parts, budget, _: parts.budgets.apply(budget),
+    PodDisruptionBudget: _budget_applied,
 }
 _REMOVED: Mapping[type, Handler] = {
     Node: _node_removed,
     Pod: _pod_removed,
     ResourceQuota: _quota_removed,
-    PodDisruptionBudget: lambda parts, budget, _: parts.budgets.remove(budget),
+    PodDisruptionBudget: _budget_removed,
 }
-HANDLERS: Mapping[type[ClusterEvent], Handler] = {
+HANDLERS: Mapping[type[Event], Handler] = {
     events.Listed: lambda parts, event, now: _LISTED[event.kind](parts, event, now),
     events.Applied: lambda parts, event, now: _APPLIED[type(event.object)](parts, event.object, now),
     events.Removed: lambda parts, event, now: _REMOVED[type(event.object)](parts, event.object, now),
-    events.PodWatchLost: lambda parts, *_: parts.ledger.watched(inf),
-    events.PodWatchBack: lambda parts, _, now: parts.ledger.watched(now),
+    events.PodWatchLost: _watch_lost,
+    events.PodWatchBack: _watch_back,
     events.PodRead: _pod_read,
     events.Proposed: _proposed,
 }

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from proto.devices import PodShares
 from scheduler_ext.decide.decision import Decision
+from scheduler_ext.decide.misfit import Misfit, NotOffered
 from scheduler_ext.decide.unresolvable import told_apart
 
 MOST_NODES_NAMED = 20
@@ -35,6 +36,10 @@ class NodeChoice:
     failed: Mapping[str, str] = field(default_factory=dict)
     """The reasons of the nodes where evicting other pods may help, if none fits. `unresolvable` has the other nodes."""
     unresolvable: Mapping[str, str] = field(default_factory=dict)
+    words: Callable[[], Mapping[str, tuple[str, ...]]] = field(default=dict, compare=False)
+    """Returns the reasons for people by node, as far as nodes were judged; call it before the next choice."""
+    misfit: Callable[[str], Misfit | NotOffered | None] = field(default=lambda _: None, compare=False)
+    """Judges one node again, for its figures."""
     error: str = ""
     tally: Callable[[], Tally] = field(default=Tally, compare=False)
 
@@ -42,7 +47,15 @@ class NodeChoice:
 def choice_of(decision: Decision) -> NodeChoice:
     if decision.node is None:
         failed, unresolvable = told_apart(decision.misfits)
-        return NodeChoice(node=None, failed=failed, unresolvable=unresolvable, error=decision.error)
+        misfits = decision.misfits
+        return NodeChoice(
+            node=None,
+            failed=failed,
+            unresolvable=unresolvable,
+            words=lambda: {name: each.words() for name, each in misfits.items()},
+            misfit=misfits.get,
+            error=decision.error,
+        )
     scores = decision.scores
     named = scores if len(scores) <= MOST_NODES_NAMED else {decision.node: scores[decision.node]}
     tally = Tally(fitting=len(scores), scores=named)

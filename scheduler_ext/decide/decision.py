@@ -70,6 +70,12 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -
     return Decision(node=node, shares=placed[node], fits=fits, misfits=misfits, connections=connections, levels=levels)
 
 
+def decide_anywhere(request: GpuRequest, snapshot: Snapshot) -> Decision:
+    """Decides among all nodes that offer GPUs or should: those without a register are no nodes with GPUs."""
+    unable = (name for name, reason in snapshot.unregistered.items() if reason != UNREGISTERED)
+    return decide(request, snapshot, sorted({*snapshot.nodes, *unable}))
+
+
 def _levels(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodShares]) -> Mapping[str, int]:
     """Returns the levels of the nodes; empty unless the node policy is `fgd`."""
     if request.policies.node is not NodePolicy.FGD:

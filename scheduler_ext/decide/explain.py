@@ -143,7 +143,7 @@ def _fitting_line(name: str, decision: Decision) -> NodeLine:
 
 def _misfit_line(name: str, misfit: Misfit | NotOffered, wanted: DeviceFilter) -> NodeLine:
     if isinstance(misfit, NotOffered):
-        return NodeLine(node=name, reason=misfit.reason, sentence=misfit.reason)
+        return NodeLine(node=name, reason=misfit.reason, sentence="; ".join(misfit.words()))
     refusals: Sequence[GpuRefusal] = misfit.refusals
     asks = need_sentence(misfit.need)
     has = "1 GPU" if misfit.cards == 1 else f"{_number(misfit.cards)} GPUs"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-from program.words import counted, ranges
+from program.words import ranges
 from proto.annotations.node_limits import Backend, NodeLimits
 from proto.devices import DeviceUUID
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
@@ -19,6 +19,7 @@ from scheduler_ext.decide.reasons import (
     NO_GPU_SO_LARGE,
     NO_HOOK,
     SEVERAL,
+    TOO_FEW_SO_LARGE,
     UNHELD,
     Reason,
     by_importance,
@@ -101,9 +102,13 @@ class Misfit:
     def words(self, *, named: bool = False) -> tuple[str, ...]:
         """Returns the reasons for people, the most important first. `named` adds which GPUs are out of service."""
         if not self.verdicts:
-            return (f"{counted(self.cards, 'GPU')}, {self.need.count} asked for",)
-        if all(self.need.reserved_mib(gpu.device.memory_mib) > gpu.device.memory_mib for gpu, _ in self.verdicts):
+            return (Reason.NODE_INSUFFICIENT_DEVICE.words,)
+        small = sum(self.need.reserved_mib(gpu.device.memory_mib) > gpu.device.memory_mib for gpu, _ in self.verdicts)
+        if small == len(self.verdicts):
             return (NO_GPU_SO_LARGE,)
+        # A GPU in MIG mode has a verdict for each of its instances.
+        if len(self.verdicts) == self.cards and small > self.cards - self.need.count:
+            return (TOO_FEW_SO_LARGE,)
         found = []
         for reason in by_importance(reason for _, reason in self.verdicts):
             gpus = sorted({gpu.device.index for gpu, each in self.verdicts if each is reason})

@@ -8,8 +8,9 @@ import re
 from collections.abc import Iterable
 from enum import StrEnum
 
+from proto.devices import Device
 from proto.environment import DEFAULT_CORE_POLICY, LIFTING_PREFIXES, lifting
-from scheduler_ext.cluster.registered import UNREGISTERED
+from scheduler_ext.cluster.registered import NODE_CORDONED, UNREGISTERED, RegisteredNode
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
 
 
@@ -24,7 +25,7 @@ class Reason(StrEnum):
         return reason
 
     UNREGISTERED = UNREGISTERED, "offers no GPU"
-    NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice", "has fewer GPUs than asked for"
+    NODE_INSUFFICIENT_DEVICE = "NodeInsufficientDevice", "fewer GPUs than asked for"
     NOT_HEALTHY = "CardNotHealth", "unhealthy"
     CORDONED = "CardCordoned", "cordoned"
     TYPE = "CardTypeMismatch", "another model than asked for"
@@ -92,21 +93,22 @@ def by_importance(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     return tuple(sorted(found - {Reason.TOO_FEW} or found, key=_IMPORTANCE.__getitem__))
 
 
-def out_of_service(*, healthy: bool, cordoned: bool) -> str:
-    """Returns the word for why no pod may get a GPU; empty if pods may."""
-    return Reason.NOT_HEALTHY.words if not healthy else Reason.CORDONED.words if cordoned else ""
-
-
-def words_of(answer: str, *, lasting: bool = False) -> tuple[str, ...]:
-    """Returns the words for a node's reason in an answer of `/filter`. Text without a code stays as it is.
-
-    `lasting` is true if no pod that ends makes a difference on the node.
+def out_of_service(node: RegisteredNode, device: Device) -> str:
+    """Returns the words for why no pod may get the GPU; empty if pods may. The GPU's own state comes before that of
+    its node.
     """
+    if not device.healthy:
+        return Reason.NOT_HEALTHY.words
+    if device.uuid in node.cordoned:
+        return Reason.CORDONED.words
+    return NODE_CORDONED if node.closed else ""
+
+
+def words_of(answer: str) -> tuple[str, ...]:
+    """Returns the words for a node's reason in an answer of `/filter`. Text without a code stays as it is."""
     found = [match for part in answer.split(" + ") if (match := _CODE.fullmatch(part)) and match["code"] in _BY_CODE]
     if not found:
         return (answer,)
     details = [match["detail"] for match in found if match["detail"]]
     reasons = by_importance(_BY_CODE[match["code"]] for match in found)
-    if lasting and reasons == (Reason.MEMORY,):
-        return (TOO_FEW_SO_LARGE,)
     return tuple(details) or tuple(reason.words for reason in reasons)

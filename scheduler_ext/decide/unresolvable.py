@@ -13,14 +13,17 @@ _LASTING = frozenset({Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE, Reason.U
 
 
 class NodeRefusal(NamedTuple):
-    """A node's line in the answer of `/filter`. If it is `unresolvable`, evicting other pods does not help."""
+    """A node's line in the answer of `/filter`. If it is `unresolvable`, evicting other pods does not help. `words` are
+    the reasons for people.
+    """
 
     reason: str
     unresolvable: bool
+    words: tuple[str, ...]
 
 
 def unfit_of(misfit: Misfit | NotOffered) -> NodeRefusal:
-    return NodeRefusal(misfit.brief, is_unresolvable(misfit))
+    return NodeRefusal(misfit.brief, is_unresolvable(misfit), misfit.words())
 
 
 def told_apart(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:

@@ -6,7 +6,7 @@ Looks enter, and messages of an event stream leave. No clock, no connection. A m
 - `at`: the time of the look, in seconds since 1970.
 - `head`: the totals, see `_head`.
 - `nodes`: the nodes that changed, by name (`view.Node`), or null for one that is gone.
-- `waiting`: the pods that wait (`view.Waiting`), if they changed.
+- `waiting`: groups of pods that wait (`view.ShownGroup`), if they changed.
 - `told`: what happened to pods since (`view.Told`), oldest first.
 - `history`: samples since, oldest first: time, memory held and total, cores held and total, idle GPUs, waiting pods.
 
@@ -15,7 +15,6 @@ Its `id` names the process and the number of the last change in it. A reader tha
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from heapq import nsmallest
 from itertools import takewhile
 from typing import TypeVar
 
@@ -23,12 +22,10 @@ import msgspec
 
 from proto.devices import DeviceUUID
 from scheduler_ext.status.look import Look
-from scheduler_ext.status.view import ShownNode, Sums, node_of, sums_of, told_of, waiting_of
+from scheduler_ext.status.view import ShownNode, Sums, group_of, node_of, sums_of, told_of
 
 T = TypeVar("T")
 
-MOST_WAITING = 100
-"""Waiting pods that are shown: of the highest priority, then those that have waited longest."""
 MOST_TOLD = 200
 SAMPLE_SECONDS = 10.0
 CLOCK_SET_SECONDS = 1.0
@@ -81,9 +78,7 @@ class Board:
         before, self.number, self._at = self.number, self.number + 1, look.at
         zero = self._zero_of(look)
         changed = self._apply_nodes(look)
-        waiting = nsmallest(MOST_WAITING, look.waiting, key=lambda each: (-each.pod.priority, each.pod.since))
-        shown = _encode([waiting_of(each, seconds_since_1970=zero) for each in waiting])
-        changed |= self._put_if_new("_waiting", shown)
+        changed |= self._put_if_new("_waiting", _encode(tuple(map(group_of, look.waiting))))
         changed |= self._put_if_new("_head", _encode(self._totals(look)))
         for each in look.happened:
             told = told_of(each, self._indices.get(each.node, {}), seconds_since_1970=zero)
@@ -195,6 +190,7 @@ class Board:
         sums = self._sum()
         return {
             "problem": look.problem,
+            "synced": look.synced,
             "nodes": len(self._sums),
             "gpus": sums.gpus,
             "idle": sums.idle,

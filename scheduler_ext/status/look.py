@@ -7,30 +7,17 @@ from scheduler_ext.capacity.largest import Largest
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.log import LogEntry
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.cluster.queue import QueuedPod
 from scheduler_ext.cluster.snapshot import NodeUsage
-from scheduler_ext.status.why import WhyWaiting
+from scheduler_ext.status.waiting import WaitingGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLook:
-    """One node with what pods hold of it. `names` and `reserved` are of these pods, by UID."""
+    """One node with what pods hold of it. `names` are of these pods, by UID."""
 
     usage: NodeUsage
     alone: NodeAlone
     names: Mapping[str, PodName]
-    reserved: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingLook:
-    """A pod that fitted on no node. `words` is the last answer about it, as in its event; `why` is None before the
-    first search.
-    """
-
-    pod: QueuedPod
-    words: str
-    why: WhyWaiting | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,9 +33,11 @@ class Look:
     """All nodes that should offer GPUs and do not, and why."""
     gone: tuple[str, ...] = ()
     """Nodes that are no longer registered."""
-    waiting: tuple[WaitingLook, ...] = ()
-    """All pods that wait, up to a bound."""
+    waiting: tuple[WaitingGroup, ...] = ()
+    """The pods that wait, up to a bound."""
     waiting_total: int = 0
+    synced: bool = True
+    """False before nodes, pods and quotas are listed: what is missing may still come."""
     fits: tuple[Largest, ...] = ()
     happened: tuple[LogEntry, ...] = ()
     """The events since the look before, as far as they are remembered."""

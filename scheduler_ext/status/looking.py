@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from scheduler_ext.cluster.events import TimePassed
-from scheduler_ext.cluster.queue import QueuedPod
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.look import Look, NodeLook, WaitingLook
+from scheduler_ext.status.look import Look, NodeLook
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
 LOOK_SECONDS = 0.5
@@ -16,7 +15,6 @@ UNWATCHED_SECONDS = 10.0
 """The time between two looks otherwise, for the history."""
 BREATH_SECONDS = 0.001
 """The time of work after which kube-scheduler gets its answers."""
-MOST_WAITING = 1_000
 
 
 class Looker:
@@ -30,15 +28,19 @@ class Looker:
         cluster: LiveCluster,
         explainer: Explainer,
         problem: Callable[[], str],
+        synced: Callable[[], bool],
         show: Callable[[Look], Awaitable[bool]],
         watched: Callable[[], bool],
         seconds_since_1970: Callable[[], float],
     ) -> None:
-        """`problem` returns why no decision is possible here now; empty if one is."""
+        """`problem` returns why no decision is possible here now; empty if one is. `synced` returns whether everything
+        is listed.
+        """
         self._live = cluster
         self._cluster = cluster.state
         self._explainer = explainer
         self._problem = problem
+        self._synced = synced
         self._show = show
         self._watched = watched
         self._seconds_since_1970 = seconds_since_1970
@@ -66,7 +68,7 @@ class Looker:
         self._known = {name: self._known[name] if look is None else look.usage for name, look in nodes.items()}
         happened = self._cluster.log.since(self._last_happened)
         self._last_happened = happened[-1].number if happened else self._last_happened
-        waiting = self._cluster.queue
+        waiting = await self._explainer.waiting() if self._watched() else ()
         return Look(
             monotonic=now,
             at=self._seconds_since_1970(),
@@ -74,8 +76,9 @@ class Looker:
             nodes={name: look for name, look in nodes.items() if look is not None},
             gone=gone,
             broken=self._cluster.ledger.nodes.broken(),
-            waiting=tuple(map(self._waiting, waiting.longest(MOST_WAITING))),
-            waiting_total=len(waiting),
+            waiting=waiting,
+            waiting_total=len(self._cluster.waiting_pods()),
+            synced=self._synced(),
             fits=tuple(self._explainer.fits),
             happened=tuple(happened),
         )
@@ -95,7 +98,7 @@ class Looker:
         return found
 
     def _node(self, name: str, usage: NodeUsage) -> NodeLook | None:
-        ledger, names = self._cluster.ledger, self._cluster.pods.names()
+        ledger, names, departed = self._cluster.ledger, self._cluster.pods.names(), self._cluster.departed
         alone = ledger.alone(name)
         if alone is None:
             return None
@@ -103,11 +106,5 @@ class Looker:
         return NodeLook(
             usage=usage,
             alone=alone,
-            names={uid: names[uid] for uid in pods if uid in names},
-            reserved=frozenset(uid for uid in alone.held if ledger.records.reserved(uid) is not None),
+            names={uid: found for uid in pods if (found := names.get(uid) or departed.get(uid)) is not None},
         )
-
-    def _waiting(self, pod: QueuedPod) -> WaitingLook:
-        decided = self._cluster.history.of(pod.request.uid).decided
-        words = "" if decided is None else decided.what
-        return WaitingLook(pod=pod, words=words, why=self._explainer.why(pod.request))

@@ -9,19 +9,21 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from proto.devices import DeviceUUID
+from proto.kubernetes.taints import CORDON
 from scheduler_ext.capacity.unused import unused
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.log import LogEntry, LogKind
-from scheduler_ext.cluster.pod_index import PodName
+from scheduler_ext.cluster.records import RecordState
+from scheduler_ext.cluster.registered import NODE_CORDONED, RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.decide.explain import need_sentence
 from scheduler_ext.decide.reasons import out_of_service
-from scheduler_ext.status.look import NodeLook, WaitingLook
+from scheduler_ext.status.look import NodeLook
+from scheduler_ext.status.waiting import WaitingGroup
 from scheduler_ext.status.why import WhyWaiting
 
 
 class ShownShare(Struct, frozen=True, omit_defaults=True):
-    """A pod's part of one GPU. `state` is empty for a bound pod, else `reserved` or `kept`."""
+    """A pod's part of one GPU. `state` is empty for a bound pod, else `reserved`, `kept` or `deleted`."""
 
     pod: str
     memory: int
@@ -31,7 +33,7 @@ class ShownShare(Struct, frozen=True, omit_defaults=True):
 
 
 class ShownGpu(Struct, frozen=True, omit_defaults=True):
-    """`memory`, `cores` and `slots` are taken and total. `state` is empty, `unhealthy` or `cordoned`."""
+    """`memory`, `cores` and `slots` are taken and total. `state` is why no pod may get it, empty if pods may."""
 
     index: int
     uuid: str
@@ -46,12 +48,15 @@ class ShownGpu(Struct, frozen=True, omit_defaults=True):
 
 
 class ShownNode(Struct, frozen=True, omit_defaults=True):
-    """`links` are the pair scores of each GPU with those after it, -1 where unknown. `notes` are for people."""
+    """`links` are the pair scores of each GPU with those after it, -1 where unknown. `notes` are what is wrong, for
+    people; `taints` need not be.
+    """
 
     gpus: tuple[ShownGpu, ...] = ()
     links: tuple[tuple[int, ...], ...] = ()
     problem: str = ""
     notes: tuple[str, ...] = ()
+    taints: tuple[str, ...] = ()
 
 
 class Sums(NamedTuple):
@@ -70,14 +75,15 @@ class Sums(NamedTuple):
     stranded_memory: int = 0
 
 
-class ShownWaitingPod(Struct, frozen=True, omit_defaults=True):
-    """`asks` has a sentence for each container."""
+class ShownGroup(Struct, frozen=True, omit_defaults=True):
+    """Waiting pods of one namespace and owner with one answer. `pods` has name, creation and priority of the first;
+    `count` counts all. `why` is None before the first search.
+    """
 
-    pod: str
-    priority: int
-    since: float
-    asks: tuple[str, ...]
-    said: str = ""
+    namespace: str
+    owner: str
+    count: int
+    pods: tuple[tuple[str, float, int], ...]
     why: WhyWaiting | None = None
 
 
@@ -100,13 +106,14 @@ def node_of(look: NodeLook) -> ShownNode:
     rows = (registered.pair_scores.get(uuid, {}) for uuid in uuids)
     links = tuple(tuple(row.get(other, -1) for other in uuids[at + 1 :]) for at, row in enumerate(rows))
     return ShownNode(
-        gpus=tuple(_gpu(gpu, held.get(gpu.device.uuid, ()), registered.cordoned) for gpu in gpus),
+        gpus=tuple(_gpu(gpu, held.get(gpu.device.uuid, ()), registered) for gpu in gpus),
         links=links[:-1] if registered.pair_scores else (),
         notes=tuple(_notes(look)),
+        taints=tuple(str(taint) for taint in registered.taints if taint != CORDON),
     )
 
 
-def _gpu(gpu: GpuUsage, held: Iterable[ShownShare], cordoned: frozenset[DeviceUUID]) -> ShownGpu:
+def _gpu(gpu: GpuUsage, held: Iterable[ShownShare], node: RegisteredNode) -> ShownGpu:
     device = gpu.device
     return ShownGpu(
         index=device.index,
@@ -117,7 +124,7 @@ def _gpu(gpu: GpuUsage, held: Iterable[ShownShare], cordoned: frozenset[DeviceUU
         slots=(gpu.slots, device.slots),
         numa=device.numa,
         mig=device.is_mig,
-        state=out_of_service(healthy=device.healthy, cordoned=device.uuid in cordoned),
+        state=out_of_service(node, device),
         held=tuple(sorted(held, key=lambda each: each.pod)),
     )
 
@@ -125,7 +132,7 @@ def _gpu(gpu: GpuUsage, held: Iterable[ShownShare], cordoned: frozenset[DeviceUU
 def _held(look: NodeLook) -> Mapping[DeviceUUID, list[ShownShare]]:
     found: dict[DeviceUUID, list[ShownShare]] = {}
     parts: list[tuple[str, str, Mapping[DeviceUUID, Footprint]]] = [
-        (uid, "reserved" if uid in look.reserved else "", record.on(look.usage.node.name).footprints)
+        (uid, _STATES.get(record.state, ""), record.on(look.usage.node.name).footprints)
         for uid, record in look.alone.held.items()
     ]
     parts += [(uid, "kept", room.gpus.footprints) for uid, room in look.alone.kept.items()]
@@ -137,7 +144,12 @@ def _held(look: NodeLook) -> Mapping[DeviceUUID, list[ShownShare]]:
     return found
 
 
+_STATES = {RecordState.RESERVED: "reserved", RecordState.SENT: "reserved", RecordState.OUTLIVING: "deleted"}
+
+
 def _notes(look: NodeLook) -> Iterator[str]:
+    if look.usage.node.closed:
+        yield f"{NODE_CORDONED.capitalize()}: no new pod gets there."
     for uid, record in sorted(look.alone.held.items()):
         if record.problem:
             yield f"Pod {_name(look, uid)}: {record.problem}."
@@ -163,17 +175,8 @@ def sums_of(usage: NodeUsage) -> Sums:
     )
 
 
-def waiting_of(look: WaitingLook, *, seconds_since_1970: float) -> ShownWaitingPod:
-    """Returns the pod as the page shows it. `seconds_since_1970` is the time at which the monotonic clock was 0."""
-    pod, request = look.pod, look.pod.request
-    return ShownWaitingPod(
-        pod=str(PodName(namespace=request.namespace, name=request.pod)),
-        priority=pod.priority,
-        since=round(seconds_since_1970 + pod.since, 3),
-        asks=tuple(need_sentence(need) for need in request.needs if need is not None),
-        said=look.words,
-        why=look.why,
-    )
+def group_of(group: WaitingGroup) -> ShownGroup:
+    return ShownGroup(namespace=group.namespace, owner=group.owner, count=group.count, pods=group.pods, why=group.why)
 
 
 def told_of(happened: LogEntry, indices: Mapping[DeviceUUID, int], *, seconds_since_1970: float) -> Told:

@@ -2,20 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
 
-from program.words import counted
 from proto.extender import ExtenderArgs, FilterResult
 from proto.kubernetes.notices import Notice
+from scheduler_ext.capacity.nearest import Refusing, by_reason, on_nodes
 from scheduler_ext.decide.choice import NodeChoice
 from scheduler_ext.decide.reasons import REMEDIES, words_of
 from scheduler_ext.requests import GpuRequest
 
 LONGEST_PROBLEM = 256
 """Largest number of characters in a reason for every node."""
-
-_MOST_NAMED = 5
-"""Nodes that an event names for each reason: kube-apiserver takes 1024 bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,20 +108,16 @@ def _fits(choice: NodeChoice, candidates: int) -> Notice:
 
 def _no_node(choice: NodeChoice, candidates: int) -> Notice:
     """Returns one line with the summary and the number of nodes for each reason: one event a minute is enough."""
-    nodes: dict[str, list[str]] = {}
-    for lasting, reasons in ((False, choice.failed), (True, choice.unresolvable)):
-        words = {answer: ", ".join(words_of(answer, lasting=lasting)) for answer in set(reasons.values())}
-        for name, answer in reasons.items():
-            nodes.setdefault(words[answer], []).append(name)
-    ranked = sorted(nodes.items(), key=lambda each: (-len(each[1]), each[0]))
-    details = "; ".join(f"{counted(len(names), 'node')} ({_first(names)}): {reason}" for reason, names in ranked)
+    details = "; ".join(map(on_nodes, reasons_of(choice)))
     answers = {*choice.failed.values(), *choice.unresolvable.values()}
     remedies = {remedy for answer in answers for word, remedy in REMEDIES.items() if word in answer}
     summary = f"no available node, {candidates} nodes do not meet"
     return _failure(". ".join([f"{summary}: {details}" if details else summary, *sorted(remedies)]))
 
 
-def _first(names: Sequence[str]) -> str:
-    """Returns all names if they are few, else the first ones."""
-    first = nsmallest(_MOST_NAMED, names)
-    return ",".join([*first, "…"] if len(names) > len(first) else first)
+def reasons_of(choice: NodeChoice) -> list[Refusing]:
+    """Returns the nodes of an answer by reason, in the words that people read everywhere."""
+    answers, known = {**choice.failed, **choice.unresolvable}, choice.words()
+    others = {answer: words_of(answer) for answer in set(answers.values())}
+    words = {name: known.get(name) or others[answer] for name, answer in answers.items()}
+    return by_reason(words, [*choice.failed], lambda name: choice.misfit(name) if name in known else None)

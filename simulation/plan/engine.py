@@ -19,7 +19,7 @@ from scheduler_ext.verbs.binding_object import binding_of
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.filter_answer import Filtered
 from simulation.plan.choices import HostPolicy
-from simulation.plan.objects import Arrival, Constraints, WholeNode
+from simulation.plan.objects import Arrival, Constraints
 from simulation.plan.offers import HostRequest, Offers
 
 LEASE_SECONDS = 60.0
@@ -54,7 +54,7 @@ class Engine:
 
     def __init__(
         self,
-        nodes: Sequence[WholeNode],
+        nodes: Sequence[Node],
         settings: RequestSettings,
         hosts: HostPolicy,
         quotas: Sequence[ResourceQuota] = (),

@@ -13,13 +13,12 @@ from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.devices import Device, DeviceUUID, PairScores
-from proto.kubernetes.objects import NodeStatus, ObjectMeta
+from proto.kubernetes.objects import Node, NodeStatus, ObjectMeta
 from simulation import machines
 from simulation.machines.described import describe_reading
 from simulation.machines.description import MachineDescription, cpu_numbers
 from simulation.machines.yaml_tree import MachineDescriptionError
 from simulation.plan.links import LinkSpeeds
-from simulation.plan.objects import WholeNode
 from simulation.plan.question import Described
 
 MOST_NODES = 10_000
@@ -97,7 +96,7 @@ def _speeds(topology: Topology) -> Iterator[tuple[frozenset[DeviceUUID], float]]
                 yield frozenset((first.uuid, second.uuid)), min(there, back)
 
 
-def node_of(name: str, devices: Sequence[Device], scores: PairScores, *, cpu_milli: int, memory_mib: int) -> WholeNode:
+def node_of(name: str, devices: Sequence[Device], scores: PairScores, *, cpu_milli: int, memory_mib: int) -> Node:
     """Returns a node on which our daemon has written these GPUs."""
     annotations = {}
     if devices:
@@ -114,6 +113,4 @@ def node_of(name: str, devices: Sequence[Device], scores: PairScores, *, cpu_mil
     }
     if devices:
         allocatable[keys.RESOURCE_COUNT] = sum(device.slots for device in devices)
-    return WholeNode(
-        metadata=ObjectMeta(name=name, annotations=annotations), status=NodeStatus(allocatable=allocatable)
-    )
+    return Node(metadata=ObjectMeta(name=name, annotations=annotations), status=NodeStatus(allocatable=allocatable))

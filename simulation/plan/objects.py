@@ -7,14 +7,7 @@ import msgspec
 from msgspec import Struct
 
 from proto.annotations.keys import POD_WRITTEN_KEYS, POD_WRITTEN_PREFIX
-from proto.kubernetes.objects import Affinity, Node, NodeSpec, Object, ObjectMeta, OwnedMeta, Pod, PodSpec, PodStatus
-
-
-class Toleration(Struct, rename="camel", frozen=True, kw_only=True):
-    key: str = ""
-    operator: str = "Equal"
-    value: str = ""
-    effect: str = ""
+from proto.kubernetes.objects import Affinity, Object, ObjectMeta, Pod, PodSpec, PodStatus, Toleration
 
 
 class SelectorRule(Struct, rename="camel", frozen=True, kw_only=True):
@@ -50,28 +43,17 @@ class SpreadConstraint(Object):
 
 class WholePodSpec(PodSpec):
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)
-    tolerations: tuple[Toleration, ...] = ()
     affinity: WholeAffinity | None = None
     topology_spread_constraints: tuple[SpreadConstraint, ...] = ()
-    scheduling_gates: tuple[Object, ...] = ()
 
 
 class WholePod(Pod):
-    metadata: OwnedMeta = msgspec.field(default_factory=OwnedMeta)
     spec: WholePodSpec = msgspec.field(default_factory=WholePodSpec)
 
     @property
     def stays_with_its_node(self) -> bool:
         """Returns whether a DaemonSet or the node itself made it: on another node there is another one."""
         return any(owner.controller and owner.kind in ("DaemonSet", "Node") for owner in self.metadata.owner_references)
-
-
-class WholeNodeSpec(NodeSpec):
-    unschedulable: bool = False
-
-
-class WholeNode(Node):
-    spec: WholeNodeSpec = msgspec.field(default_factory=WholeNodeSpec)
 
 
 class Constraints(Struct, frozen=True):

@@ -6,14 +6,15 @@ not know affinity between pods, topology spread constraints and volumes.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import host_amount, host_requested, requested, requested_resources
+from proto.kubernetes.taints import CORDON, repelling, untolerated
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.requests import ResourceNames
 from simulation.plan.choices import HostPolicy
-from simulation.plan.objects import Constraints, SelectorRule, SelectorTerm, Toleration, WholeNode
+from simulation.plan.objects import Constraints, SelectorRule, SelectorTerm
 
 _UNLIMITED = 1 << 40
 """The amount of a resource for which a node states none."""
@@ -43,7 +44,7 @@ def asked_by(pod: Pod, managed: Collection[str]) -> HostRequest:
 class Offers:
     """Nodes, and what is left of each beside GPUs."""
 
-    def __init__(self, nodes: Sequence[WholeNode], names: ResourceNames, policy: HostPolicy) -> None:
+    def __init__(self, nodes: Sequence[Node], names: ResourceNames, policy: HostPolicy) -> None:
         self._managed = frozenset((names.count, names.memory, names.memory_percentage, names.cores, names.priority))
         self._policy = policy
         self._nodes = {node.metadata.name: node for node in nodes}
@@ -149,21 +150,15 @@ class Offers:
         return found
 
 
-def node_problem(node: WholeNode, constraints: Constraints) -> str:
+def node_problem(node: Node, constraints: Constraints) -> str:
     """Returns why kube-scheduler refuses the node whatever runs there, in its words; empty if it does not."""
-    if node.spec.unschedulable and not any(
-        _tolerates(each, {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"})
-        for each in constraints.tolerations
-    ):
+    taint = untolerated(repelling(node), constraints.tolerations)
+    if taint == CORDON:
         return "node(s) were unschedulable"
     if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
         return "node(s) were not ready"
-    for taint in node.spec.taints:
-        if taint.get("effect") == "PreferNoSchedule" or any(
-            _tolerates(each, taint) for each in constraints.tolerations
-        ):
-            continue
-        return f"node(s) had untolerated taint {{{taint.get('key', '')}: {taint.get('value', '')}}}"
+    if taint is not None:
+        return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
     labels = node.metadata.labels
     selected = all(labels.get(key) == value for key, value in constraints.selector)
     if not selected or (constraints.terms is not None and not any(_matches(node, each) for each in constraints.terms)):
@@ -171,14 +166,7 @@ def node_problem(node: WholeNode, constraints: Constraints) -> str:
     return ""
 
 
-def _tolerates(toleration: Toleration, taint: Mapping[str, Any]) -> bool:
-    exists = toleration.operator == "Exists"
-    same_key = toleration.key == taint.get("key") or (exists and not toleration.key)
-    same_effect = not toleration.effect or toleration.effect == taint.get("effect")
-    return same_key and same_effect and (exists or toleration.value == (taint.get("value") or ""))
-
-
-def _matches(node: WholeNode, term: SelectorTerm) -> bool:
+def _matches(node: Node, term: SelectorTerm) -> bool:
     """An empty term selects no node."""
     if not (term.match_expressions or term.match_fields):
         return False
@@ -208,7 +196,7 @@ def _number(text: str | None) -> float:
     return int(text or "") if digits.isascii() and digits.isdigit() and len(digits) < 20 else float("nan")
 
 
-def _total(node: WholeNode) -> _Left:
+def _total(node: Node) -> _Left:
     amounts = node.status.allocatable
     host = host_amount(amounts)
     return _Left(

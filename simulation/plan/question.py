@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 
 from program.words import gib
-from proto.kubernetes.objects import Pod, ResourceQuota
+from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from proto.kubernetes.requests import NO_HOST, host_requested
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
@@ -15,14 +15,14 @@ from scheduler_ext.requests import ContainerNeed, GpuRequest, RequestError, Requ
 from simulation.plan.choices import HostPolicy
 from simulation.plan.gauge import workload_for
 from simulation.plan.links import LinkSpeeds
-from simulation.plan.objects import Arrival, WholeNode
+from simulation.plan.objects import Arrival
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Described:
     """A cluster: its nodes, the pods that have a node, and quotas."""
 
-    nodes: tuple[WholeNode, ...] = ()
+    nodes: tuple[Node, ...] = ()
     held: tuple[Pod, ...] = ()
     quotas: tuple[ResourceQuota, ...] = ()
     links: LinkSpeeds = field(default_factory=LinkSpeeds)

@@ -12,6 +12,7 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceShare, MigInstance, PodShares
 from proto.kubernetes.objects import (
     Container,
+    Node,
     NodeStatus,
     ObjectMeta,
     Pod,
@@ -28,7 +29,7 @@ from scheduler_ext.cli.state import StateError, listed, read_snapshot, typed
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.requests import RequestSettings, ResourceNames, pod_key
-from simulation.plan.objects import Arrival, WholeNode, WholePod, arrival_of, left_out
+from simulation.plan.objects import Arrival, WholePod, arrival_of, left_out
 from simulation.plan.question import Described
 
 MOST_NOTES = 10
@@ -40,13 +41,13 @@ _SOME_PROFILE = "1g"
 
 def read_objects(document: object, where: str, settings: RequestSettings) -> tuple[Described, list[Arrival]]:
     """Returns the cluster of a list of objects, and its pods that wait. Raises StateError."""
-    nodes: list[WholeNode] = []
+    nodes: list[Node] = []
     pods: list[WholePod] = []
     quotas: list[ResourceQuota] = []
     seen = set[tuple[str, str]]()
     for kind, item, place in listed(document, where):
         if kind == "Node":
-            node = typed(item, WholeNode, place)
+            node = typed(item, Node, place)
             nodes.append(node)
             _check_first(seen, kind, node.metadata.name, place)
         elif kind == "Pod":
@@ -130,7 +131,7 @@ def from_snapshot(document: object, where: str, settings: RequestSettings) -> De
     for usage in snapshot.nodes.values():
         if sum(gpu.slots for gpu in usage.gpus) > MOST_SLOTS:
             raise StateError(f"{where}: node {usage.node.name!r} has more than {MOST_SLOTS} containers with GPUs")
-    unregistered = [WholeNode(metadata=ObjectMeta(name=name)) for name in snapshot.unregistered]
+    unregistered = [Node(metadata=ObjectMeta(name=name)) for name in snapshot.unregistered]
     nodes = [_node(usage, snapshot.hosts.get(name)) for name, usage in snapshot.nodes.items()]
     held = [
         _stand_in(usage, settings.names) for usage in snapshot.nodes.values() if any(gpu.slots for gpu in usage.gpus)
@@ -151,7 +152,7 @@ def _undecided(snapshot: Snapshot) -> tuple[str, ...]:
     return (f"pods without a decision hold GPUs of {len(nodes)} nodes, such as {nodes[0]}",)
 
 
-def _node(usage: NodeUsage, left: HostAmount | None) -> WholeNode:
+def _node(usage: NodeUsage, left: HostAmount | None) -> Node:
     node = usage.node
     annotations = {
         keys.NODE_REGISTER: encode_register(node.devices),
@@ -163,7 +164,7 @@ def _node(usage: NodeUsage, left: HostAmount | None) -> WholeNode:
     allocatable: dict[str, str | int | float] = {keys.RESOURCE_COUNT: sum(device.slots for device in node.devices)}
     if left is not None:
         allocatable |= {"cpu": f"{max(left.cpu_milli, 0)}m", "memory": f"{max(left.memory_mib, 0)}Mi"}
-    return WholeNode(
+    return Node(
         metadata=ObjectMeta(name=node.name, annotations=annotations), status=NodeStatus(allocatable=allocatable)
     )
 

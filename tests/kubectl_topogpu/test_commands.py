@@ -91,8 +91,9 @@ def test_who_finds_the_same_by_node_index_uuid_and_pod() -> None:
 
 def test_why_tells_what_is_missing_and_which_pods_would_have_to_go() -> None:
     text = said("why", "target")
-    assert "pod default/target waits: its GPUs fit on none of 3 nodes" in text
-    assert "2 nodes: 1 GPU, 2 asked for" in text
+    first = "waits: too little free memory, too few free cores (node n1); fewer GPUs than asked for (2 nodes)"
+    assert f"pod default/target {first}" in text
+    assert "nearest is n2: 1 GPU, 2 asked for" in text
     assert "GPU 0: needs 4 096 MiB, 0 free of 81 920" in text
     assert "on n1 without 2 pods: default/a, default/b" in text
 
@@ -122,7 +123,8 @@ def test_amounts_that_round_to_the_same_are_told_apart() -> None:
 
 def test_why_says_when_gpus_are_not_what_a_pod_waits_for() -> None:
     text = said("why", "target", state=state_of("80-heterogeneous-nodes"))
-    assert "waits, though its GPUs fit on 3 nodes now, best on n3" in text
+    tried = "waits for scheduler hami-scheduler, which has not tried it"
+    assert f"{tried}; its GPUs fit on 3 nodes now, best on n3" in text
 
 
 def test_why_tells_of_a_placed_pod_its_gpus_and_the_other_nodes() -> None:

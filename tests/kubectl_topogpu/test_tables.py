@@ -11,7 +11,6 @@ import termios
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -25,7 +24,7 @@ from proto.annotations import keys
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceShare, PairScores
 from proto.kubernetes.objects import Pod, PodStatus
-from scheduler_ext.requests import RequestSettings, read_request
+from scheduler_ext.requests import RequestSettings
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device
 
@@ -53,10 +52,7 @@ def cluster() -> GpuCluster:
     return read_cluster(Objects(nodes=(node(LONG, gpus, scores),), pods=(*pods, waits())), SETTINGS)
 
 
-def request_of(wanted: Pod) -> Any:
-    return read_request(wanted, SETTINGS)
-
-
+SHAPE = pod(container(gpu=2, gpumem=1000))
 REPORTS: dict[str, Callable[[GpuCluster], TableReport | None]] = {
     "top": lambda each: top.top(each, each.nodes, top.Level.PODS),
     "top nodes": lambda each: top.top(each, each.nodes, top.Level.NODES),
@@ -64,7 +60,7 @@ REPORTS: dict[str, Callable[[GpuCluster], TableReport | None]] = {
     "why": lambda each: why(each, waits()),
     "why placed": lambda each: why(each, held("trains-a-large-language-model-0", 0)),
     "why all": lambda each: waiting(each, ""),
-    "fit": lambda each: fit.fit(each, request_of(pod(container(gpu=2, gpumem=1000)))),
+    "fit": lambda each: fit.fit(each, SHAPE),
     "topo": lambda each: topo.topo(each.nodes[0]),
     "waste": waste.waste,
     "frag": waste.frag,

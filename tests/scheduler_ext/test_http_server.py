@@ -213,7 +213,7 @@ async def test_events_tell_of_each_reason_once_a_minute() -> None:
         await until(told)
         (event,) = rig.server.store.objects("events")
         assert (event["reason"], event["type"], event["count"]) == ("FilteringFailed", "Warning", 1)
-        assert event["message"] == "no available node, 1 nodes do not meet: 1 node (a): too few GPUs are that large"
+        assert event["message"] == "no available node, 1 nodes do not meet: 1 node (a): no GPU is that large"
         assert event["source"]["component"] == "topogpu-scheduler"
         assert event["involvedObject"]["uid"] == pod["metadata"]["uid"]
 

@@ -228,7 +228,7 @@ class NodeIndex:
         offered, failed, lost = set(node_names), ranking.failed, ranking.unresolvable
         # Usually these are all nodes, and copies of the whole cost least.
         if len(offered) == len(failed) + len(lost) and offered.issuperset(failed) and offered.issuperset(lost):
-            return NodeChoice(node=None, failed=dict(failed), unresolvable=dict(lost))
+            return _none_fits(ranking, dict(failed), dict(lost))
         unseen = {name for name in offered & self._states.by_name.keys() if name not in failed and name not in lost}
         maybe = {
             name: failed.get(name, Reason.NOT_LOOKED_AT) for name in node_names if name in failed or name in unseen
@@ -238,7 +238,13 @@ class NodeIndex:
             for name in node_names
             if name not in maybe
         }
-        return NodeChoice(node=None, failed=maybe, unresolvable=never)
+        return _none_fits(ranking, maybe, never)
+
+
+def _none_fits(ranking: Ranking, failed: Mapping[str, str], unresolvable: Mapping[str, str]) -> NodeChoice:
+    return NodeChoice(
+        node=None, failed=failed, unresolvable=unresolvable, words=lambda: ranking.words, misfit=ranking.misfit
+    )
 
 
 def _packs(shape: PodShape) -> bool:

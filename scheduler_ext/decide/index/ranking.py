@@ -11,6 +11,7 @@ from scheduler_ext.decide.index.levels import Levels
 from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.order import Order
 from scheduler_ext.decide.index.verdicts import PodShape, ShapeJudge
+from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preference import Preference, compares_connections, preference
 from scheduler_ext.decide.unresolvable import NodeRefusal
@@ -58,6 +59,8 @@ class Ranking:
         self.failed: dict[str, str] = {}
         """The reasons of judged nodes that do not fit and that eviction may help. `unresolvable` has the others."""
         self.unresolvable: dict[str, str] = {}
+        self.words: dict[str, tuple[str, ...]] = {}
+        """The reasons of both for people."""
         self._ahead: tuple[NodeUsage, PodShares] | None = None
 
     def outdate(self, names: Iterable[str]) -> None:
@@ -70,7 +73,7 @@ class Ranking:
             return
         names, self._outdated = self._outdated, set()
         for name in names:
-            for known in (self.fits, self.failed, self.unresolvable, self._bounds):
+            for known in (self.fits, self.failed, self.unresolvable, self.words, self._bounds):
                 known.pop(name, None)
         self._order.put({name: self._bound(name) for name in names})
 
@@ -140,6 +143,12 @@ class Ranking:
             return self._ahead[1]
         return cast("PodShares", place(self._shape.request, usage, self._shape.quota))
 
+    def misfit(self, node: str) -> Misfit | None:
+        """Returns why the pod does not fit on the node, with figures; None if it fits or the node is gone."""
+        state = self._states.get(node)
+        found = None if state is None else place(self._shape.request, state.usage, self._shape.quota)
+        return found if isinstance(found, Misfit) else None
+
     def _limit(self, effort: int | None) -> int | None:
         return None if effort is None else self._judge.effort.made + effort
 
@@ -191,6 +200,7 @@ class Ranking:
         found = self._judge.judge(state)
         if isinstance(found, NodeRefusal):
             (self.unresolvable if found.unresolvable else self.failed)[name] = found.reason
+            self.words[name] = found.words
             return None
         level = 0 if self._levels is None else self._levels.level(name, state.number, self._judge.effort)
         fits = self.fits[name] = preference(self._policy, name, state.score, found, level)

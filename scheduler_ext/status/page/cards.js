@@ -162,9 +162,11 @@ function fillTile(tile, gpu) {
   const [used, cores] = [percent(...gpu.memory), percent(...gpu.cores)];
   if (!before || percent(...before.memory) !== used) tile.style.setProperty("--memory", `${used}%`);
   if (!before || percent(...before.cores) !== cores) tile.style.setProperty("--cores", `${cores}%`);
-  const state = gpu.state || (gpu.slots[0] ? (used > 55 ? "most" : "held") : "idle");
+  const state = KINDS_OF_STATE[gpu.state] || (gpu.slots[0] ? (used > 55 ? "most" : "held") : "idle");
   if (tile.dataset.state !== state) tile.dataset.state = state;
 }
+
+const KINDS_OF_STATE = { unhealthy: "unhealthy", cordoned: "cordoned", "the node is cordoned": "cordoned" };
 
 export function described(gpu) {
   const held = (gpu.held ?? []).map((each) => each.pod);

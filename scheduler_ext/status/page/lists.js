@@ -35,10 +35,10 @@ function fillPod(row, pod) {
   texts.forEach((text, at) => write(row.children[at], text));
 }
 
-export function showWaiting(waiting, total, now) {
-  const more = total > waiting.length ? `, the first ${waiting.length} are shown` : "";
-  write(byId("waiting-count"), total ? `${counted(total, "pod")} on no node${more}` : "none: every pod that asked got its GPUs");
-  keep(byId("waiting-list"), waiting, (pod) => pod.pod, makeWaiting, (made, pod) => fillWaiting(made, pod, now));
+export function showWaiting(waiting, head, now) {
+  const none = head.synced ? "none: every pod that asked has a node" : "not known yet: the extender is still reading the cluster";
+  write(byId("waiting-count"), head.waiting ? `${counted(head.waiting, "pod")} on no node` : none);
+  keep(byId("waiting-list"), waiting, (group) => JSON.stringify([group.namespace, group.owner, group.pods[0]]), makeWaiting, (made, group) => fillWaiting(made, group, now));
 }
 
 function makeWaiting() {
@@ -46,25 +46,27 @@ function makeWaiting() {
   return element("li", {}, element("details", {}, summary, element("div", { class: "reasons" })));
 }
 
-function fillWaiting(made, pod, now) {
+function fillWaiting(made, group, now) {
   const [summary, reasons] = made.firstChild.children;
-  write(summary.children[0], pod.pod);
-  write(summary.children[1], `${duration(now - pod.since)}${pod.priority ? `, priority ${pod.priority}` : ""}`);
-  write(summary.children[2], pod.asks.join("; "));
-  const first = pod.why?.refused?.[0];
-  write(summary.children[3], first ? `${counted(first.nodes, "node")}: ${first.reason}` : "");
-  const text = JSON.stringify([pod.said, pod.why]);
+  const [name, since, priority] = group.pods[0];
+  const others = group.count > 1 ? ` and ${counted(group.count - 1, "other")}` : "";
+  write(summary.children[0], `${group.namespace}/${name}${others}`);
+  write(summary.children[1], `${duration(now - since)}${priority ? `, priority ${priority}` : ""}`);
+  write(summary.children[2], [group.owner, ...(group.why?.asks ?? [])].filter(Boolean).join("; "));
+  write(summary.children[3], group.why?.sentence ?? "not judged yet");
+  const text = JSON.stringify([group.pods, group.why]);
   if (made.text === text) return;
   made.text = text;
-  reasons.replaceChildren(...whyOf(pod));
+  reasons.replaceChildren(...whyOf(group));
 }
 
-function* whyOf(pod) {
-  if (!pod.why) {
-    yield element("p", {}, pod.said || "Not looked at yet.");
+function* whyOf(group) {
+  if (group.count > 1) yield element("p", {}, group.pods.map(([name]) => name).join(", ") + (group.count > group.pods.length ? " and more" : ""));
+  if (!group.why) {
+    yield element("p", {}, "Not judged yet.");
     return;
   }
-  const { refused = [], ways = [], hint = "" } = pod.why;
+  const { refused = [], ways = [], less = "", hints = [] } = group.why;
   if (refused.length) {
     const groups = refused.map((group) => {
       const nearest = group.lacks ? element("span", { class: "nearest" }, `nearest is ${group.nearest}: ${group.lacks}`) : "";
@@ -81,7 +83,8 @@ function* whyOf(pod) {
     yield element("p", {}, "It would fit:");
     yield element("ul", {}, ...places);
   }
-  if (hint) yield element("p", {}, hint);
+  if (less) yield element("p", {}, `It would fit now if it asked for ${less}.`);
+  for (const hint of hints) yield element("p", {}, hint);
 }
 
 const SENTENCES = {

@@ -16,7 +16,7 @@ export function showHead(head) {
     ["cores held", `${percent(...head.cores)} %`, `of ${counted(head.gpus, "GPU")}`, percent(...head.cores), "cores"],
     ["fragmented", `${percent(head.shared_memory, free)} %`, `${memory(head.shared_memory)} free beside other pods`],
     ["stranded", memory(head.stranded_memory), "free, but no pod can get it"],
-    ["waiting", number(head.waiting), head.waiting === 1 ? "pod fits nowhere" : "pods fit nowhere"],
+    ["waiting", number(head.waiting), head.synced ? "on no node" : "not known yet"],
   ];
   keep(byId("figures"), figures, ([title]) => title, makeFigure, fillFigure);
   showFits(head.fits);

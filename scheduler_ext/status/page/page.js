@@ -24,7 +24,7 @@ const DRAW = {
   node: () => details.update(state.nodes.get(details.name)),
   count: showShown,
   head: () => state.head && showHead(state.head),
-  waiting: () => showWaiting(state.waiting, state.head?.waiting ?? 0, state.at),
+  waiting: () => state.head && showWaiting(state.waiting, state.head, state.at),
   told: () => showTold(state.told),
   history: () => showHistory(state.history),
 };

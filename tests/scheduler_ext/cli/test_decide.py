@@ -226,7 +226,7 @@ def test_explain_is_a_table_of_nodes_and_what_each_gpu_lacks(tmp_path: Path) -> 
         "GPU 1: needs 10 % of cores, 5 free of 100",
         "GPU 0: needs 4 096 MiB, 0 free of 81 920",
         "n2 no container c asks for 2 GPUs with 4 096 MiB and 10 % of cores each; the node has 1 GPU",
-        "nowhere no node unregistered",
+        "nowhere no offers no GPU",
     ]
     score = run(tmp_path, recorded("80-heterogeneous-nodes"), "--explain").stdout
     assert "n3    chosen  in use: slots 10 %, cores 10 %, memory 10 %; score 3.00" in score
@@ -305,9 +305,10 @@ def test_reasons_are_grouped_with_the_nearest_node(tmp_path: Path) -> None:
     assert (result.exit_code, result.stderr) == (1, "")
     assert result.stdout.splitlines() == [
         "pod default/target fits on none of 3 nodes",
-        "  2 nodes (n2, n3): 1 GPU, 2 asked for",
-        "  1 node (n1): too little free memory; too few free cores",
+        "  1 node (n1): too little free memory, too few free cores",
         "    nearest is n1: GPU 0: needs 4 096 MiB, 0 free of 81 920",
+        "  2 nodes (n2, n3): fewer GPUs than asked for",
+        "    nearest is n2: 1 GPU, 2 asked for",
     ]
 
 

@@ -6,8 +6,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import msgspec
 import pytest
 
+from scheduler_ext.capacity.account import Account
 from scheduler_ext.cli import explaining
-from scheduler_ext.decide.account import Account
 from scheduler_ext.decide.explain import NodeLine
 
 

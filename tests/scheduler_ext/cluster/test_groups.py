@@ -19,7 +19,7 @@ from scheduler_ext.cluster.groups import (
     lets_go,
     verdict_of,
 )
-from scheduler_ext.cluster.records import Records, SchedulingVerdict
+from scheduler_ext.cluster.records import Records, Verdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.verbs.filter import FilterDecision
@@ -104,7 +104,7 @@ def test_what_is_promised_to_a_group_counts_for_its_own_members_after_a_refusal(
 def test_members_of_a_refused_group_that_are_bound_all_the_same_keep_what_they_hold() -> None:
     asked = Asked(nodes=2)
     assert [len(asked.filter(member(name))) for name in ("a", "b", "c")] == [1, 1, 0]
-    asked.ledger.groups.bind_begins("uid-a", until=100.0)
+    asked.ledger.bind_begins("uid-a", until=100.0)
     assert asked.filter(member("other", "")) == []
     asked.now += REFUSED_SECONDS
     assert asked.held() == 1
@@ -139,7 +139,7 @@ def test_nothing_that_is_said_of_a_pod_takes_away_what_is_being_bound() -> None:
     asked = Asked()
     waiting = member("a", "")
     asked.filter(waiting)
-    asked.ledger.groups.bind_begins("uid-a", until=100.0)
+    asked.ledger.bind_begins("uid-a", until=100.0)
     asked.ledger.apply_pod(refused(waiting, "an old story", version=3))
     assert asked.held() == 1
 
@@ -147,16 +147,16 @@ def test_nothing_that_is_said_of_a_pod_takes_away_what_is_being_bound() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        (SchedulingVerdict(version=1), SchedulingVerdict(version=2, refusal="no"), True),
-        (SchedulingVerdict(version=1, refusal="no"), SchedulingVerdict(version=2, refusal="no, again"), True),
-        (SchedulingVerdict(version=1, refusal="no"), SchedulingVerdict(version=2, refusal="no"), False),
-        (SchedulingVerdict(version=2), SchedulingVerdict(version=1, refusal="no"), False),
-        (SchedulingVerdict(version=1, nominated="n"), SchedulingVerdict(version=2), True),
-        (SchedulingVerdict(version=1), SchedulingVerdict(version=2, nominated="n"), False),
+        (Verdict(version=1), Verdict(version=2, refusal="no"), True),
+        (Verdict(version=1, refusal="no"), Verdict(version=2, refusal="no, again"), True),
+        (Verdict(version=1, refusal="no"), Verdict(version=2, refusal="no"), False),
+        (Verdict(version=2), Verdict(version=1, refusal="no"), False),
+        (Verdict(version=1, nominated="n"), Verdict(version=2), True),
+        (Verdict(version=1), Verdict(version=2, nominated="n"), False),
     ],
 )
 def test_kube_scheduler_lets_go_when_it_newly_refuses_or_no_longer_nominates(
-    before: SchedulingVerdict, after: SchedulingVerdict, *, expected: bool
+    before: Verdict, after: Verdict, *, expected: bool
 ) -> None:
     assert lets_go(before, after) is expected
 
@@ -182,7 +182,7 @@ def test_each_promise_that_comes_to_nothing_halves_the_next_lease() -> None:
         assert reservation is not None
         leases.append(reservation.until)
     assert leases == [60.0, 30.0, 15.0, 7.5, 3.75, *[SHORTEST_LEASE_SECONDS] * 3]
-    asked.ledger.groups.bind_begins("uid-a", until=1.0)
+    asked.ledger.bind_begins("uid-a", until=1.0)
     asked.filter(member("a", ""))
     assert asked.ledger.groups.lease_seconds(member("a", ""), LEASE_SECONDS) == 30.0
 
@@ -225,7 +225,7 @@ def test_a_gang_whose_last_member_preempts_is_bound_as_a_whole_or_not_at_all(
     asked = Asked(nodes=3)
     assert [len(asked.filter(of_coscheduling(name))) for name in ("a", "b")] == [1, 1]
     assert asked.filter(member("victim", "")) == ["n2"]
-    asked.ledger.groups.bind_begins("uid-victim", inf)
+    asked.ledger.bind_begins("uid-victim", inf)
     asked.now += LEASE_SECONDS if lapsed_before else 0.0
     asked.cluster.record(TimePassed(), asked.now)
     asked.names[:] = ["n2"]
@@ -294,7 +294,7 @@ def test_what_a_member_lost_is_forgotten_once_it_waits_no_more(sign: str) -> Non
         case "deleted":
             asked.ledger.remove_pod("uid-a")
         case _:
-            asked.ledger.groups.bind_begins("uid-other", until=inf)
+            asked.ledger.bind_begins("uid-other", until=inf)
             asked.now += LONGEST_PERMIT_SECONDS
     assert asked.filter(of_coscheduling("b")) == ["n1"]
 
@@ -351,6 +351,6 @@ def test_of_pods_that_come_and_go_in_one_group_so_many_are_remembered() -> None:
 def test_the_condition_that_counts_is_podscheduled() -> None:
     waiting = refused(member("a"), "0/1 nodes are available", version=7)
     waiting.status.conditions.insert(0, Condition(type="Ready", status="False", reason="x", message="y"))
-    assert verdict_of(waiting) == SchedulingVerdict(version=7, refusal="Unschedulable: 0/1 nodes are available")
+    assert verdict_of(waiting) == Verdict(version=7, refusal="Unschedulable: 0/1 nodes are available")
     waiting.status.conditions = [Condition(type="PodScheduled", status="True")]
-    assert verdict_of(waiting) == SchedulingVerdict(version=7)
+    assert verdict_of(waiting) == Verdict(version=7)

@@ -11,11 +11,13 @@ from proto.annotations import keys
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.objects import Container, Node, Pod
 from proto.kubernetes.requests import requested
+from scheduler_ext.capacity.account import account
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.account import account
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.decide.reasons import Reason
+from scheduler_ext.requests import RequestSettings
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.filter_answer import Filtered
 from tests.builders import container, node, pod
@@ -159,7 +161,8 @@ def test_nothing_stays_of_what_is_gone(gone: str) -> None:
 
 def test_who_asks_why_the_pod_waits_is_told_so_too() -> None:
     made, wanted = ledger_with(small("wide", gpumem=100, gpucores=150)), small("a", gpumem=100, gpucores=60)
-    [line] = account(wanted, request(wanted), "", made.ledger.snapshot_for(wanted), PodHistory(), now=0.0).nodes
-    assert line.reason == ("NodeTotalExceeded(nvidia.com/gpucores): the node's pods would ask for more than its total")
+    [line] = account(wanted, RequestSettings(), "", made.ledger.snapshot_for(wanted), PodHistory(), now=0.0).nodes
+    assert line.reason == "NodeTotalExceeded(nvidia.com/gpucores)"
+    assert line.sentence == Reason.TOTAL_EXCEEDED.words
     fits = small("b", gpumem=100, gpucores=50)
     assert decide(request(fits), made.ledger.snapshot_for(fits), ["n"]).node == "n"

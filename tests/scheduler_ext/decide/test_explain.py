@@ -191,7 +191,7 @@ def test_a_node_with_too_few_gpus_and_an_unknown_one_are_explained_without_gpus(
         reason="NodeInsufficientDevice",
         sentence="container c asks for 2 GPUs with its whole memory each; the node has 1 GPU",
     )
-    assert unknown == NodeLine(node="nowhere", reason="node unregistered", sentence="node unregistered")
+    assert unknown == NodeLine(node="nowhere", reason="node unregistered", sentence="offers no GPU")
 
 
 def test_a_refusal_is_a_value_with_what_is_needed_free_and_there() -> None:

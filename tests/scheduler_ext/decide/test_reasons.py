@@ -64,7 +64,6 @@ def test_memory_that_no_gpu_has_is_the_reason_before_all_others() -> None:
     large = dataclasses.replace(NEED, memory_mib=10**6)
     found = misfit(Reason.MEMORY, Reason.NOT_HEALTHY, need=large)
     assert found.words() == ("no GPU is that large",)
-    assert words_of("CardInsufficientMemory", lasting=True) == ("too few GPUs are that large",)
 
 
 @pytest.mark.parametrize(

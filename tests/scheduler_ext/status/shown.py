@@ -127,7 +127,7 @@ def looked(*bodies: dict[str, Any]) -> Mapping[str, NodeLook]:
     for name, usage in ledger.nodes.usages().items():
         alone = ledger.alone(name)
         assert alone is not None
-        found[name] = NodeLook(usage=usage, alone=alone, names={}, reserved=frozenset())
+        found[name] = NodeLook(usage=usage, alone=alone, names={})
     return found
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.cluster.queue import QueuedPod
-from scheduler_ext.requests import RequestSettings, read_request
+from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.board import MOST_GONE, NODES_AT_ONCE, SAMPLES, Board
-from scheduler_ext.status.look import Look, WaitingLook
+from scheduler_ext.status.look import Look
+from scheduler_ext.status.waiting import Groups
 from tests.builders import pod_json
 from tests.scheduler_ext.status.shown import MODELS, looked, node, running_pod
 
@@ -85,17 +85,17 @@ def test_a_look_without_news_is_not_sent() -> None:
 
 def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little_is_no_news() -> None:
     board, reader = Board("p"), Reader()
-    request = read_request(msgspec.convert(pod_json("p", memory_mib=0), Pod), RequestSettings())
-    assert request is not None
-    waiting = WaitingLook(pod=QueuedPod(request=request, priority=0, since=-5.0, asked=-5.0), words="")
-    known = look(0, node("a"), waiting=(waiting,), waiting_total=1)
+    waits = msgspec.convert(pod_json("p", memory_mib=0), Pod)
+    waits.metadata.creation_timestamp = "2027-01-15T07:59:55Z"
+    waiting = Groups(RequestSettings()).of({"uid-p": waits}, lambda _: None)
+    known = look(0, node("a"), waiting=waiting, waiting_total=1)
     board.apply(known)
     reader.catch_up(board)
     assert not board.apply(replace(known, monotonic=1.0, at=known.at + 1.004))
     board.apply(replace(known, monotonic=20.0, at=known.at + 20 - 3600))
     (value,) = reader.catch_up(board)
     assert [sample[0] for sample in value["history"]] == [known.at + 20 - 3600]
-    assert value["at"] - value["waiting"][0]["since"] == 25
+    assert "waiting" not in value
 
 
 def test_a_reader_of_another_process_or_with_a_nonsense_id_gets_everything() -> None:

@@ -146,9 +146,26 @@ async def test_a_stream_begins_with_everything_and_follows_each_decision() -> No
 async def test_a_pod_that_fits_nowhere_waits_with_what_it_asks_for() -> None:
     async with showing(node("n")) as it, following(it) as follower:
         assert await it.place(pod_json("huge", gpus=16, memory_mib=0), "n") == ""
-        (waiting,) = (await follower.until("waiting"))["waiting"]
-        assert waiting["pod"] == "default/huge"
-        assert waiting["asks"] == ["container main asks for 16 GPUs with its whole memory each"]
+        while not (found := (await follower.until("waiting"))["waiting"]) or "why" not in found[0]:
+            pass
+        (waiting,) = found
+        assert (waiting["namespace"], waiting["count"], waiting["pods"][0][0]) == ("default", 1, "huge")
+        assert waiting["why"]["asks"] == ["container main asks for 16 GPUs with its whole memory each"]
+        assert waiting["why"]["sentence"] == "waits: fewer GPUs than asked for (node n)"
+
+
+async def test_every_pod_that_asks_is_listed_also_unreadable_ones_and_those_of_other_schedulers() -> None:
+    bodies = [pod_json("unreadable", memory_mib=0), pod_json("foreign", scheduler_name="other")]
+    bodies[0]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpumem"] = "8Gi"
+    for body in bodies:
+        body["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z"
+    async with showing(node("n"), *bodies) as it, following(it) as follower:
+        found: list[dict[str, Any]] = []
+        while [each for each in found if "why" in each] != found or len(found) < 2:
+            found = (await follower.until("waiting"))["waiting"]
+        sentences = {each["pods"][0][0]: each["why"]["sentence"] for each in found}
+        assert "so 8 GiB is written 8192; no node fits until the pod is changed" in sentences["unreadable"]
+        assert sentences["foreign"].startswith("waits for scheduler other, which has not tried it; its GPUs fit")
 
 
 async def test_a_stream_continues_where_it_ended() -> None:
@@ -219,7 +236,7 @@ async def test_a_waiting_pod_learns_what_each_node_lacks_and_which_pods_would_ha
         ]
         (way,) = why["ways"]
         assert (way["node"], way["count"]) == ("n", 1)
-        assert why["hint"] == "It would fit now if it asked for 1 GPU instead of 2."
+        assert why["less"] == "at most 1 GPU for a container instead of 2"
         fits = follower.head["fits"]
         assert [(row["gpus"], row["whole_pods"], row["whole_pods_if_empty"]) for row in fits] == [
             (1, 1, 8),
@@ -236,9 +253,10 @@ async def test_a_pod_that_fits_on_no_empty_node_is_told_so() -> None:
         assert await it.place(body, "n") == ""
         while not (found := (await follower.until("waiting"))["waiting"])[0].get("why"):
             pass
-        assert found[0]["why"]["hint"] == (
-            "It would not fit on an empty node either: change what it asks for, or add nodes."
-        )
+        assert found[0]["why"]["hints"] == [
+            "The pod's annotations allow none of the GPUs there are: NVIDIA H100-SXM5-80GB.",
+            "Deleting pods does not help: the pod would not fit on an empty node either.",
+        ]
         assert "ways" not in found[0]["why"]
 
 

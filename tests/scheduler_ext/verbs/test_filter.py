@@ -43,7 +43,7 @@ def test_of_a_reason_that_many_nodes_have_the_first_are_named() -> None:
     wanted = pod(container(gpu=1, gpumem=1000))
     answer = decision(cluster).reserve(wanted, request(wanted), names[::-1], 0.0)
     assert answer.notices()[0].message == (
-        f"no available node, 25 nodes do not meet: 25 nodes ({','.join(names[:5])},…): too few GPUs are that large"
+        f"no available node, 25 nodes do not meet: 25 nodes ({','.join(names[:5])},…): no GPU is that large"
     )
     assert answer.result.failed_and_unresolvable_nodes == dict.fromkeys(names, "CardInsufficientMemory")
 
@@ -57,6 +57,6 @@ def test_an_event_says_what_to_do_where_nothing_limits_a_container() -> None:
     answer = decision(cluster).reserve(wanted, request(wanted), ["a", "b"], 0.0)
     assert answer.notices()[0].message == (
         "no available node, 2 nodes do not meet: "
-        "1 node (a): nothing holds the container to a part of a GPU; 1 node (b): too few GPUs are that large. "
+        "1 node (b): no GPU is that large; 1 node (a): nothing holds the container to a part of a GPU. "
         "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow"
     )

@@ -143,6 +143,10 @@ async def test_a_waiting_pod_is_nudged_as_soon_as_there_is_room() -> None:
         assert (await rig.filter(waiting, "n"))["NodeNames"] == ["n"]
 
 
+async def fits(rig: Rig, pod: dict[str, Any]) -> bool:
+    return bool((await rig.filter(pod, "n"))["NodeNames"])
+
+
 async def test_a_pod_made_anew_under_the_name_is_not_nudged_and_the_old_one_no_longer_waits() -> None:
     async with running(node_json("n", slots=1)) as rig:
         first, anew = rig.add_pod("first"), rig.add_pod("waiting")
@@ -156,6 +160,7 @@ async def test_a_pod_made_anew_under_the_name_is_not_nudged_and_the_old_one_no_l
 
         assert await waiting("1.0")
         rig.server.delete("pods", "first", namespace="default")
+        await until(lambda: fits(rig, anew))
         await until(lambda: waiting("0.0"))
         assert keys.NUDGE not in rig.pod("waiting")["metadata"].get("annotations", {})
 

@@ -9,12 +9,13 @@ import pytest
 
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.pod_devices import encode_pod_devices
+from proto.kubernetes.objects import Node
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from simulation.plan.choices import HostPolicy
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.machines import read_cluster
-from simulation.plan.objects import WholeNode, WholePod, arrival_of
+from simulation.plan.objects import WholePod, arrival_of
 from simulation.workload import pod_object, workload
 from tests.polling import until
 from tests.scheduler_ext.rig import Rig, running
@@ -78,6 +79,6 @@ def _mark(node: str, number: int) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
 
 
-def _node(node: WholeNode) -> dict[str, Any]:
+def _node(node: Node) -> dict[str, Any]:
     document = json.loads(msgspec.json.encode(node))
     return {"apiVersion": "v1", "kind": "Node", **document}

@@ -5,19 +5,20 @@ from collections import Counter
 import msgspec
 import pytest
 
+from proto.kubernetes.objects import Node
 from scheduler_ext.requests import ResourceNames
 from simulation.plan.choices import HostPolicy
-from simulation.plan.objects import Constraints, WholeNode, WholePod, constraints_of
+from simulation.plan.objects import Constraints, WholePod, constraints_of
 from simulation.plan.offers import Offers, node_problem
 
 NAMES = ResourceNames()
 
 
-def whole_node(name: str, **more: object) -> WholeNode:
+def whole_node(name: str, **more: object) -> Node:
     allocatable = {"cpu": "4", "memory": "8Gi", "pods": "2", "example.com/nic": "1"}
     spec = {"spec": more.pop("spec", {})}
     document = {"metadata": {"name": name, **more}, "status": {"allocatable": allocatable}, **spec}
-    return msgspec.convert(document, WholeNode)
+    return msgspec.convert(document, Node)
 
 
 def whole_pod(spec: object = None, cpu: str = "1", **others: str) -> WholePod:

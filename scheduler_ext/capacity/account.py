@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 from program.words import model, ranges
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.kubernetes.objects import Pod
+from scheduler_ext.capacity.judged import Judged, judged
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
-from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.explain import NodeLine, explain, popular_sentence
 from scheduler_ext.policies import NodePolicy
-from scheduler_ext.requests import GpuRequest
+from scheduler_ext.requests import GpuRequest, RequestSettings
 
 MOST_LINES = 50
 
@@ -38,32 +38,20 @@ class Account:
 
 
 def account(
-    pod: Pod,
-    request: GpuRequest | None,
-    problem: str,
-    snapshot: Snapshot,
-    told: PodHistory,
-    *,
-    now: float,
+    pod: Pod, settings: RequestSettings, problem: str, snapshot: Snapshot, told: PodHistory, *, now: float
 ) -> Account:
     """Returns an account of the pod.
 
-    `request` is None if the pod requests no GPU or cannot be read. `problem` is the reason why no decision is possible,
-    or empty. `told` is the pod's history. `now` is in monotonic seconds.
-
-    Nodes are judged by their GPUs alone: taints, selectors and CPUs are kube-scheduler's business.
+    `problem` is the reason why no decision is possible, or empty. `told` is the pod's history. `now` is in monotonic
+    seconds. Nodes are judged by their GPUs, cordons and taints: selectors and CPUs are kube-scheduler's business.
     """
     node, devices = pod.spec.node_name, pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
-    lines: tuple[NodeLine, ...] = ()
-    would_fit = None
-    if request is not None:
-        unwell = [name for name, reason in snapshot.unregistered.items() if ": " in reason]
-        decision = decide(request, snapshot, [*snapshot.nodes, *unwell])
-        lines, would_fit = _with_undecided(explain(request, decision), snapshot), decision.node
-    sentence = "asks for no GPU: kube-scheduler places it alone"
-    if request is not None or problem:
-        held = _held(devices, snapshot.nodes.get(node))
-        sentence = _sentence(pod, held, problem, would_fit, len(snapshot.nodes)) + _unhealthy(pod, devices, snapshot)
+    answer = judged(pod, settings, snapshot)
+    request, lines = answer.request, tuple[NodeLine, ...]()
+    if request is not None and answer.decision is not None:
+        lines = _with_undecided(explain(request, answer.decision), snapshot)
+    held = _held(devices, snapshot.nodes.get(node))
+    sentence = _sentence(pod, held, problem, answer) + _unhealthy(pod, devices, snapshot)
     return Account(
         pod=f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}",
         node=node,
@@ -107,14 +95,10 @@ def _held(devices: str, usage: NodeUsage | None) -> str:
     return f"GPU {ranges([device.index for device in held])} ({models})" if held else devices
 
 
-def _sentence(pod: Pod, devices: str, problem: str, would_fit: str | None, nodes: int) -> str:
+def _sentence(pod: Pod, devices: str, problem: str, answer: Judged) -> str:
     node, phase = pod.spec.node_name, pod.status.phase
     if pod.has_ended:
         return f"has ended ({phase}): it holds no GPUs any more"
-    if node:
+    if node and (devices or answer.request is not None or problem):
         return f"is on node {node} with {devices}" if devices else f"is on node {node}, without GPUs of ours"
-    if problem:
-        return f"waits: {problem}"
-    if would_fit is None:
-        return f"waits: none of {nodes} nodes with GPUs fits it"
-    return f"waits for scheduler {pod.spec.scheduler_name or '(none)'} to ask: node {would_fit} fits it now"
+    return f"waits: {problem}" if problem and answer.decision is not None else answer.sentence

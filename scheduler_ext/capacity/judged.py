@@ -1,0 +1,171 @@
+"""Judges pods that wait: the status page, the kubectl plugin and `explain` show one answer, as events do. No IO."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from program.words import counted, gib
+from proto.annotations import keys
+from proto.annotations.spelling import DOMAINS, misspelt
+from proto.environment import is_judged
+from proto.kubernetes.objects import Pod
+from scheduler_ext.capacity.evictions import Way
+from scheduler_ext.capacity.nearest import Refusing, grouped
+from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.decide.decision import Decision, decide_anywhere
+from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.decide.preference import rank_nodes
+from scheduler_ext.decide.reasons import REMEDIES, Reason
+from scheduler_ext.decide.unresolvable import is_unresolvable
+from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, read_request
+
+MOST_REASONS = 3
+"""Reasons of nodes in one sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """A pod without a node before the cluster as it is now. `sentence` follows the pod's name. `decision` is None where
+    no node has to be looked at.
+    """
+
+    sentence: str
+    request: GpuRequest | None = None
+    decision: Decision | None = None
+    refused: tuple[Refusing, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        return self.decision is not None and self.decision.node is not None
+
+
+def asks_for_gpus(pod: Pod, settings: RequestSettings) -> bool:
+    """Returns whether a container names a resource of ours, readable or not."""
+    names = settings.names
+    ours = {names.count, names.memory, names.memory_percentage, names.cores}
+    return any(not ours.isdisjoint((*each.resources.limits, *each.resources.requests)) for each in pod.all_containers)
+
+
+def waits(pod: Pod, settings: RequestSettings) -> bool:
+    """Returns whether the pod requests GPUs and has neither a node nor an end. Then it is listed as waiting."""
+    return not pod.spec.node_name and not pod.has_ended and asks_for_gpus(pod, settings)
+
+
+def request_of(pod: Pod, settings: RequestSettings) -> GpuRequest | Judged:
+    """Returns the request; the answer itself for a pod for which no node has to be looked at."""
+    if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
+        return Judged(sentence="is being deleted before it has a node")
+    try:
+        request = read_request(pod, settings)
+    except RequestError as error:
+        return Judged(sentence=f"waits: {error}; no node fits until the pod is changed")
+    if pod.spec.scheduling_gates:
+        gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
+        return Judged(sentence=f"waits until its scheduling gates are removed: {gates}", request=request)
+    if request is None:
+        alone = "kube-scheduler places it alone"
+        if not asks_for_gpus(pod, settings):
+            return Judged(sentence=f"asks for no GPU: {alone}")
+        return Judged(sentence=f"gets no GPU, because it asks for no {settings.names.count}: {alone}")
+    return request
+
+
+def judged(pod: Pod, settings: RequestSettings, snapshot: Snapshot) -> Judged:
+    """Judges the pod. `snapshot` is that for a decision about it."""
+    request = request_of(pod, settings)
+    if isinstance(request, Judged):
+        return request
+    decision = decide_anywhere(request, snapshot)
+    if decision.node is not None:
+        return Judged(sentence=_though_it_fits(pod, request, decision), request=request, decision=decision)
+    refused = grouped(decision.misfits, request.filter)
+    return Judged(sentence=f"waits: {reasons(refused)}", request=request, decision=decision, refused=refused)
+
+
+def reasons(refused: Sequence[Refusing]) -> str:
+    """Returns `too little free memory (2 nodes); GPU 6 is unhealthy (node c)`, the reason that matters first."""
+    if not refused:
+        return "no node has GPUs"
+    every = sum(len(group.nodes) for group in refused)
+    parts = [f"{group.reason} ({_where(group, every)})" for group in refused[:MOST_REASONS]]
+    left = len(refused) - len(parts)
+    return "; ".join(parts) + (f"; and {counted(left, 'more reason')}" if left else "")
+
+
+def _where(group: Refusing, every: int) -> str:
+    if len(group.nodes) == 1:
+        return f"node {group.nodes[0]}"
+    return f"{'all ' if len(group.nodes) == every else ''}{counted(len(group.nodes), 'node')}"
+
+
+def _though_it_fits(pod: Pod, request: GpuRequest, decision: Decision) -> str:
+    first, *others = rank_nodes(request.policies.node, decision.fits, decision.connections, decision.levels)
+    where = f"its GPUs fit on {counted(len(others) + 1, 'node')} now, best on {first}"
+    if pod.status.unscheduled is None:
+        return f"waits for scheduler {pod.spec.scheduler_name or 'default-scheduler'}, which has not tried it; {where}"
+    return f"waits, though {where}"
+
+
+def remarks(pod: Pod, answer: Judged) -> Iterable[str]:
+    """Yields sentences about the pod as it is written, and the last answer of its scheduler."""
+    for key, near in misspelt(pod.metadata.annotations):
+        yield f"The annotation {key} is unknown and has no effect; {near} is meant, probably."
+    if answer.request is not None:
+        yield from (f"{each}." for each in answer.request.policies.warnings)
+    refusal = pod.status.unscheduled
+    if refusal is not None and refusal.message:
+        scheduler = pod.spec.scheduler_name or "default-scheduler"
+        yield f"The last answer of scheduler {scheduler}: {refusal.message}"
+    if answer.fits:
+        yield "GPUs are not what it waits for: its scheduler also looks at CPUs, memory, selectors and affinity."
+
+
+def hints(answer: Judged, found: Sequence[Way]) -> Iterable[str]:
+    """Yields what would help a pod that fits nowhere. `found` are the evictions that would."""
+    decision = answer.decision
+    if decision is None or decision.node is not None:
+        return
+    misfits = [misfit for misfit in decision.misfits.values() if isinstance(misfit, Misfit)]
+    if not misfits:
+        yield "No node offers GPUs to it: are the node daemons running, and the nodes open?"
+        return
+    need = misfits[0].need
+    devices = [gpu.device for misfit in misfits for gpu, _ in misfit.verdicts]
+    largest = max((device.memory_mib for device in devices), default=need.memory_mib)
+    if need.memory_mib > largest:
+        yield f"No GPU has {gib(need.memory_mib)}: the largest has {gib(largest)}. Ask for less memory."
+    most = max(misfit.cards for misfit in misfits)
+    if need.count > most:
+        yield f"No node has {counted(need.count, 'GPU')}: the largest has {most}. Ask for fewer, or use several pods."
+    found_reasons = {reason for misfit in misfits for _, reason in misfit.verdicts}
+    if found_reasons and found_reasons <= {Reason.TYPE, Reason.UUID}:
+        models = sorted({device.type for device in devices})
+        yield f"The pod's annotations allow none of the GPUs there are: {', '.join(models)}."
+    unlimited = [misfit for misfit in misfits if any(reason is Reason.LIMITS for _, reason in misfit.verdicts)]
+    yield from sorted({f"{REMEDIES[misfit.unheld]}." for misfit in unlimited})
+    if Reason.QUOTA in found_reasons:
+        yield "The ResourceQuota of the namespace has to grow, or other pods of the namespace have to go."
+    if not found and all(map(is_unresolvable, misfits)):
+        yield "Deleting pods does not help: the pod would not fit on an empty node either."
+
+
+def likeness_of(pod: Pod) -> bytes:
+    """Returns a key that is equal for pods of which every answer is equal."""
+    spec, refusal = pod.spec, pod.status.unscheduled
+    containers = [
+        (each.name, each.restart_policy, each.resources, [one for one in each.env if is_judged(one.name)])
+        for each in pod.all_containers
+    ]
+    annotations = {
+        key: value
+        for key, value in pod.metadata.annotations.items()
+        if key.startswith(DOMAINS) and key not in keys.POD_WRITTEN_KEYS
+    }
+    placed_by = spec.scheduler_name, spec.tolerations, spec.scheduling_gates, spec.affinity, spec.resources
+    counted_as = pod.metadata.namespace, spec.priority_class_name, spec.active_deadline_seconds
+    state = pod.metadata.deletion_timestamp is None, "" if refusal is None else refusal.message
+    return _encode((containers, len(spec.init_containers), annotations, placed_by, counted_as, state))
+
+
+_encode = msgspec.msgpack.Encoder(order="sorted").encode

@@ -1,0 +1,257 @@
+"""Page, plugin and `/filter` give one answer about every pod and every GPU, whatever the cluster looks like."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kubectl_topogpu.cluster import GpuCluster, Objects, pod_name, read_cluster
+from kubectl_topogpu.why import PodAccount, answer_for
+from proto.annotations import keys
+from proto.annotations.outliving_pods import Outliving, encode_outliving
+from proto.annotations.pod_devices import encode_pod_devices
+from proto.devices import DeviceShare, DeviceUUID
+from proto.extender import ExtenderArgs
+from proto.kubernetes.objects import (
+    Container,
+    Node,
+    Pod,
+    Resources,
+    SchedulingGate,
+    Toleration,
+)
+from scheduler_ext.apiserver import trim_pod
+from scheduler_ext.capacity.nearest import on_nodes
+from scheduler_ext.cluster.events import Dropped, Listed
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.status.explaining import Explainer
+from scheduler_ext.status.look import Look
+from scheduler_ext.status.looking import Looker
+from scheduler_ext.status.view import ShownNode, node_of
+from scheduler_ext.status.why import WhyWaiting
+from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_answer import Filtered, reasons_of, unresolvable
+from scheduler_ext.verbs.live_cluster import LiveCluster
+from simulation.scheduling_queue import is_waiting, node_problem
+from tests import builders
+from tests.scheduler_ext.gpus import device
+
+SETTINGS = RequestSettings()
+OURS, FOREIGN = "topogpu-scheduler", "another-scheduler"
+TAINTS = ({"key": "team", "value": "a", "effect": "NoSchedule"}, {"key": "nvidia.com/gpu", "effect": "NoExecute"})
+TOLERATIONS = ((), (), (Toleration(operator="Exists"),), (Toleration(key="team", value="a"),))
+MIB = 40_000
+
+
+def uuid(node: str, index: int) -> DeviceUUID:
+    return DeviceUUID(f"GPU-{node}-{index}")
+
+
+@st.composite
+def nodes(draw: st.DrawFn, name: str) -> Node:
+    gpus = [
+        replace(device(at, memory_mib=MIB), uuid=uuid(name, at), healthy=draw(st.sampled_from([True, True, False])))
+        for at in range(draw(st.integers(1, 3)))
+    ]
+    ill = draw(st.sampled_from(["", "", "", "register", "cordoned GPU", "outliving"]))
+    annotations = {keys.NODE_ALLOCATION: "slots"}
+    if ill == "cordoned GPU":
+        annotations[keys.DEVICE_CORDON] = gpus[0].uuid
+    if ill == "outliving":
+        held = {f"uid-gone-{name}": {gpus[0].uuid: (1, 900, 5)}}
+        annotations[keys.NODE_OUTLIVING] = encode_outliving(Outliving(9, held))
+    found = builders.node(name, gpus, annotations=annotations, ready=draw(st.sampled_from([True, True, False])))
+    if ill == "register":
+        found.metadata.annotations[keys.NODE_REGISTER] = "[{]"
+    found.spec.unschedulable = draw(st.sampled_from([False, False, True]))
+    found.spec.taints = draw(st.lists(st.sampled_from(TAINTS), max_size=1))
+    return found
+
+
+@st.composite
+def bound_pods(draw: st.DrawFn, number: int, names: Sequence[str]) -> Pod:
+    node, memory_mib = draw(st.sampled_from(names)), draw(st.sampled_from([1000, MIB // 2, MIB]))
+    share = DeviceShare(uuid=uuid(node, draw(st.integers(0, 2))), memory_mib=memory_mib, cores=10)
+    written = draw(st.sampled_from([encode_pod_devices(((share,),))] * 4 + ["nonsense", ""]))
+    found = builders.pod(
+        builders.container(gpu=1, gpumem=memory_mib, gpucores=10),
+        name=f"bound-{number}",
+        annotations={keys.DEVICES_ALLOCATED: written} if written else {},
+        node_name=node,
+        phase="Running",
+    )
+    found.metadata.deletion_timestamp = draw(st.sampled_from([None, None, "2030-01-01T00:00:00Z"]))
+    return found
+
+
+@st.composite
+def pending_pods(draw: st.DrawFn, number: int) -> Pod:
+    gpus, memory = draw(st.sampled_from([1, 1, 2, 4, 300])), draw(st.sampled_from(["1000", "40000", "400000", "8Gi"]))
+    found = builders.pod(
+        builders.container(gpu=gpus, gpumem=memory),
+        name=f"pending-{number}",
+        annotations=draw(st.sampled_from([{}, {"nvidia.com/use-gputyp": "A100"}, {keys.USE_GPU_TYPE: "H100"}])),
+        phase="Pending",
+        scheduler_name=draw(st.sampled_from([OURS, OURS, FOREIGN])),
+        tolerations=draw(st.sampled_from(TOLERATIONS)),
+        scheduling_gates=draw(st.sampled_from([(), (), (SchedulingGate(name="gate"),)])),
+    )
+    found.metadata.creation_timestamp = "2030-01-01T00:00:00Z"
+    found.metadata.deletion_timestamp = draw(st.sampled_from([None, None, None, "2030-01-01T00:00:00Z"]))
+    return found
+
+
+@dataclass(frozen=True)
+class Drawn:
+    nodes: tuple[Node, ...]
+    pods: tuple[Pod, ...]
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> Drawn:
+    names = [f"n{number}" for number in range(draw(st.integers(1, 4)))]
+    found = (
+        *(draw(bound_pods(number, names)) for number in range(draw(st.integers(0, 4)))),
+        *(draw(pending_pods(number)) for number in range(draw(st.integers(1, 4)))),
+        builders.pod(Container(name="c", resources=Resources()), name="without-gpus", phase="Pending"),
+    )
+    return Drawn(tuple(draw(nodes(name)) for name in names), found)
+
+
+class Extender:
+    """The extender's state after a start, its page, and its answers."""
+
+    def __init__(self, drawn: Drawn) -> None:
+        watched = msgspec.convert(msgspec.to_builtins(drawn.pods), tuple[Pod, ...])
+        self.live = LiveCluster(Cluster(SETTINGS), lambda: 0.0, lambda *_: None)
+        for each in watched:
+            trim_pod(each, labelled=False)
+        self.live.apply(Listed(Node, drawn.nodes))
+        self.live.apply(Listed(Pod, watched))
+        self.index = NodeIndex(self.live.state.ledger)
+
+    async def look(self) -> Look:
+        """What the page shows once every kind of pod was searched for."""
+        explainer = Explainer(cluster=self.live, watched=lambda: True)
+        looker = Looker(
+            cluster=self.live,
+            explainer=explainer,
+            problem=lambda: "",
+            synced=lambda: True,
+            show=lambda _: asyncio.sleep(0, True),
+            watched=lambda: True,
+            seconds_since_1970=lambda: 0.0,
+        )
+        while any(group.why is None for group in await explainer.waiting()):
+            await explainer.search()
+        return await looker.look()
+
+    def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
+        """The answer to kube-scheduler, which asks about these nodes; nothing stays reserved."""
+        try:
+            request = read_request(pod, SETTINGS)
+        except RequestError as error:
+            return unresolvable(str(error), ExtenderArgs(pod=pod, nodes=None, node_names=list(names)))
+        assert request is not None
+        answer = FilterDecision(self.index, self.live.state, 1.0).reserve(pod, request, names, 0.0)
+        self.live.apply(Dropped(pod_key(pod)))
+        return answer
+
+
+def offered(drawn: Drawn, pod: Pod) -> list[str] | None:
+    """The nodes about which kube-scheduler asks; None for a pod about which it does not ask."""
+    if not is_waiting(builders.as_json(pod), {OURS, FOREIGN}):
+        return None
+    body = msgspec.to_builtins(pod)
+    return [node.metadata.name for node in drawn.nodes if not node_problem(body, msgspec.to_builtins(node))]
+
+
+def words_by_node(account: PodAccount) -> Mapping[str, str]:
+    return {node: group.reason for group in account.refused for node in group.nodes}
+
+
+@settings(max_examples=120, deadline=None)
+@given(clusters())
+def test_page_plugin_and_filter_agree_on_every_pod_that_waits(drawn: Drawn) -> None:
+    extender, plugin = Extender(drawn), read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
+    pending = {pod_name(pod): pod for pod in drawn.pods if pod.metadata.name.startswith("pending")}
+    look = asyncio.run(extender.look())
+    whys = {f"{group.namespace}/{name}": group.why for group in look.waiting for name, *_ in group.pods}
+    assert whys.keys() == {pod_name(pod) for pod in plugin.pods} == pending.keys()
+    assert look.waiting_total == plugin.waiting == len(pending)
+    for name, pod in pending.items():
+        account, why = answer_for(plugin, pod), whys[name]
+        assert why is not None
+        assert same(why, account)
+        names = offered(drawn, pod)
+        if names:
+            check_answer(extender.filter(pod, names), account, names)
+
+
+def same(why: WhyWaiting, account: PodAccount) -> bool:
+    groups = [(each.reason, each.nodes, each.nearest, each.lacks) for each in why.refused]
+    assert why.sentence == account.sentence
+    assert groups == [(each.reason, len(each.nodes), each.nearest, each.lacks) for each in account.refused]
+    assert [(way.node, way.count) for way in why.ways] == [(way.node, len(way.pods)) for way in account.ways]
+    assert why.hints == account.hints
+    return why.less == ("" if account.smaller is None else account.smaller.words)
+
+
+def check_answer(answer: Filtered, account: PodAccount, names: Sequence[str]) -> None:
+    if answer.choice is None:  # it cannot be read
+        (notice,) = answer.notices()
+        assert notice.message in account.sentence
+    elif answer.result.node_names:
+        assert "its GPUs fit on" in account.sentence
+        assert answer.result.node_names[0] in {each.node for each in account.nodes}
+    else:
+        told, words = reasons_of(answer.choice), words_by_node(account)
+        assert {node: group.reason for group in told for node in group.nodes} == {name: words[name] for name in names}
+        message = answer.notices()[-1].message
+        assert all(on_nodes(group) in message for group in told)
+
+
+Row = tuple[int, str, tuple[int, int, int], list[tuple[str, int, int]]]
+"""Index, state, what is taken, and the holders of a GPU with their memory and cores."""
+
+
+def rows_of_page(node: ShownNode) -> list[Row]:
+    return [
+        (
+            gpu.index,
+            gpu.state,
+            (gpu.slots[0], gpu.memory[0], gpu.cores[0]),
+            sorted((held.pod, held.memory, held.cores) for held in gpu.held),
+        )
+        for gpu in node.gpus
+    ]
+
+
+def rows_of_plugin(cluster: GpuCluster) -> Mapping[str, list[Row]]:
+    return {
+        node.name: [
+            (
+                gpu.device.index,
+                gpu.state,
+                (gpu.usage.slots, gpu.usage.memory_mib, gpu.usage.cores),
+                sorted((held.pod, held.memory_mib, held.cores) for held in gpu.holders),
+            )
+            for gpu in node.gpus
+        ]
+        for node in cluster.nodes
+        if not node.problem
+    }
+
+
+@settings(max_examples=80, deadline=None)
+@given(clusters())
+def test_page_and_plugin_agree_on_every_gpu_and_who_holds_it(drawn: Drawn) -> None:
+    look = asyncio.run(Extender(drawn).look())
+    plugin = read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
+    assert dict(look.broken) == {node.name: node.problem for node in plugin.nodes if node.problem}
+    assert {name: rows_of_page(node_of(each)) for name, each in look.nodes.items()} == rows_of_plugin(plugin)
