@@ -169,7 +169,7 @@ docs-settings: $(DEVELOPMENT) ## regenerate the tables of settings and the schem
 	@$(BIN)/python -m tests.settings_reference
 
 docs-metrics: $(DEVELOPMENT) ## regenerate the list of metrics
-	@mkdir -p build && $(BIN)/python -m tests.metrics_reference > build/metrics-reference.md && mv build/metrics-reference.md docs/
+	@$(BIN)/python -m tests.metrics_reference
 
 .PHONY: docs-wire
 docs-wire: $(DEVELOPMENT) ## regenerate the reference of annotations, labels, resources and events

@@ -85,13 +85,14 @@ def _nodes(seen: MetricsInput) -> Iterator[Gauges]:
             "Memory of the node's GPUs that is given out or reserved.",
             lambda gpu: gpu.memory_mib * MIB,
         ),
-        (
-            "topogpu_node_core_allocated_ratio",
-            "Cores of the node's GPUs that are given out or reserved, in percent of one GPU.",
-            lambda gpu: gpu.cores,
-        ),
     ):
         yield Gauges(name, documentation, ("node",), rows(of))
+    yield Gauges(
+        "topogpu_node_core_allocated_ratio",
+        "Share of the cores of the node's GPUs that is given out or reserved, 0 to 1.",
+        ("node",),
+        lambda: (((name,), _core_share(usage.gpus)) for name, usage in nodes.items()),
+    )
     yield Gauges(
         "topogpu_node_undecided_pods",
         "Pods that hold GPUs of the node without a decision: bound by another scheduler, or before this one ran.",
@@ -125,6 +126,11 @@ def _gpu_limits(nodes: _Nodes) -> Iterator[Gauges]:
         _GPU,
         lambda: ((labels, gpu.device.cores) for labels, gpu in _labelled(nodes)),
     )
+
+
+def _core_share(gpus: Sequence[GpuUsage]) -> float:
+    offered = sum(gpu.device.cores for gpu in gpus)
+    return sum(gpu.cores for gpu in gpus) / offered if offered else 0.0
 
 
 def _gpus(seen: MetricsInput) -> Iterator[Gauges]:

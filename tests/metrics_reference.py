@@ -1,7 +1,8 @@
-"""`docs/metrics-reference.md`, from the families that both programs declare: `python -m tests.metrics_reference`."""
+"""The tables of `docs/metrics.md`, from the families that both programs declare: `python -m tests.metrics_reference`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
@@ -16,8 +17,8 @@ from scheduler_ext.legacy_families import legacy
 from scheduler_ext.metric_families import families
 from tests.deviceplugin.metrics_view import view
 from tests.scheduler_ext.test_metrics import seen
+from tests.settings_manual import filled
 
-_UNITS = {"_bytes": "bytes", "_seconds": "seconds", "_celsius": "°C", "_watts": "watts", "_ratio": "ratio"}
 _SERIES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
 _ZONE = "zone"
 _MONITORS = {
@@ -31,18 +32,10 @@ _MONITORS = {
     "hami_mig_device_info": "MigInfo",
 }
 """The names before 2.9 of HAMi's monitor (cmd/vGPUmonitor/metrics.go of Project-HAMi/HAMi)."""
-_INTRODUCTION = """\
-# Every metric
-
-Every metric family of both programs, with its type, unit and labels. `make docs-metrics` writes this page from what
-the programs declare. How they are served and counted: [the node daemon](metrics.md),
-[the extender](metrics.md#metrics-of-the-extender). Alerts: [alerts.md](alerts.md).
-
-A family whose name begins with `hami_` has the name, labels and unit of the same family in HAMi 2.9 and later, and
-besides the labels shown the constant label `zone="vGPU"` (but for `hami_build_info`). HAMi has nothing like those that
-begin with `topogpu_`. Beside these are the usual `process_` families of Prometheus' clients.
-"""
-_HEAD = "| name | type | unit | labels | what | HAMi before 2.9 |\n|---|---|---|---|---|---|"
+PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
+_HEAD = "| name | type | labels | what | HAMi before 2.9 |\n|---|---|---|---|---|"
+_DCGM_HEAD = "| name | type | what |\n|---|---|---|"
+_DCGM_LABELS = ", ".join(f"`{label}`" for label in TELEMETRY_LABELS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +79,26 @@ def extender_families() -> tuple[Family, ...]:
 
 
 def reference() -> str:
-    """The document."""
-    tables = {
-        "The node daemon": daemon_families(),
-        "The node daemon, at /metrics/dcgm": telemetry_families(),
-        "The extender": extender_families(),
-    }
-    parts = [f"## {title}\n\n{_HEAD}\n" + "\n".join(map(_row, families)) + "\n" for title, families in tables.items()]
-    return "\n".join([_INTRODUCTION, *parts])
+    """The tables."""
+    daemon, extender = (_table(_HEAD, each, _row) for each in (daemon_families(), extender_families()))
+    dcgm = _table(_DCGM_HEAD, telemetry_families(), _dcgm_row)
+    shared = f"Series of GPUs have the labels {_DCGM_LABELS}; a holder has `UUID`, `namespace`, `pod` and `container`."
+    return "\n".join(
+        (
+            f"### Of the node daemon\n\n{daemon}",
+            f"### Of the node daemon, at /metrics/dcgm\n\n{shared}\n\n{dcgm}",
+            f"### Of the extender\n\n{extender}",
+        )
+    )
+
+
+def page() -> str:
+    """The document as it should be."""
+    return filled(PAGE.read_text("utf-8"), {"metrics": reference()}, "make docs-metrics")
+
+
+def _table(head: str, families: tuple[Family, ...], row: Callable[[Family], str]) -> str:
+    return f"{head}\n" + "\n".join(map(row, families)) + "\n"
 
 
 def _declared(families: Iterator[Metric], registry: CollectorRegistry) -> Iterator[Family]:
@@ -115,11 +120,14 @@ def _family(gauges: Gauges) -> Family:
 
 
 def _row(family: Family) -> str:
-    unit = next((unit for ending, unit in _UNITS.items() if family.name.endswith(ending)), "")
     labels = ", ".join(f"`{label}`" for label in family.labels if label != _ZONE)
     before = _MONITORS.get(family.name) or _schedulers(family.name)
     shown = f"`{before}`" if before else ""
-    return f"| `{family.name}` | {family.kind} | {unit} | {labels} | {family.documentation} | {shown} |"
+    return f"| `{family.name}` | {family.kind} | {labels} | {family.documentation} | {shown} |"
+
+
+def _dcgm_row(family: Family) -> str:
+    return f"| `{family.name}` | {family.kind} | {family.documentation} |"
 
 
 def _schedulers(name: str) -> str:
@@ -128,4 +136,4 @@ def _schedulers(name: str) -> str:
 
 
 if __name__ == "__main__":
-    print(reference(), end="")
+    PAGE.write_text(page(), "utf-8")

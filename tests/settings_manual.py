@@ -53,3 +53,15 @@ def put_into_schema(schema: Any, table: Table[C]) -> None:
             for parent in parents:
                 place = place["properties"][parent]
             place["properties"][name] = dict(setting.kind.schema)
+
+
+def filled(page: str, parts: dict[str, str], writer: str = "make docs-settings") -> str:
+    """With each part between its marks. Raises ValueError for a page without them."""
+    for name, text in parts.items():
+        begin, end = f"<!-- {name}: written by `{writer}` -->\n", f"<!-- end of {name} -->\n"
+        before, _, rest = page.partition(begin)
+        _, found, after = rest.partition(end)
+        if not found:
+            raise ValueError(f"the page lacks the marks {begin}{end}")
+        page = f"{before}{begin}\n{text}\n{end}{after}"
+    return page

@@ -9,7 +9,7 @@ from deviceplugin.configuration import TABLE as DAEMON
 from program.settings.declared import Table
 from scheduler_ext.configuration import TABLE as EXTENDER
 from simulation import machines
-from tests.settings_manual import hami_manual, manual, put_into_schema
+from tests.settings_manual import filled, hami_manual, manual, put_into_schema
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "daemonset" / "chart" / "topogpu" / "values.schema.json"
@@ -25,21 +25,9 @@ def written() -> Iterator[tuple[Path, str]]:
     for page, table in TABLES.items():
         put_into_schema(schema, table)
         path = ROOT / page
-        yield path, _filled(path.read_text("utf-8"), {"settings": manual(table), "HAMi's files": hami_manual(table)})
+        yield path, filled(path.read_text("utf-8"), {"settings": manual(table), "HAMi's files": hami_manual(table)})
     schema["properties"]["simulation"]["properties"]["machine"] = {"enum": ["", *machines.SHORT, *machines.names()]}
     yield SCHEMA, f"{_json(schema)}\n"
-
-
-def _filled(page: str, parts: dict[str, str]) -> str:
-    """With each part between its marks. Raises ValueError for a page without them."""
-    for name, text in parts.items():
-        begin, end = f"<!-- {name}: written by `make docs-settings` -->\n", f"<!-- end of {name} -->\n"
-        before, _, rest = page.partition(begin)
-        _, found, after = rest.partition(end)
-        if not found:
-            raise ValueError(f"the page lacks the marks {begin}{end}")
-        page = f"{before}{begin}\n{text}\n{end}{after}"
-    return page
 
 
 def _json(value: Any, indent: str = "") -> str:

@@ -47,7 +47,7 @@ def test_what_belongs_to_a_step_stays_in_its_list() -> None:
 
 def test_a_link_that_reads_as_its_file_reads_as_the_pages_title() -> None:
     page = runpy.run_path(str(ROOT / "docs/site.py"))["on_page_markdown"]
-    assert page("See [alerts.md](alerts.md#rules).") == "See [Alerts and the dashboard](alerts.md#rules)."
+    assert page("See [metrics.md](metrics.md#alerts).") == "See [Metrics and alerts](metrics.md#alerts)."
 
 
 def test_cells_know_their_columns_and_keys_break_after_separators_only() -> None:

@@ -115,7 +115,7 @@ def test_a_large_cluster_may_leave_out_what_it_has_most_of() -> None:
         "gpus": 1,
         "memory_limit_bytes": 40960 * MIB,
         "memory_allocated_bytes": 4096 * MIB,
-        "core_allocated_ratio": 20,
+        "core_allocated_ratio": 0.2,
     }
     for name, value in told.items():
         assert samples(text, f"topogpu_node_{name}") == [({"node": "n"}, value)]

@@ -72,7 +72,7 @@ def test_every_metric_asked_for_is_served_and_has_the_labels(title: str, express
 def test_every_alert_is_explained_and_speaks_of_labels_that_its_metrics_have(rule: dict[str, Any]) -> None:
     address, _, anchor = rule["annotations"]["runbook_url"].partition("#")
     path = address.partition("/blob/main/")[2]
-    headings = re.findall(r"^## (.+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^### (.+)$", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
     assert (rule["alert"] in headings, anchor) == (True, rule["alert"].lower())
     told = " ".join(rule["annotations"].values())
     known = set().union(*(LABELS[metric] for metric in asked(rule["expr"]).metrics))
@@ -80,12 +80,12 @@ def test_every_alert_is_explained_and_speaks_of_labels_that_its_metrics_have(rul
 
 
 def test_runbooks_run_programs_in_the_pods_that_have_them() -> None:
-    text = (ROOT / "docs/alerts.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/metrics.md").read_text(encoding="utf-8")
     assert re.findall(r"`topogpu-(?:device-plugin|scheduler) [^`]*`|^[$#] topogpu-.*", text, re.MULTILINE) == []
 
 
 def test_nothing_is_explained_that_is_no_alert() -> None:
-    headings = re.findall(r"^## (TopoGPU\w+)$", (ROOT / "docs/alerts.md").read_text(encoding="utf-8"), re.MULTILINE)
+    headings = re.findall(r"^### (TopoGPU\w+)$", (ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings == [rule["alert"] for rule in RULES]
 
 
