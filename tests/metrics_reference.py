@@ -1,4 +1,4 @@
-"""The tables of `docs/metrics.md`, from the families that both programs declare: `python -m tests.metrics_reference`."""
+"""The tables of `docs/metrics.md`, from what both programs declare: `python -m tests.metrics_reference`."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
