@@ -79,6 +79,11 @@ def shown(pilot: Pilot[None]) -> DataTable[Any]:
     return pilot.app.query_one(DataTable)
 
 
+def order(pilot: Pilot[None]) -> str:
+    app: Any = pilot.app
+    return str(app.choice.order)
+
+
 def names(pilot: Pilot[None]) -> list[str]:
     """The first cells of all rows."""
     found = shown(pilot)
@@ -114,12 +119,12 @@ async def test_a_search_narrows_as_it_is_typed_and_escape_takes_it_back() -> Non
 async def test_rows_are_sorted_by_the_next_column_and_reversed() -> None:
     async with on_a_terminal(observed) as pilot:
         await pilot.press("s", "s")
-        assert pilot.app.choice.order == "gpus"  # type: ignore[attr-defined]
+        assert order(pilot) == "gpus"
         assert names(pilot) == ["large", "small"]
         await pilot.press("S")
         assert names(pilot) == ["small", "large"]
         await pilot.press("2")
-        assert pilot.app.choice.order == ""  # type: ignore[attr-defined]
+        assert order(pilot) == ""
 
 
 async def test_a_filter_keeps_gpus_that_are_free_held_or_out_of_service() -> None:
