@@ -114,16 +114,16 @@ def made_parts(
     events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=clock)
     cluster = LiveCluster(Cluster(requests), clock, events.record)
     index, turns = NodeIndex(cluster.state.ledger), Turns(clock)
-    selector = settings.node_label_selector
-    watch = ClusterWatch(api=api, cluster=cluster, known=index.look_ahead, node_label_selector=selector)
+    watch = ClusterWatch(
+        api=api, cluster=cluster, known=index.look_ahead, node_label_selector=settings.node_label_selector
+    )
     sender = BindingSender(api, settings.binding_seconds, clock, left=files is not None and bool(files.left))
     leadership = Leadership(api=api, settings=lease, sender=sender, now=now, monotonic=clock)
     kube_scheduler = KubeScheduler(settings.kube_scheduler_healthz) if settings.kube_scheduler_healthz else None
     actions = BindActions(
         api=api, cluster=cluster, settings=settings, sender=sender, now=now, forbidden=leadership.forbidden
     )
-    lock_waited, wait_seconds = metrics.lock_waited, settings.sync_wait_seconds
-    evicts, problem = settings.gpu_preemption, leadership.problem
+    lock_waited, evicts, problem = metrics.lock_waited, settings.gpu_preemption, leadership.problem
     return ExtenderParts(
         api=api,
         settings=settings,
@@ -135,7 +135,12 @@ def made_parts(
         watch=watch,
         leadership=leadership,
         readiness=Readiness(
-            leader=leadership, cache=watch, index=index, turns=turns, wait_seconds=wait_seconds, monotonic=clock
+            leader=leadership,
+            cache=watch,
+            index=index,
+            turns=turns,
+            wait_seconds=settings.sync_wait_seconds,
+            monotonic=clock,
         ),
         binder=Binder(cluster=cluster, actions=actions, settings=settings, lock_waited=lock_waited, files=files),
         evictor=Evictor(api=api, cluster=cluster, index=index, forbidden=problem, serving=evicts),
@@ -143,13 +148,23 @@ def made_parts(
             api=api, cluster=cluster, index=index, leads=leadership.leads, requeued=metrics.requeued, now=now
         ),
         kube_scheduler=kube_scheduler,
-        probes=Probes(
-            watch=watch,
-            leadership=leadership,
-            certified=certified,
-            kube_scheduler=kube_scheduler,
-            requires_leader=settings.readyz_requires_leader,
-        ),
+        probes=_probes(settings, watch, leadership, certified, kube_scheduler),
+    )
+
+
+def _probes(
+    settings: ServeSettings,
+    watch: ClusterWatch,
+    leadership: Leadership,
+    certified: Callable[[], bool],
+    kube_scheduler: KubeScheduler | None,
+) -> Probes:
+    return Probes(
+        watch=watch,
+        leadership=leadership,
+        certified=certified,
+        kube_scheduler=kube_scheduler,
+        requires_leader=settings.readyz_requires_leader,
     )
 
 

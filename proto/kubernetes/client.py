@@ -6,8 +6,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
@@ -16,12 +15,11 @@ import aiohttp
 import msgspec
 
 from proto.kubernetes.bodies import LARGEST_PAGE_BYTES, lines_of, read_page
-from proto.kubernetes.calls import Reply
-from proto.kubernetes.connections import Connections, Pool, read_reply
-from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, NotFound, refusal
+from proto.kubernetes.connections import Pool
+from proto.kubernetes.errors import ApiServerUnconfigured, NotFound, refusal
 from proto.kubernetes.kubeconfig import Configure, load_configuration
-from proto.kubernetes.objects import EVENTS, PODS, Binding, Object, ObjectList, Resource, Status
-from proto.kubernetes.official import ConfigException
+from proto.kubernetes.objects import EVENTS, PODS, Binding, Object, ObjectList, Resource
+from proto.kubernetes.transport import Transport
 from proto.kubernetes.wire import (
     Added,
     Bookmark,
@@ -63,7 +61,6 @@ OPENING_SECONDS = 10.0
 
 _MERGE_PATCH = "application/merge-patch+json"
 _STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
-_NO_ANSWER = (aiohttp.ClientError, ConfigException, ApiServerUnconfigured, TimeoutError, OSError)
 
 
 class ApiServer:
@@ -81,13 +78,10 @@ class ApiServer:
         """Creates a client. `silent_seconds` applies to watches. Raises SSLError, OSError and ValueError where the
         certificates cannot be used.
         """
-        self._configuration = configuration
-        self._connections = Connections(configuration)
-        self._configure = configure
+        self._transport = Transport(configuration, configure, timeout_seconds=timeout_seconds, user_agent=user_agent)
+        self.url = self._transport.url
         self.timeout_seconds = timeout_seconds
         self._silent_seconds = silent_seconds
-        self._user_agent = user_agent
-        self.url: str = configuration.host
 
     @classmethod
     async def connect(
@@ -116,11 +110,11 @@ class ApiServer:
             raise ApiServerUnconfigured(f"The certificates of the kubeconfig cannot be used: {error}.") from error
 
     async def close(self) -> None:
-        await self._connections.close()
+        await self._transport.close()
 
     async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
         """Raises ApiError (NotFound if there is none) or ApiUnreachable."""
-        body = await self._call("GET", _path(resource, namespace, name))
+        body = await self._transport.call("GET", _path(resource, namespace, name))
         return self._read(resource, body)
 
     async def list_page(
@@ -151,7 +145,7 @@ class ApiServer:
         try:
             return decode_list(resource.type, body, log.warning)
         except (NotJson, UnreadableObject) as error:
-            raise self._unusable(error) from error
+            raise self._transport.unusable(error) from error
 
     async def _page(self, path: str, limit: int) -> bytearray | None:
         """None if the page has several objects and is too long. Raises ApiError or ApiUnreachable."""
@@ -161,11 +155,11 @@ class ApiServer:
             # TimerContext is entered twice and then swallows two cancellations.
             async with (
                 asyncio.timeout(max(self.timeout_seconds, LIST_SECONDS)),
-                self._following(path, timeout=silence) as response,
+                self._transport.following(path, timeout=silence) as response,
             ):
                 return await read_page(response.content, None if limit <= 1 else LARGEST_PAGE_BYTES)
         except TimeoutError as error:
-            raise self._unreachable(error) from error
+            raise self._transport.unreachable(error) from error
 
     async def watch(
         self,
@@ -199,7 +193,9 @@ class ApiServer:
         path = _path(resource, namespace) + query
         opening = min(self.timeout_seconds, OPENING_SECONDS)
         end = asyncio.get_running_loop().time() + timeout_seconds + self.timeout_seconds
-        async with self._following(path, timeout=aiohttp.ClientTimeout(), headers_seconds=opening) as response:
+        async with self._transport.following(
+            path, timeout=aiohttp.ClientTimeout(), headers_seconds=opening
+        ) as response:
             yield Opened()
             async for line in lines_of(response.content, min(silent_seconds, self._silent_seconds), end):
                 event = decode_watch_line(resource.type, line, log.warning)
@@ -225,7 +221,7 @@ class ApiServer:
         """
         path = _path(resource, namespace, name, subresource)
         kind = _STRATEGIC_MERGE_PATCH if strategic else _MERGE_PATCH
-        answer = await self._call("PATCH", path, body=dict(body), content_type=kind)
+        answer = await self._transport.call("PATCH", path, body=dict(body), content_type=kind)
         return self._read(resource, answer)
 
     async def create(self, resource: Resource[T], body: Object, *, namespace: str = "") -> T:
@@ -234,7 +230,9 @@ class ApiServer:
         """
         document = {"apiVersion": resource.group_version, "kind": type(body).__name__, **msgspec.to_builtins(body)}
         pool = Pool.EVENTS if resource is EVENTS else Pool.OTHER
-        return self._read(resource, await self._call("POST", _path(resource, namespace), body=document, pool=pool))
+        return self._read(
+            resource, await self._transport.call("POST", _path(resource, namespace), body=document, pool=pool)
+        )
 
     async def bind(self, binding: Binding, *, within_seconds: float | None = None) -> None:
         """Binds a pod to a node and adds the Binding's annotations in one write. Raises ApiError or ApiUnreachable.
@@ -247,7 +245,7 @@ class ApiServer:
         path = _path(PODS, metadata.namespace, metadata.name, "binding") + _query(
             timeout=f"{within_seconds or self.timeout_seconds:g}s"
         )
-        await self._call("POST", path, body=document, pool=Pool.BINDINGS)
+        await self._transport.call("POST", path, body=document, pool=Pool.BINDINGS)
 
     async def evict(self, name: str, namespace: str, uid: str, *, dry_run: bool = False) -> None:
         """Evicts a pod if its PodDisruptionBudget allows that; `dry_run` only checks whether it would.
@@ -261,79 +259,13 @@ class ApiServer:
             "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": options,
         }
-        await self._call("POST", _path(PODS, namespace, name, "eviction"), body=document)
+        await self._transport.call("POST", _path(PODS, namespace, name, "eviction"), body=document)
 
     def _read(self, resource: Resource[T], body: bytes) -> T:
         try:
             return decode_object(resource.type, body)
         except (NotJson, UnreadableObject) as error:
-            raise self._unusable(error) from error
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Mapping[str, object] | None = None,
-        content_type: str = "application/json",
-        pool: Pool = Pool.OTHER,
-    ) -> bytes:
-        send = partial(self._send, method, path, pool=pool, body=body, content_type=content_type)
-        try:
-            async with asyncio.timeout(self.timeout_seconds):
-                reply = await send()
-                if reply.status == 401:
-                    await self._configure()
-                    reply = await send()
-        except _NO_ANSWER as error:
-            raise self._unreachable(error) from error
-        # Log neither body: they may hold private keys.
-        log.debug("%s %s: %d", method, path, reply.status)
-        if not 200 <= reply.status < 300:
-            raise _error_of(reply)
-        return reply.body
-
-    async def _send(
-        self, method: str, path: str, *, pool: Pool, body: Mapping[str, object] | None, content_type: str
-    ) -> Reply:
-        headers = await self._headers(content_type)
-        return await self._connections.call(pool, method, path, headers=headers, body=body)
-
-    @asynccontextmanager
-    async def _following(
-        self, path: str, *, timeout: aiohttp.ClientTimeout, headers_seconds: float | None = None
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yields an answer with status 2xx, its body unread; everything else becomes ApiError or ApiUnreachable."""
-        response: aiohttp.ClientResponse | None = None
-        try:
-            async with asyncio.timeout(headers_seconds):
-                response = await self._connections.follow(self.url + path, await self._headers(), timeout)
-                if response.status == 401:
-                    response.release()
-                    await self._configure()
-                    response = await self._connections.follow(self.url + path, await self._headers(), timeout)
-                log.debug("GET %s: %d", path, response.status)
-                if not 200 <= response.status < 300:
-                    raise _error_of(await read_reply(response))
-            yield response
-        except NotJson as error:
-            raise self._unusable(error) from error
-        except _NO_ANSWER as error:
-            raise self._unreachable(error) from error
-        finally:
-            if response is not None:
-                response.release()
-
-    async def _headers(self, content_type: str = "application/json") -> dict[str, str]:
-        headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
-        credentials = (await self._configuration.auth_settings()).get("BearerToken")
-        return headers | ({credentials["key"]: credentials["value"]} if credentials else {})
-
-    def _unreachable(self, error: Exception) -> ApiUnreachable:
-        return ApiUnreachable(f"the API server {self.url} cannot be reached: {_reason(error)}")
-
-    def _unusable(self, error: Exception) -> ApiUnreachable:
-        return ApiUnreachable(f"{self.url} does not answer as an API server: {error}")
+            raise self._transport.unusable(error) from error
 
 
 def _path(resource: Resource[T], namespace: str = "", name: str = "", subresource: str = "") -> str:
@@ -346,19 +278,3 @@ def _path(resource: Resource[T], namespace: str = "", name: str = "", subresourc
 
 def _query(**parameters: str | int) -> str:
     return "?" + urlencode({key: value for key, value in parameters.items() if value})
-
-
-def _error_of(reply: Reply) -> ApiError:
-    try:
-        status = decode_object(Status, reply.body)
-    except (NotJson, UnreadableObject):
-        text = " ".join(reply.body[:200].decode(errors="replace").split())
-        status = Status(message=text or "no explanation")
-    wait = float(reply.retry_after) if reply.retry_after.isascii() and reply.retry_after.isdigit() else None
-    return refusal(reply.status, status.reason or reply.reason, status.message, wait)
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return str(error) or type(error).__name__
