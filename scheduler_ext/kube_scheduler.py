@@ -21,20 +21,20 @@ class KubeScheduler:
         """`healthz` is a URL on this host."""
         self._healthz = healthz
         self._tasks = Tasks()
-        self._asking: asyncio.Task[str] | None = None
+        self._probing: asyncio.Task[str] | None = None
 
     async def problem(self) -> str:
         """Returns the problem in one sentence; empty while kube-scheduler is healthy. Callers at the same time share
         one request.
         """
-        if self._asking is None or self._asking.done():
-            self._asking = self._tasks.begin(self._ask())
-        return await asyncio.shield(self._asking)
+        if self._probing is None or self._probing.done():
+            self._probing = self._tasks.begin(self._probe())
+        return await asyncio.shield(self._probing)
 
     async def end(self) -> None:
         await self._tasks.end()
 
-    async def _ask(self) -> str:
+    async def _probe(self) -> str:
         # It signed its certificate itself, and no other program answers at an address of this host.
         connector = aiohttp.TCPConnector(ssl=False)
         try:
@@ -42,9 +42,9 @@ class KubeScheduler:
                 aiohttp.ClientSession(connector=connector, timeout=_ALLOWED) as http,
                 http.get(self._healthz, allow_redirects=False) as answer,
             ):
-                said = (await answer.content.read(_SHOWN_BYTES)).decode(errors="replace")
+                text = (await answer.content.read(_SHOWN_BYTES)).decode(errors="replace")
         except TimeoutError:
             return f"kube-scheduler does not answer within {_ALLOWED.total:g} s"
         except (aiohttp.ClientError, OSError) as error:
-            return f"kube-scheduler cannot be asked: {error}"
-        return "" if answer.status == 200 else f"kube-scheduler answers {answer.status}: {' '.join(said.split())}"
+            return f"kube-scheduler cannot be reached: {error}"
+        return "" if answer.status == 200 else f"kube-scheduler answers {answer.status}: {' '.join(text.split())}"

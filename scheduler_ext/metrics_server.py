@@ -14,13 +14,13 @@ from scheduler_ext.metrics import CONTENT_TYPE, ExtenderMetrics
 
 def metrics_port(
     metrics: ExtenderMetrics,
-    look: Callable[[], MetricsInput],
+    read: Callable[[], MetricsInput],
     probes: Sequence[web.RouteDef],
     monotonic: Callable[[], float],
 ) -> web.Application:
-    """`look` runs on the event loop, once for each page."""
+    """`read` runs on the event loop, once for each page."""
 
-    async def looked() -> Write:
-        return partial(metrics.exposition, look())
+    async def written() -> Write:
+        return partial(metrics.exposition, read())
 
-    return open_port({"/metrics": SharedPage(CONTENT_TYPE, looked, monotonic)}, probes)
+    return open_port({"/metrics": SharedPage(CONTENT_TYPE, written, monotonic)}, probes)

@@ -78,8 +78,8 @@ class ApiServer:
         """Creates a client. `silent_seconds` applies to watches. Raises SSLError, OSError and ValueError where the
         certificates cannot be used.
         """
-        self._transport = Transport(configuration, configure, timeout_seconds=timeout_seconds, user_agent=user_agent)
-        self.url = self._transport.url
+        self.transport = Transport(configuration, configure, timeout_seconds=timeout_seconds, user_agent=user_agent)
+        self.url = self.transport.url
         self.timeout_seconds = timeout_seconds
         self._silent_seconds = silent_seconds
 
@@ -110,11 +110,11 @@ class ApiServer:
             raise ApiServerUnconfigured(f"The certificates of the kubeconfig cannot be used: {error}.") from error
 
     async def close(self) -> None:
-        await self._transport.close()
+        await self.transport.close()
 
     async def get(self, resource: Resource[T], name: str, namespace: str = "") -> T:
         """Raises ApiError (NotFound if there is none) or ApiUnreachable."""
-        body = await self._transport.call("GET", _path(resource, namespace, name))
+        body = await self.transport.call("GET", _path(resource, namespace, name))
         return self._read(resource, body)
 
     async def list_page(
@@ -145,7 +145,7 @@ class ApiServer:
         try:
             return decode_list(resource.type, body, log.warning)
         except (NotJson, UnreadableObject) as error:
-            raise self._transport.unusable(error) from error
+            raise self.transport.unusable(error) from error
 
     async def _page(self, path: str, limit: int) -> bytearray | None:
         """None if the page has several objects and is too long. Raises ApiError or ApiUnreachable."""
@@ -155,11 +155,11 @@ class ApiServer:
             # TimerContext is entered twice and then swallows two cancellations.
             async with (
                 asyncio.timeout(max(self.timeout_seconds, LIST_SECONDS)),
-                self._transport.following(path, timeout=silence) as response,
+                self.transport.following(path, timeout=silence) as response,
             ):
                 return await read_page(response.content, None if limit <= 1 else LARGEST_PAGE_BYTES)
         except TimeoutError as error:
-            raise self._transport.unreachable(error) from error
+            raise self.transport.unreachable(error) from error
 
     async def watch(
         self,
@@ -193,9 +193,7 @@ class ApiServer:
         path = _path(resource, namespace) + query
         opening = min(self.timeout_seconds, OPENING_SECONDS)
         end = asyncio.get_running_loop().time() + timeout_seconds + self.timeout_seconds
-        async with self._transport.following(
-            path, timeout=aiohttp.ClientTimeout(), headers_seconds=opening
-        ) as response:
+        async with self.transport.following(path, timeout=aiohttp.ClientTimeout(), headers_seconds=opening) as response:
             yield Opened()
             async for line in lines_of(response.content, min(silent_seconds, self._silent_seconds), end):
                 event = decode_watch_line(resource.type, line, log.warning)
@@ -221,7 +219,7 @@ class ApiServer:
         """
         path = _path(resource, namespace, name, subresource)
         kind = _STRATEGIC_MERGE_PATCH if strategic else _MERGE_PATCH
-        answer = await self._transport.call("PATCH", path, body=dict(body), content_type=kind)
+        answer = await self.transport.call("PATCH", path, body=dict(body), content_type=kind)
         return self._read(resource, answer)
 
     async def create(self, resource: Resource[T], body: Object, *, namespace: str = "") -> T:
@@ -231,7 +229,7 @@ class ApiServer:
         document = {"apiVersion": resource.group_version, "kind": type(body).__name__, **msgspec.to_builtins(body)}
         pool = Pool.EVENTS if resource is EVENTS else Pool.OTHER
         return self._read(
-            resource, await self._transport.call("POST", _path(resource, namespace), body=document, pool=pool)
+            resource, await self.transport.call("POST", _path(resource, namespace), body=document, pool=pool)
         )
 
     async def bind(self, binding: Binding, *, within_seconds: float | None = None) -> None:
@@ -245,7 +243,7 @@ class ApiServer:
         path = _path(PODS, metadata.namespace, metadata.name, "binding") + _query(
             timeout=f"{within_seconds or self.timeout_seconds:g}s"
         )
-        await self._transport.call("POST", path, body=document, pool=Pool.BINDINGS)
+        await self.transport.call("POST", path, body=document, pool=Pool.BINDINGS)
 
     async def evict(self, name: str, namespace: str, uid: str, *, dry_run: bool = False) -> None:
         """Evicts a pod if its PodDisruptionBudget allows that; `dry_run` only checks whether it would.
@@ -259,13 +257,13 @@ class ApiServer:
             "metadata": {"name": name, "namespace": namespace},
             "deleteOptions": options,
         }
-        await self._transport.call("POST", _path(PODS, namespace, name, "eviction"), body=document)
+        await self.transport.call("POST", _path(PODS, namespace, name, "eviction"), body=document)
 
     def _read(self, resource: Resource[T], body: bytes) -> T:
         try:
             return decode_object(resource.type, body)
         except (NotJson, UnreadableObject) as error:
-            raise self._transport.unusable(error) from error
+            raise self.transport.unusable(error) from error
 
 
 def _path(resource: Resource[T], namespace: str = "", name: str = "", subresource: str = "") -> str:

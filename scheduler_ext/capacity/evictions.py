@@ -44,15 +44,15 @@ def ways(
     return tuple(sorted(found, key=lambda way: (len(way.gone), way.node))[:MOST_WAYS])
 
 
-def _must_go(look: EvictionTrial, holders: Sequence[GpuHolder]) -> tuple[GpuHolder, ...]:
+def _must_go(trial: EvictionTrial, holders: Sequence[GpuHolder]) -> tuple[GpuHolder, ...]:
     """Lets all go, then takes back each pod that fits beside the request, the most important first. Empty if the
     request fits without any of them, or not even without all of them.
     """
     ranked = sorted(holders, key=lambda holder: holder.rank)
     gone = {holder.uid for holder in ranked}
-    if not look.fits(frozenset(gone)):
+    if not trial.fits(frozenset(gone)):
         return ()
     for holder in ranked:
-        if look.fits(frozenset(gone - {holder.uid})):
+        if trial.fits(frozenset(gone - {holder.uid})):
             gone.remove(holder.uid)
     return tuple(holder for holder in ranked if holder.uid in gone)

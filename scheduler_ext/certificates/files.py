@@ -17,7 +17,7 @@ class CertificateFiles:
         self._certificate = certificate
         self._key = key
         self._tls = tls
-        self._told = ""
+        self._logged = ""
 
     def load(self) -> None:
         """Loads the pair. Raises UnusableKeyPair with the names of the files."""
@@ -31,9 +31,9 @@ class CertificateFiles:
         """Loads changed files. Returns the seconds until the next check."""
         try:
             self.load()
-            self._told = ""
+            self._logged = ""
         except UnusableKeyPair as error:
-            if str(error) != self._told:
+            if str(error) != self._logged:
                 log.warning("%s; the previous certificate is still served", error)
-            self._told = str(error)
+            self._logged = str(error)
         return CHECK_SECONDS

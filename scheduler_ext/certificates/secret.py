@@ -47,7 +47,7 @@ class CertificateSecret:
         self._place = place
         self._tls = tls
         self._now = now
-        self._told = ""
+        self._logged = ""
 
     async def refresh(self) -> float:
         """Renews and loads if due. Returns the seconds until the next check."""
@@ -58,7 +58,7 @@ class CertificateSecret:
             if not await self._trusted(issued.authorities):
                 return SETTLE_SECONDS
             self._show(issued)
-            self._told = ""
+            self._logged = ""
         except (ApiError, ApiUnreachable) as error:
             self._complain(f"the webhook's certificate cannot be kept: {error}")
             return RETRY_SECONDS
@@ -125,9 +125,9 @@ class CertificateSecret:
         return False
 
     def _complain(self, problem: str) -> None:
-        if problem != self._told:
+        if problem != self._logged:
             log.warning("%s", problem)
-        self._told = problem
+        self._logged = problem
 
 
 def _content(secret: Secret | None) -> Issued:

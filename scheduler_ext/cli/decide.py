@@ -61,7 +61,7 @@ def decide(
     if state_file is not None and snapshot_file is not None:
         raise click.UsageError("--state and --snapshot both describe the cluster; give one of them")
     names = tuple(name.strip() for name in node_names.split(",") if name.strip())
-    asked = deciding.DecideOptions(
+    options = deciding.DecideOptions(
         cluster_file=snapshot_file or state_file,
         is_snapshot=snapshot_file is not None,
         pod_files=pod_files,
@@ -69,4 +69,4 @@ def decide(
         explain=explain,
         as_json=output == "json",
     )
-    sys.exit(deciding.answer_files(asked, effective))
+    sys.exit(deciding.answer_files(options, effective))

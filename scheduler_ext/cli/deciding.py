@@ -44,22 +44,22 @@ class DecideOptions:
     as_json: bool
 
 
-def answer_files(asked: DecideOptions, effective: Effective[Configuration]) -> int:
+def answer_files(options: DecideOptions, effective: Effective[Configuration]) -> int:
     """Decides about the pods, prints the answers, and returns the exit status. Raises click.ClickException."""
     warn(warnings(effective))
     requests = request_settings(effective.configuration)
     try:
-        world, pods = _read_files(asked, requests)
+        world, pods = _read_files(options, requests)
     except StateError as error:
         raise BadInput(str(error)) from error
     answers, problems = [], []
     for pod in pods:
         try:
-            answers.append(_decide(pod, world, asked, requests))
+            answers.append(_decide(pod, world, options, requests))
         except RequestError as error:
             answers.append(PodDecision(pod=_name(pod), decision=Decision(node=None), error=str(error)))
             problems.append(str(error) if len(pods) == 1 else f"pod {_name(pod)}: {error}")
-    if asked.as_json:
+    if options.as_json:
         document = answer_document(answers[0]) if len(answers) == 1 else answers_document(answers)
         click.echo(json.dumps(document, ensure_ascii=False))
     elif len(answers) > len(problems):
@@ -69,9 +69,9 @@ def answer_files(asked: DecideOptions, effective: Effective[Configuration]) -> i
     return FITS if all(answer.decision.node is not None for answer in answers) else DOES_NOT_FIT
 
 
-def _decide(pod: Pod, world: World, asked: DecideOptions, settings: RequestSettings) -> PodDecision:
+def _decide(pod: Pod, world: World, options: DecideOptions, settings: RequestSettings) -> PodDecision:
     """Takes the decision. Raises RequestError if the pod's request cannot be read."""
-    request, names = read_request(pod, settings), asked.node_names or tuple(world.names)
+    request, names = read_request(pod, settings), options.node_names or tuple(world.names)
     if request is None:
         any_node = Decision(node=names[0], fits=dict.fromkeys(names, UNSCORED))
         return PodDecision(pod=_name(pod), decision=any_node, note=ANY_NODE)
@@ -84,7 +84,7 @@ def _decide(pod: Pod, world: World, asked: DecideOptions, settings: RequestSetti
         decision=decision,
         request=request,
         usage=snapshot.nodes.get(decision.node or ""),
-        explanation=explain_decision(request, decision) if asked.explain else (),
+        explanation=explain_decision(request, decision) if options.explain else (),
         error=decision.error or none_fits,
     )
     world.place(pod, request, decision)
@@ -100,23 +100,23 @@ def warn(sentences: Iterable[str]) -> None:
         click.echo(f"warning: {warning}", err=True)
 
 
-def _read_files(asked: DecideOptions, settings: RequestSettings) -> tuple[World, tuple[Pod, ...]]:
+def _read_files(options: DecideOptions, settings: RequestSettings) -> tuple[World, tuple[Pod, ...]]:
     """Returns the cluster and the pods of the files. Raises StateError."""
-    cluster, option = asked.cluster_file, "--snapshot" if asked.is_snapshot else "--state"
+    cluster, option = options.cluster_file, "--snapshot" if options.is_snapshot else "--state"
     if cluster is None:
         raise StateError("--state is missing; give both --state and --pod")
-    if not asked.pod_files:
+    if not options.pod_files:
         raise StateError(f"--pod is missing; give both {option} and --pod")
-    if [cluster, *asked.pod_files].count("-") > 1:
+    if [cluster, *options.pod_files].count("-") > 1:
         raise StateError(f"{option} and --pod cannot both be standard input; name a file for one of them")
     document = read_document(cluster)
     world: World
-    if asked.is_snapshot:
+    if options.is_snapshot:
         world = SnapshotWorld(read_snapshot(document, cluster))
     else:
         ledger, names = read_state(document, cluster, settings)
         # A node that offers nothing is in the answer, with the reason.
-        told = {f"node {name}" for name in names}
-        warn(f"{subject}: {problem}" for subject, problem in ledger.problems().items() if subject not in told)
+        named = {f"node {name}" for name in names}
+        warn(f"{subject}: {problem}" for subject, problem in ledger.problems().items() if subject not in named)
         world = StateWorld(ledger, names)
-    return world, tuple(pod for file in asked.pod_files for pod in read_pods(read_documents(file), file, Pod))
+    return world, tuple(pod for file in options.pod_files for pod in read_pods(read_documents(file), file, Pod))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from proto.devices import PodShares
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.misfit import Misfit, NotOffered
-from scheduler_ext.decide.unresolvable import told_apart
+from scheduler_ext.decide.unresolvable import refusals_of
 
 MOST_NODES_NAMED = 20
 """If more nodes than this fit, only the score of the chosen one is named."""
@@ -46,7 +46,7 @@ class NodeChoice:
 
 def choice_of(decision: Decision) -> NodeChoice:
     if decision.node is None:
-        failed, unresolvable = told_apart(decision.misfits)
+        failed, unresolvable = refusals_of(decision.misfits)
         misfits = decision.misfits
         return NodeChoice(
             node=None,

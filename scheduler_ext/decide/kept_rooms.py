@@ -7,7 +7,7 @@ from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.preempt import placed
 from scheduler_ext.requests import GpuRequest
 
-MOST_LOOKED_AT = 20
+MOST_JUDGED = 20
 """Nodes with room kept for other pods that are judged for one pod."""
 
 
@@ -28,7 +28,7 @@ def in_that_of_others(
     """
     rooms = ledger.records.kept_below(priority)
     offered = [node for node in node_names if node in rooms] if rooms else []
-    for node in offered[:MOST_LOOKED_AT]:
+    for node in offered[:MOST_JUDGED]:
         decision = placed(ledger, request, priority=priority, node=node, gone=())
         if decision.node is not None:
             return decision, rooms[node]

@@ -26,7 +26,7 @@ def unfit_of(misfit: Misfit | NotOffered) -> NodeRefusal:
     return NodeRefusal(misfit.brief, is_unresolvable(misfit), misfit.words())
 
 
-def told_apart(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:
+def refusals_of(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:
     """Returns reasons by node: first of the nodes on which eviction may help, then of the unresolvable ones."""
     unfit = {name: unfit_of(misfit) for name, misfit in misfits.items()}
     failed = {name: each.reason for name, each in unfit.items() if not each.unresolvable}

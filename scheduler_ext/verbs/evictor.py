@@ -35,7 +35,7 @@ MOST_NODES = 100
 MOST_EFFORT = 100_000
 """The most effort for one node: about 200 ms, in steps between which others get their answers."""
 POLL_SECONDS = 0.3
-"""Nodes and seconds per look for one pod. The next look continues with the following nodes."""
+"""Nodes and seconds per poll for one pod. The next poll continues with the following nodes."""
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
 """Pause between two looks for a pod. It doubles each time that no eviction helps."""
@@ -61,7 +61,7 @@ class RefusedPod:
     filtered_at: float
     polls: int = 0
     start: int = 0
-    """The position among the nodes where the next look begins."""
+    """The position among the nodes where the next poll begins."""
     not_before: float = 0.0
 
     @property
@@ -93,7 +93,7 @@ class Evictor:
         self._spared: dict[str, float] = {}
         """The end of the time for which each pod is left alone, by UID."""
         self._checked = 0
-        """Pods whose rooms were looked at in this round."""
+        """Pods whose rooms were checked in this round."""
 
     def refused(self, pod: Pod, request: GpuRequest, nodes: Iterable[str]) -> None:
         """Records that no node has room for the pod; on these nodes evictions may help. No pod is evicted for one
@@ -160,7 +160,7 @@ class Evictor:
         if not self._index.fits_nowhere(pod.request, pod.nodes, prepared=True):
             return
         best = await self._best(pod)
-        # Nothing may change between this look and the room that is kept.
+        # Nothing may change between this check and the room that is kept.
         if best is not None and self._still_helps(pod, best):
             await self._carry_out(pod, best)
 

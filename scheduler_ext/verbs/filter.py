@@ -14,7 +14,7 @@ from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.kept_rooms import in_its_own, in_that_of_others
 from scheduler_ext.decide.reasons import Reason
-from scheduler_ext.decide.unresolvable import told_apart
+from scheduler_ext.decide.unresolvable import refusals_of
 from scheduler_ext.http_messages import HttpAnswer, HttpRequest
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.settings import FilterReturns, ServeSettings
@@ -210,5 +210,5 @@ def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettin
     if decision.error:
         return FilterResult(error=decision.error)
     fitting = [node for node in nodes if node.metadata.name in decision.fits]
-    failed, unresolvable = told_apart(decision.misfits)
+    failed, unresolvable = refusals_of(decision.misfits)
     return FilterResult(nodes=fitting, failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable)

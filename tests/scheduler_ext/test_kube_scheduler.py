@@ -62,7 +62,7 @@ async def test_a_kube_scheduler_that_is_not_there_is_not_healthy() -> None:
     async with running(node_json("a"), kube_scheduler_healthz="https://127.0.0.1:1/healthz") as rig:
         status, why = await rig.status(PATH)
         assert status == 503
-        assert why.startswith("kube-scheduler cannot be asked: ")
+        assert why.startswith("kube-scheduler cannot be reached: ")
 
 
 async def test_however_many_ask_kube_scheduler_is_asked_once_at_a_time() -> None:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,11 +15,11 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requeue import Requeuer
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from simulation.apiserver import EmbeddedApiServer
-from tests.builders import container, node, pod, pod_json
+from tests.builders import container, node, node_json, pod, pod_json
 from tests.polling import until
 from tests.scheduler_ext.costly import costly, different_nodes
 from tests.scheduler_ext.gpus import device, request
-from tests.scheduler_ext.rig import now
+from tests.scheduler_ext.rig import Rig, now, running
 
 
 def with_one_gpu() -> Cluster:
@@ -121,3 +122,40 @@ async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_pat
                 return found is not None and keys.NUDGE in found["metadata"].get("annotations", {})
 
             await until(requeued)
+
+
+async def test_a_waiting_pod_is_requeued_as_soon_as_there_is_room() -> None:
+    async with running(node_json("n", slots=1)) as rig:
+        first, waiting = rig.add_pod("first"), rig.add_pod("waiting")
+        assert await rig.bind(first, "n") == ""
+        assert (await rig.filter(waiting, "n"))["NodeNames"] is None
+        assert keys.NUDGE not in rig.pod("waiting")["metadata"].get("annotations", {})
+        rig.server.delete("pods", "first", namespace="default")
+
+        async def requeued() -> bool:
+            return keys.NUDGE in rig.pod("waiting")["metadata"].get("annotations", {})
+
+        await until(requeued)
+        assert (await rig.filter(waiting, "n"))["NodeNames"] == ["n"]
+
+
+async def fits(rig: Rig, pod: dict[str, Any]) -> bool:
+    return bool((await rig.filter(pod, "n"))["NodeNames"])
+
+
+async def test_a_pod_made_anew_under_the_name_is_not_requeued_and_the_old_one_no_longer_waits() -> None:
+    async with running(node_json("n", slots=1)) as rig:
+        first, anew = rig.add_pod("first"), rig.add_pod("waiting")
+        assert await rig.bind(first, "n") == ""
+        earlier = anew | {"metadata": anew["metadata"] | {"uid": "11111111-2222-4333-8444-555555555555"}}
+        assert (await rig.filter(earlier, "n"))["NodeNames"] is None
+
+        async def waiting(count: str) -> bool:
+            async with rig.http.get(rig.metrics_url + "/metrics") as response:
+                return f"topogpu_waiting_pods {count}\n" in await response.text()
+
+        assert await waiting("1.0")
+        rig.server.delete("pods", "first", namespace="default")
+        await until(lambda: fits(rig, anew))
+        await until(lambda: waiting("0.0"))
+        assert keys.NUDGE not in rig.pod("waiting")["metadata"].get("annotations", {})

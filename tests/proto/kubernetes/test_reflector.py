@@ -338,7 +338,7 @@ async def test_an_api_server_that_comes_back_elsewhere_in_time_is_found_again(se
     async with connected(server) as api:
 
         async def move(_: float) -> None:
-            api.url = good.split('server: "')[1].split('"')[0]
+            api.transport.url = good.split('server: "')[1].split('"')[0]
 
         assert names(await changes(api, 2, sleep=move)) == ["!", "=a"]
 
