@@ -14,7 +14,7 @@ from deviceplugin.container.hami_core_names import CONTAINERS
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.region_files import read_switches, write_switches
 from deviceplugin.settings import Feedback
-from deviceplugin.usage.feedback import DEFAULT_PRIORITY, Tasks, Who, of_interest, released, told
+from deviceplugin.usage.feedback import DEFAULT_PRIORITY, GpuTasks, Who, of_interest, released, told
 from deviceplugin.usage.used import held_by
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
@@ -86,7 +86,7 @@ class FeedbackLoop:
                 self._containers,
             )
 
-    def go(self, tasks: Mapping[Who, Tasks]) -> None:
+    def go(self, tasks: Mapping[Who, GpuTasks]) -> None:
         """Does one round. Blocks. The first reads all regions, because an earlier daemon, or HAMi's monitor, may have
         written there.
         """
@@ -99,7 +99,7 @@ class FeedbackLoop:
                 self._round(tasks)
             self._is_first, self._problem = False, ""
 
-    def end(self, tasks: Mapping[Who, Tasks]) -> None:
+    def end(self, tasks: Mapping[Who, GpuTasks]) -> None:
         """Blocks."""
         with self._lock, self._telling():
             self._has_ended = True
@@ -117,7 +117,7 @@ class FeedbackLoop:
                 self._problem = problem
                 log.warning("%s; until that changes, no GPU task is paused or resumed", problem)
 
-    def _round(self, tasks: Mapping[Who, Tasks]) -> None:
+    def _round(self, tasks: Mapping[Who, GpuTasks]) -> None:
         wanted = frozenset(tasks) if self._is_first else of_interest(tasks, self._watched, self._feedback)
         seen, problems = read_switches(self._containers, sorted(wanted))
         for who in sorted(problems.keys() - self._told):
@@ -134,16 +134,16 @@ class FeedbackLoop:
         were = {who for who, each in seen.items() if each.recent_kernel < 0}
         self._watched = self.waiting | were | (self._watched & tasks.keys() - seen.keys())
 
-    def _tasks(self) -> Mapping[Who, Tasks]:
+    def _tasks(self) -> Mapping[Who, GpuTasks]:
         found = self._by_pod.of(self._own.pods, self._resource)
         return {who: each for of_pod in found for who, each in of_pod.items()}
 
-    def _release(self, tasks: Mapping[Who, Tasks]) -> None:
+    def _release(self, tasks: Mapping[Who, GpuTasks]) -> None:
         seen, _ = read_switches(self._containers, sorted(tasks))
         write_switches(self._containers, {who: released(each) for who, each in seen.items() if released(each) != each})
         self.waiting = frozenset()
 
-    def _tell_of_priorities(self, tasks: Mapping[Who, Tasks]) -> None:
+    def _tell_of_priorities(self, tasks: Mapping[Who, GpuTasks]) -> None:
         """Writes an event, once for each pod whose priority has no effect."""
         asking = {uid for (uid, _), each in tasks.items() if each.priority != DEFAULT_PRIORITY}
         for uid in sorted(asking - self._warned):
@@ -157,14 +157,14 @@ class FeedbackLoop:
         self._warned = frozenset(asking)
 
 
-def tasks_of(pod: Pod, priority_resource: str) -> Mapping[Who, Tasks]:
+def tasks_of(pod: Pod, priority_resource: str) -> Mapping[Who, GpuTasks]:
     """Returns the tasks of each container with GPUs, by the pod's decision and spec."""
     containers = {each.name: each for each in pod.all_containers}
-    found: dict[Who, Tasks] = {}
+    found: dict[Who, GpuTasks] = {}
     for name, gpus in held_by(pod).items():
         priority = container_facts(pod.metadata.uid, containers[name], priority_resource).priority
         own = DEFAULT_PRIORITY if priority is None else priority
-        found[pod.metadata.uid, name] = Tasks(gpus=gpus, priority=own)
+        found[pod.metadata.uid, name] = GpuTasks(gpus=gpus, priority=own)
     return found
 
 

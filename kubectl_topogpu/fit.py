@@ -21,7 +21,7 @@ _MOST_SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodShape:
+class FitShape:
     """A pod with one container. None is not requested.
 
     It tolerates taints that keep pods without GPUs away, as Kubernetes' admission plugin ExtendedResourceToleration

@@ -102,7 +102,7 @@ _observe = partial(_of_chart, group="Metrics and logs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class SchedulerConfiguration:
     """The effective value of every setting."""
 
     http_bind: ListenAddress = _connection(
@@ -337,7 +337,7 @@ class Configuration:
         return self.leader_elect_resource_namespace or self.pod_namespace
 
 
-def conflicts(configuration: Configuration) -> Iterator[str]:
+def conflicts(configuration: SchedulerConfiguration) -> Iterator[str]:
     """Yields a sentence for each group of settings that exclude each other."""
     names = astuple(configuration.names)
     for name in sorted({name for name in names if names.count(name) > 1}):
@@ -371,7 +371,7 @@ def is_loopback(address: ListenAddress) -> bool:
     return address.host == "localhost" or is_local(address.host)
 
 
-def _problems_of_usual_pods(configuration: Configuration) -> Iterator[str]:
+def _problems_of_usual_pods(configuration: SchedulerConfiguration) -> Iterator[str]:
     try:
         tuple(seeds(RequestSettings(names=configuration.names, usual_pods=configuration.usual_pods)))
     except RequestError as error:
@@ -380,7 +380,7 @@ def _problems_of_usual_pods(configuration: Configuration) -> Iterator[str]:
 
 _STANDARD_ERROR = "log lines go to standard error; redirect that"
 TABLE = Table(
-    Configuration,
+    SchedulerConfiguration,
     conflicts,
     without_effect={
         "profiling": "there is no Go profiler here; use py-spy, or the histograms of /metrics",

@@ -33,7 +33,7 @@ from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.preempt import Preempt
 from scheduler_ext.verbs.prioritize import Prioritize
-from scheduler_ext.verbs.readiness import Readiness
+from scheduler_ext.verbs.readiness import VerbReadiness
 from scheduler_ext.verbs.turns import Turns
 
 
@@ -50,7 +50,7 @@ class ExtenderParts:
     turns: Turns
     watch: ClusterWatch
     leadership: Leadership
-    readiness: Readiness
+    readiness: VerbReadiness
     binder: Binder
     evictor: Evictor
     requeuer: Requeuer
@@ -134,7 +134,7 @@ def made_parts(
         turns=turns,
         watch=watch,
         leadership=leadership,
-        readiness=Readiness(
+        readiness=VerbReadiness(
             leader=leadership,
             cache=watch,
             index=index,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from scheduler_ext.verbs.state_machine import GIVING_UP, OVER, TABLE, BindEvent, BindState, Row
+from scheduler_ext.verbs.state_machine import GIVING_UP, OVER, TABLE, BindEvent, BindState, Transition
 
 _INTRODUCTION = """\
 # How a pod is bound
@@ -44,7 +44,7 @@ def _table() -> Iterator[str]:
         yield f"| any, gives up | | {to} | {'yes' if unanswered else 'no'} | {_listed(effects)} |"
 
 
-def _next(row: Row) -> tuple[BindState, ...]:
+def _next(row: Transition) -> tuple[BindState, ...]:
     if row.to is not None:
         return (row.to,)
     return tuple(to for unanswered, (to, _) in GIVING_UP.items() if row.unanswered in (None, unanswered))

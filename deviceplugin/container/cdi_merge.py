@@ -14,16 +14,16 @@ from deviceplugin.container.cdi import read_spec
 Edits = Mapping[str, Any]
 
 
-class _Device(msgspec.Struct, rename="camel"):
+class _MergedDevice(msgspec.Struct, rename="camel"):
     name: str
     container_edits: dict[str, Any] = {}
 
 
-class _Spec(msgspec.Struct, rename="camel"):
+class _MergedSpec(msgspec.Struct, rename="camel"):
     kind: str
     cdi_version: str = ""
     container_edits: dict[str, Any] = {}
-    devices: list[_Device] = []
+    devices: list[_MergedDevice] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class DefinedDevice:
 
 def defined_edits(source: str, text: bytes) -> Mapping[str, DefinedDevice]:
     """Returns the edits for each full name that a spec defines. Raises UnreadableSpec, which names the source."""
-    spec = read_spec(source, text, _Spec)
+    spec = read_spec(source, text, _MergedSpec)
     return {
         f"{spec.kind}={device.name}": DefinedDevice(spec.cdi_version, (spec.container_edits, device.container_edits))
         for device in spec.devices

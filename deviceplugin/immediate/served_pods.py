@@ -22,7 +22,7 @@ _ATTEMPTS = 15
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
+class _DuePod:
     """A write that is due on a pod. `phase` is final; None while some of its containers are unserved."""
 
     pod: Pod
@@ -46,7 +46,7 @@ class ServedPods:
         default_factory=lambda: ByPod(lambda pod, _: (pod, overtaken_phase(pod)))
     )
     _settled: set[str] = field(default_factory=set)
-    _due: dict[str, _Due] = field(default_factory=dict)
+    _due: dict[str, _DuePod] = field(default_factory=dict)
     _writers: Tasks = field(default_factory=Tasks)
 
     def claim(self, proven: Proven) -> None:
@@ -57,11 +57,11 @@ class ServedPods:
         """Notes that the container was served."""
         done = proven.served | {proven.container}
         finished = is_finished(proven.pod, done, self.resource)
-        self._note(_Due(proven.pod, done, BindPhase.SUCCESS if finished else None))
+        self._note(_DuePod(proven.pod, done, BindPhase.SUCCESS if finished else None))
 
     def refuse(self, pod: Pod) -> None:
         """Notes that kubelet will not admit the pod."""
-        self._note(_Due(pod, frozenset(), BindPhase.FAILED))
+        self._note(_DuePod(pod, frozenset(), BindPhase.FAILED))
 
     def kubelet_restarted(self) -> None:
         self.served.clear()
@@ -70,7 +70,7 @@ class ServedPods:
         """Notes the outcome of pods that were admitted without a note, and forgets deleted ones."""
         for pod, phase in self._overtaken.of(self.own.pods, None):
             if phase is not None and pod.metadata.uid not in self._settled:
-                self._note(_Due(pod, frozenset(range(len(pod.all_containers))), phase))
+                self._note(_DuePod(pod, frozenset(range(len(pod.all_containers))), phase))
         if self.own.pods_known:
             self.served = {uid: done for uid, done in self.served.items() if uid in self.own.pods}
             self._settled &= self.own.pods.keys()
@@ -79,7 +79,7 @@ class ServedPods:
         """Waits briefly for the current write, then stops."""
         await self._writers.end(grace_seconds=1.0)
 
-    def _note(self, due: _Due) -> None:
+    def _note(self, due: _DuePod) -> None:
         uid = due.pod.metadata.uid
         if uid not in self._due:
             self._writers.begin(self._write(uid))

@@ -34,7 +34,7 @@ class MetricsAddressUnusable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Taken(Generic[T]):
+class _TakenSample(Generic[T]):
     sample: T
     at: float
 
@@ -54,7 +54,7 @@ class Samples(Generic[T]):
         self._reading = reading
         self._metrics = metrics
         self._monotonic = monotonic
-        self._last: _Taken[T] | None = None
+        self._last: _TakenSample[T] | None = None
         self._tasks = Tasks()
         self._taking: asyncio.Task[None] | None = None
         self._problem = ""
@@ -72,7 +72,7 @@ class Samples(Generic[T]):
     async def close(self) -> None:
         await self._tasks.end()
 
-    def _age(self, taken: _Taken[T]) -> float:
+    def _age(self, taken: _TakenSample[T]) -> float:
         return self._monotonic() - taken.at
 
     async def _refresh(self) -> None:
@@ -86,7 +86,7 @@ class Samples(Generic[T]):
                 log.warning("the GPUs' %s could not be read: %s", self._reading, error)
             return
         self._problem = ""
-        self._last = _Taken(sample, self._monotonic())
+        self._last = _TakenSample(sample, self._monotonic())
         self._metrics.nvml_read(self._reading, self._last.at - started)
 
 

@@ -18,7 +18,7 @@ from deviceplugin.slots.slot import SPEC_FILE, TRIAL_FILE
 Spec = Mapping[str, Any]
 
 
-class _Device(msgspec.Struct, rename="camel"):
+class _SlotDevice(msgspec.Struct, rename="camel"):
     name: str
     container_edits: dict[str, Any]
 
@@ -26,7 +26,7 @@ class _Device(msgspec.Struct, rename="camel"):
 class _Written(msgspec.Struct, rename="camel"):
     cdi_version: str
     kind: Literal["topogpu.io/slot"]
-    devices: list[_Device]
+    devices: list[_SlotDevice]
 
 
 class SlotFiles:

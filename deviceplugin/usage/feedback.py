@@ -25,14 +25,14 @@ Who = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tasks:
+class GpuTasks:
     """The GPU tasks of one container. Containers with a lower priority number go first."""
 
     gpus: frozenset[DeviceUUID]
     priority: int = DEFAULT_PRIORITY
 
 
-def of_interest(tasks: Mapping[Who, Tasks], waiting: Collection[Who], feedback: Feedback) -> frozenset[Who]:
+def of_interest(tasks: Mapping[Who, GpuTasks], waiting: Collection[Who], feedback: Feedback) -> frozenset[Who]:
     """Returns the pods whose regions have to be read: mostly none, as all tasks of a GPU have the same priority."""
     if feedback is Feedback.CONTENTION:
         return frozenset(tasks)
@@ -45,7 +45,7 @@ def of_interest(tasks: Mapping[Who, Tasks], waiting: Collection[Who], feedback: 
 
 
 def told(
-    tasks: Mapping[Who, Tasks], seen: Mapping[Who, Switches], feedback: Feedback, now: float
+    tasks: Mapping[Who, GpuTasks], seen: Mapping[Who, Switches], feedback: Feedback, now: float
 ) -> Mapping[Who, Switches]:
     """Returns the switches for the regions that were seen. `now` is Unix time in seconds."""
     computing = Counter(
@@ -66,7 +66,7 @@ def released(switches: Switches) -> Switches:
 
 
 def _told(
-    tasks: Tasks,
+    tasks: GpuTasks,
     switches: Switches,
     computing: Mapping[tuple[DeviceUUID, int], int],
     first: Mapping[DeviceUUID, int],

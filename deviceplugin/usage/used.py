@@ -100,7 +100,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class _Holder:
+class _GpuUser:
     """A container that holds shares, and its place among all holders."""
 
     pod: Pod
@@ -119,7 +119,7 @@ def gpu_of(share: DeviceShare) -> DeviceUUID:
 
 def node_usage(pods: Iterable[Pod], sample: NodeSample, indices: Mapping[DeviceUUID, int]) -> Usage:
     """Computes the usage of every container that runs or will run. `indices` are the GPUs' NVML indices."""
-    holders: list[_Holder] = []
+    holders: list[_GpuUser] = []
     mig: list[MigUse] = []
     unreadable = 0
     for pod in pods:
@@ -142,7 +142,7 @@ def held_by(pod: Pod) -> Mapping[str, frozenset[DeviceUUID]]:
         return {}
 
 
-def _holders(pod: Pod) -> list[_Holder]:
+def _holders(pod: Pod) -> list[_GpuUser]:
     """Returns containers with shares that have not ended. Raises AnnotationError."""
     value = pod.metadata.annotations.get(DEVICES_ALLOCATED)
     if value is None or pod.has_ended:
@@ -156,7 +156,7 @@ def _holders(pod: Pod) -> list[_Holder]:
         status = statuses.get(container.name, ContainerStatus())
         if shares and status.state.terminated is None:
             # The wire has `containerd://<id>`.
-            holders.append(_Holder(pod, container.name, status.container_id.rpartition("/")[2], shares))
+            holders.append(_GpuUser(pod, container.name, status.container_id.rpartition("/")[2], shares))
     return holders
 
 
@@ -182,7 +182,7 @@ _Used = Mapping[tuple[str, str, DeviceUUID], tuple[GpuProcess, ...]]
 """Processes by pod UID, container name and GPU."""
 
 
-def _attribute(holders: Sequence[_Holder], sample: NodeSample) -> tuple[_Used, Mapping[DeviceUUID, int]]:
+def _attribute(holders: Sequence[_GpuUser], sample: NodeSample) -> tuple[_Used, Mapping[DeviceUUID, int]]:
     used: dict[tuple[str, str, DeviceUUID], tuple[GpuProcess, ...]] = {}
     foreign: dict[DeviceUUID, int] = {}
     for gpu in sample.gpus:
@@ -201,7 +201,7 @@ def _attribute(holders: Sequence[_Holder], sample: NodeSample) -> tuple[_Used, M
     return used, foreign
 
 
-def _holder_of(owner: CgroupOwner | None, holders: Sequence[_Holder]) -> _Holder | None:
+def _holder_of(owner: CgroupOwner | None, holders: Sequence[_GpuUser]) -> _GpuUser | None:
     """Finds the holder by container id. A container too new for its pod's status is known if it is the pod's only one
     on the GPU.
     """
@@ -213,7 +213,7 @@ def _holder_of(owner: CgroupOwner | None, holders: Sequence[_Holder]) -> _Holder
 
 
 def _rows(
-    holder: _Holder,
+    holder: _GpuUser,
     used: _Used,
     gpus: Mapping[DeviceUUID, GpuSample],
     regions: Mapping[tuple[str, str], Region],

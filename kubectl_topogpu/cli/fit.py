@@ -52,7 +52,7 @@ def fit(
     asked: CommonOptions, *, gpus: int, memory: AskedMemory | None, cores: int | None, **annotations: str
 ) -> TableReport:
     """Show how many more pods of one shape fit, and on which nodes."""
-    shape = fitting.PodShape(
+    shape = fitting.FitShape(
         gpus=gpus,
         memory=memory or AskedMemory(),
         cores=cores,

@@ -9,7 +9,7 @@ from program.settings.effective import Effective
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode
 from scheduler_ext.certificates.secret import SecretPlace
-from scheduler_ext.configuration import DEFAULT_TIMEOUT_SECONDS, Configuration
+from scheduler_ext.configuration import DEFAULT_TIMEOUT_SECONDS, SchedulerConfiguration
 from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.policies import alias_warnings
 from scheduler_ext.requests import RequestSettings
@@ -27,7 +27,7 @@ class CertificatePaths:
     key: Path
 
 
-def warnings(effective: Effective[Configuration]) -> Iterator[str]:
+def warnings(effective: Effective[SchedulerConfiguration]) -> Iterator[str]:
     """Yields warnings about the settings, with which the extender still starts."""
     configuration = effective.configuration
     yield from effective.warnings
@@ -39,7 +39,7 @@ def warnings(effective: Effective[Configuration]) -> Iterator[str]:
         )
 
 
-def request_settings(configuration: Configuration) -> RequestSettings:
+def request_settings(configuration: SchedulerConfiguration) -> RequestSettings:
     return RequestSettings(
         names=configuration.names,
         default_memory_mib=configuration.default_mem,
@@ -53,7 +53,7 @@ def request_settings(configuration: Configuration) -> RequestSettings:
     )
 
 
-def serve_settings(configuration: Configuration) -> ServeSettings:
+def serve_settings(configuration: SchedulerConfiguration) -> ServeSettings:
     lock_wait_seconds = min(configuration.node_lock_retry_timeout, LONGEST_LOCK_WAIT_SECONDS)
     return ServeSettings(
         scheduler_name=configuration.scheduler_name or DEFAULT_SCHEDULER_NAME,
@@ -71,7 +71,7 @@ def serve_settings(configuration: Configuration) -> ServeSettings:
     )
 
 
-def lease_settings(configuration: Configuration, process: str | None) -> LeaseSettings:
+def lease_settings(configuration: SchedulerConfiguration, process: str | None) -> LeaseSettings:
     """Returns settings for the Lease. `process` is the one named in the journal of Bindings; None without a journal."""
     pod = {"pod_name": configuration.pod_name, "pod_namespace": configuration.pod_namespace}
     pod |= {"process": process} if process is not None else {}
@@ -85,7 +85,7 @@ def lease_settings(configuration: Configuration, process: str | None) -> LeaseSe
     )
 
 
-def admission_settings(configuration: Configuration) -> AdmissionSettings:
+def admission_settings(configuration: SchedulerConfiguration) -> AdmissionSettings:
     return AdmissionSettings(
         requests=request_settings(configuration),
         scheduler_name=configuration.scheduler_name or DEFAULT_SCHEDULER_NAME,
@@ -98,7 +98,7 @@ def admission_settings(configuration: Configuration) -> AdmissionSettings:
     )
 
 
-def certificate_place(configuration: Configuration) -> CertificatePaths | SecretPlace | None:
+def certificate_place(configuration: SchedulerConfiguration) -> CertificatePaths | SecretPlace | None:
     """Returns where the webhook's certificate is; None if there is none, and so no webhook."""
     if configuration.cert_file:
         return CertificatePaths(certificate=Path(configuration.cert_file), key=Path(configuration.key_file))
@@ -113,7 +113,7 @@ def certificate_place(configuration: Configuration) -> CertificatePaths | Secret
     )
 
 
-async def connected(configuration: Configuration) -> ApiServer:
+async def connected(configuration: SchedulerConfiguration) -> ApiServer:
     """Returns a client of the API server. Raises ApiServerUnconfigured."""
     return await ApiServer.connect(
         configuration.kubeconfig or None,

@@ -14,7 +14,7 @@ from scheduler_ext.cli.build import request_settings, warnings
 from scheduler_ext.cli.pods import read_pods
 from scheduler_ext.cli.state import StateError, read_document, read_documents, read_snapshot, read_state
 from scheduler_ext.cli.worlds import SnapshotWorld, StateWorld, World
-from scheduler_ext.configuration import Configuration
+from scheduler_ext.configuration import SchedulerConfiguration
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.decision import decide as decide_pod
 from scheduler_ext.decide.explain import explain as explain_decision
@@ -44,7 +44,7 @@ class DecideOptions:
     as_json: bool
 
 
-def answer_files(options: DecideOptions, effective: Effective[Configuration]) -> int:
+def answer_files(options: DecideOptions, effective: Effective[SchedulerConfiguration]) -> int:
     """Decides about the pods, prints the answers, and returns the exit status. Raises click.ClickException."""
     warn(warnings(effective))
     requests = request_settings(effective.configuration)

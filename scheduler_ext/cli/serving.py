@@ -28,7 +28,7 @@ from scheduler_ext.cli.build import (
     request_settings,
     serve_settings,
 )
-from scheduler_ext.configuration import TABLE, Configuration, is_loopback
+from scheduler_ext.configuration import TABLE, SchedulerConfiguration, is_loopback
 from scheduler_ext.extender_parts import now
 from scheduler_ext.own_thread import in_own_thread
 from scheduler_ext.ports import PortTaken, listening, listening_to_kube_scheduler
@@ -45,7 +45,7 @@ of 5 ms is longer than an answer takes.
 """
 
 
-def serve_until_stopped(configuration: Configuration) -> None:
+def serve_until_stopped(configuration: SchedulerConfiguration) -> None:
     """Serves until SIGTERM or SIGINT. Raises click.ClickException."""
     try:
         asyncio.run(_serve(configuration))
@@ -53,7 +53,7 @@ def serve_until_stopped(configuration: Configuration) -> None:
         raise click.ClickException(str(error)) from error
 
 
-async def _serve(configuration: Configuration) -> None:
+async def _serve(configuration: SchedulerConfiguration) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -99,7 +99,7 @@ async def _serve(configuration: Configuration) -> None:
 
 @asynccontextmanager
 async def _serving_webhook(
-    configuration: Configuration, certificate: Certificate, applications: Applications, tls: ServingTls
+    configuration: SchedulerConfiguration, certificate: Certificate, applications: Applications, tls: ServingTls
 ) -> AsyncIterator[str]:
     """Yields the URL of the webhook while it is served. Raises PortTaken."""
     webhook = applications.webhook(admission_settings(configuration))

@@ -26,7 +26,7 @@ def _decided(parts: ClusterParts, event: events.Decided, now: float) -> None:
     parts.log.add(now, pod_name(pod), LogKind.DECIDED, node, shares)
 
 
-def _refused(parts: ClusterParts, event: events.Refused, now: float) -> None:
+def _refused(parts: ClusterParts, event: events.PodRefused, now: float) -> None:
     parts.ledger.groups.refused(event.pod, now)
     if event.request is not None:
         parts.queue.refused(event.request, event.pod.spec.priority or 0, now)
@@ -120,7 +120,7 @@ def _time_passed(_: ClusterParts, __: events.TimePassed, ___: float) -> None:
 HANDLERS: Mapping[type[OwnEvent], Callable[[ClusterParts, Any, float], None]] = {
     events.Asked: _asked,
     events.Decided: _decided,
-    events.Refused: _refused,
+    events.PodRefused: _refused,
     events.Explained: _explained,
     events.NodeChosen: _node_chosen,
     events.BindBegan: _bind_began,

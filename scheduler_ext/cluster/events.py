@@ -16,18 +16,18 @@ from scheduler_ext.requests import GpuRequest
 T = TypeVar("T", bound=Object)
 
 
-class Event(Struct, frozen=True):
+class ClusterEvent(Struct, frozen=True):
     """An event has no time of its own: `step` gets the time with it."""
 
 
-class OwnEvent(Event, frozen=True):
+class OwnEvent(ClusterEvent, frozen=True):
     """An event of this process alone: it has no effect outside."""
 
 
 # Events that the API server shows: of nodes, pods, resource quotas and disruption budgets.
 
 
-class Listed(Event, Generic[T], frozen=True):
+class Listed(ClusterEvent, Generic[T], frozen=True):
     """All objects of this kind."""
 
     kind: type[T]
@@ -36,25 +36,25 @@ class Listed(Event, Generic[T], frozen=True):
     """The resourceVersion of the list; 0 if it is unknown. It is lower than before if the API server lost history."""
 
 
-class Applied(Event, frozen=True):
+class Applied(ClusterEvent, frozen=True):
     """An object was added or modified."""
 
     object: Object
 
 
-class Removed(Event, frozen=True):
+class Removed(ClusterEvent, frozen=True):
     object: Object
 
 
-class PodWatchLost(Event, frozen=True):
+class PodWatchLost(ClusterEvent, frozen=True):
     """The API server no longer shows what becomes of pods. It may still carry out Bindings."""
 
 
-class PodWatchBack(Event, frozen=True):
+class PodWatchBack(ClusterEvent, frozen=True):
     """The API server shows again what becomes of pods."""
 
 
-class PodRead(Event, frozen=True):
+class PodRead(ClusterEvent, frozen=True):
     """A pod was read, and may be newer than the watch. Only the index follows it; the watch shows what it holds."""
 
     pod: Pod
@@ -86,7 +86,7 @@ class Decided(OwnEvent, frozen=True):
     request: GpuRequest | None = None
 
 
-class Refused(OwnEvent, frozen=True):
+class PodRefused(OwnEvent, frozen=True):
     """The pod fits nowhere. Without a `request` it could not be read."""
 
     pod: Pod
@@ -161,7 +161,7 @@ class WaitEnded(OwnEvent, frozen=True):
 # Evictions.
 
 
-class Proposed(Event, frozen=True):
+class Proposed(ClusterEvent, frozen=True):
     """The answer of `/preempt`: by node, the pods that kube-scheduler may evict for the pod."""
 
     pod: Pod
@@ -229,7 +229,7 @@ class Changed(Effect, frozen=True):
     name: str | PodName | None = None
 
 
-class Tell(Effect, frozen=True):
+class RecordEvent(Effect, frozen=True):
     """An event for the owner of an object."""
 
     subject: ObjectReference

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from proto.kubernetes.objects import Pod, version_number
-from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, Verdict
+from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict
 from scheduler_ext.requests import GpuRequest, pod_key
 
 SHORTEST_LEASE_SECONDS = 2.0
@@ -61,16 +61,16 @@ def pending_of(pod: Pod, request: GpuRequest | None) -> Pending:
     return Pending(group=group, waits=waits, seen=verdict_of(pod))
 
 
-def verdict_of(pod: Pod) -> Verdict:
+def verdict_of(pod: Pod) -> SchedulerVerdict:
     refusal = pod.status.unscheduled
-    return Verdict(
+    return SchedulerVerdict(
         version=version_number(pod.metadata.resource_version),
         refusal="" if refusal is None else f"{refusal.reason}: {refusal.message}",
         nominated=pod.status.nominated_node_name,
     )
 
 
-def lets_go(before: Verdict, after: Verdict) -> bool:
+def lets_go(before: SchedulerVerdict, after: SchedulerVerdict) -> bool:
     """Returns whether kube-scheduler took its decision back in between: the status has a new refusal, or no longer
     names a node.
     """

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
 from scheduler_ext.cluster.budgets import Budgets
-from scheduler_ext.cluster.events import Tell
+from scheduler_ext.cluster.events import RecordEvent
 from scheduler_ext.cluster.history import Histories
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.log import PodLog
@@ -22,13 +22,13 @@ class Complaints:
         self._reason = reason
         self._known: dict[str, str] = {}
 
-    def update(self, key: str, problem: str, subject: Callable[[], ObjectReference]) -> Sequence[Tell]:
+    def update(self, key: str, problem: str, subject: Callable[[], ObjectReference]) -> Sequence[RecordEvent]:
         """`problem` is empty for an object that can be read."""
         if not problem:
             self.drop(key)
         elif self._known.get(key) != problem:
             self._known[key] = problem
-            return (Tell(subject(), Notice(reason=self._reason, message=problem, distinct=True)),)
+            return (RecordEvent(subject(), Notice(reason=self._reason, message=problem, distinct=True)),)
         return ()
 
     def drop(self, key: str) -> None:

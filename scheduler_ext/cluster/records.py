@@ -76,7 +76,7 @@ class KubeletTotals(Struct, frozen=True):
 NO_TOTALS = KubeletTotals()
 
 
-class Verdict(Struct, frozen=True, kw_only=True):
+class SchedulerVerdict(Struct, frozen=True, kw_only=True):
     """The result of kube-scheduler's last attempt by the pod's status. `version` is the object's resourceVersion."""
 
     version: int = 0
@@ -94,7 +94,7 @@ class Pending(Struct, frozen=True, kw_only=True, gc=False):
     """The pod and its request while it waits in Permit for its group. The group is then bound without another question
     about it.
     """
-    seen: Verdict = Verdict()
+    seen: SchedulerVerdict = SchedulerVerdict()
     """The status when kube-scheduler sent its question about the pod, or later."""
     binding: bool = False
     """True once a bind has begun: from then on only the bind gives the reservation back."""

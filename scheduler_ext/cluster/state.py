@@ -8,7 +8,7 @@ from collections.abc import Callable
 from math import inf
 
 from scheduler_ext.cluster import decisions, watched
-from scheduler_ext.cluster.events import Effect, Event, OwnEvent
+from scheduler_ext.cluster.events import ClusterEvent, Effect, OwnEvent
 from scheduler_ext.cluster.parts import ClusterParts
 from scheduler_ext.requests import RequestSettings
 
@@ -20,7 +20,7 @@ class Cluster(ClusterParts):
         super().__init__(requests)
         self._now = -inf
 
-    def step(self, event: Event, now: float, perform: Callable[[Effect], None]) -> None:
+    def step(self, event: ClusterEvent, now: float, perform: Callable[[Effect], None]) -> None:
         """Applies any event. Each of its effects goes to `perform`, so that none can be lost. What ends by `now`, in
         monotonic seconds, ends before the event.
         """

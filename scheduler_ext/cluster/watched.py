@@ -7,7 +7,7 @@ from typing import Any
 from proto.kubernetes.objects import Node, ObjectReference, Pod, PodDisruptionBudget, ResourceQuota, version_number
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.bound import outlives
-from scheduler_ext.cluster.events import Changed, Effect, Event, Freed, Nominated, Tell
+from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent
 from scheduler_ext.cluster.log import LogKind
 from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.cluster.parts import ClusterParts
@@ -44,7 +44,7 @@ def _node_removed(parts: ClusterParts, node: Node, _: float) -> Sequence[Effect]
     return [Changed(name)]
 
 
-def _unreadable_node(parts: ClusterParts, node: Node) -> Sequence[Tell]:
+def _unreadable_node(parts: ClusterParts, node: Node) -> Sequence[RecordEvent]:
     name = node.metadata.name
     problem = parts.ledger.nodes.problem(name)
     # The uid is the name, as in kubelet's events: `kubectl describe node` looks for that.
@@ -101,7 +101,7 @@ def _pod_read(parts: ClusterParts, event: events.PodRead, _: float) -> Sequence[
     return [Changed(pod_name(event.pod))]
 
 
-def _unreadable_pod(parts: ClusterParts, pod: Pod) -> Sequence[Tell]:
+def _unreadable_pod(parts: ClusterParts, pod: Pod) -> Sequence[RecordEvent]:
     uid = pod_key(pod)
     record = parts.ledger.records.bound(uid)
     problem = record.problem if record is not None else ""
@@ -196,7 +196,7 @@ _REMOVED: Mapping[type, Handler] = {
     ResourceQuota: _quota_removed,
     PodDisruptionBudget: _budget_removed,
 }
-HANDLERS: Mapping[type[Event], Handler] = {
+HANDLERS: Mapping[type[ClusterEvent], Handler] = {
     events.Listed: lambda parts, event, now: _LISTED[event.kind](parts, event, now),
     events.Applied: lambda parts, event, now: _APPLIED[type(event.object)](parts, event.object, now),
     events.Removed: lambda parts, event, now: _REMOVED[type(event.object)](parts, event.object, now),

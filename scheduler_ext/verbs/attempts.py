@@ -16,7 +16,7 @@ from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.bind_decision import BindRefused, alive
-from scheduler_ext.verbs.state_machine import Attempt, BindEffect, BindEvent, BindState, step
+from scheduler_ext.verbs.state_machine import BindAttempt, BindEffect, BindEvent, BindState, step
 
 _AT_ONCE = frozenset(
     {
@@ -56,7 +56,7 @@ class Progress(NamedTuple):
     `problem` is the reason if the attempt could not go on.
     """
 
-    attempt: Attempt
+    attempt: BindAttempt
     left: tuple[BindEffect, ...]
     problem: str = ""
 
@@ -68,7 +68,7 @@ class Attempts:
         self,
         *,
         state: Cluster,
-        apply: Callable[[events.Event], None],
+        apply: Callable[[events.ClusterEvent], None],
         monotonic: Callable[[], float],
         settings: ServeSettings,
         files: Journal | None,
@@ -83,15 +83,15 @@ class Attempts:
         self._files = files
         self._numbers = count(1) if numbers is None else numbers
 
-    def begin(self, pod: PodName, uid: str, node: str) -> Attempt:
+    def begin(self, pod: PodName, uid: str, node: str) -> BindAttempt:
         """Returns a new attempt, for a bind that kube-scheduler requests."""
         self._apply(events.TimePassed())
         unanswered = self._ledger.records.sent_to(uid) == node
-        return Attempt(number=next(self._numbers), pod=pod, uid=uid, node=node, unanswered=unanswered)
+        return BindAttempt(number=next(self._numbers), pod=pod, uid=uid, node=node, unanswered=unanswered)
 
-    def left_behind(self, sent: Sent) -> Attempt:
+    def left_behind(self, sent: Sent) -> BindAttempt:
         """Returns the attempt of the previous process that sent this Binding."""
-        return Attempt(
+        return BindAttempt(
             number=next(self._numbers),
             pod=sent.pod,
             uid=sent.uid,
@@ -101,7 +101,7 @@ class Attempts:
             shares=sent.shares,
         )
 
-    def recovered(self, attempt: Attempt, pod: Pod | None) -> Progress:
+    def recovered(self, attempt: BindAttempt, pod: Pod | None) -> Progress:
         """Continues an attempt of the previous process, once its pod was read. `pod` is None if there is none of its
         name.
         """
@@ -124,7 +124,7 @@ class Attempts:
         for record in self._ledger.records.of(RecordState.SENT):
             self._apply(events.Dropped(record.uid))
 
-    def after(self, attempt: Attempt, event: BindEvent) -> Progress:
+    def after(self, attempt: BindAttempt, event: BindEvent) -> Progress:
         """Takes the attempt one step further."""
         attempt, effects = step(attempt, event)
         self._apply(events.BindStep(attempt.uid, f"its bind to node {attempt.node}: {event}, now {attempt.state}"))
@@ -137,7 +137,7 @@ class Attempts:
                 self._perform(attempt, effect)
         return Progress(attempt, tuple(effect for effect in effects if effect not in _AT_ONCE))
 
-    def _perform(self, attempt: Attempt, effect: BindEffect) -> None:
+    def _perform(self, attempt: BindAttempt, effect: BindEffect) -> None:
         match effect:
             case BindEffect.HOLD if self._has_reservation(attempt):
                 self._apply(events.BindBegan(attempt.uid, self._until(self._settings.reservation_lease_seconds)))
@@ -153,7 +153,7 @@ class Attempts:
     def _until(self, lease_seconds: float) -> float:
         return self._settings.held_until(self._monotonic(), lease_seconds)
 
-    def _not_held(self, attempt: Attempt) -> str:
+    def _not_held(self, attempt: BindAttempt) -> str:
         """Returns why the Binding may not be sent; empty if it may. Unless the GPUs are reserved or bound, others may
         get them before the watch shows the pod.
         """
@@ -163,7 +163,7 @@ class Attempts:
             return ""
         return "its reservation ended before its Binding was sent"
 
-    def _not_written(self, attempt: Attempt) -> str:
+    def _not_written(self, attempt: BindAttempt) -> str:
         """Writes the Binding to its file, before it is sent: if this process is killed, the next one knows of it.
         Returns the problem; empty without one.
         """
@@ -175,11 +175,11 @@ class Attempts:
             return f"the Binding cannot be written to its file before it is sent: {error.strerror}"
         return ""
 
-    def _has_reservation(self, attempt: Attempt) -> bool:
+    def _has_reservation(self, attempt: BindAttempt) -> bool:
         reservation = self._ledger.records.reserved(attempt.uid)
         return reservation is not None and reservation.node == attempt.node
 
-    def _is_tied_to_another(self, attempt: Attempt) -> bool:
+    def _is_tied_to_another(self, attempt: BindAttempt) -> bool:
         """Returns whether another attempt wrote the file: its Binding may still be carried out."""
         reservation = self._ledger.records.reserved(attempt.uid)
         return reservation is not None and reservation.sent_by not in (0, attempt.number)

@@ -8,13 +8,15 @@ from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http_messages import HttpAnswer, HttpRequest
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
-from scheduler_ext.verbs.readiness import Readiness
+from scheduler_ext.verbs.readiness import VerbReadiness
 
 
 class Bind:
     """The verb. `bound` binds the pod and returns why that failed; empty if it did not."""
 
-    def __init__(self, *, bound: Callable[[BindingArgs], Awaitable[str]], readiness: Readiness, log: AnswerLog) -> None:
+    def __init__(
+        self, *, bound: Callable[[BindingArgs], Awaitable[str]], readiness: VerbReadiness, log: AnswerLog
+    ) -> None:
         self._bound = bound
         self._readiness = readiness
         self._log = log

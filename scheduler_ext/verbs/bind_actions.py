@@ -29,7 +29,7 @@ from scheduler_ext.verbs.binding_object import binding_of
 from scheduler_ext.verbs.binding_sender import BindingSender
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.node_locks import LockBusy, NodeLocks, NodeUnknown
-from scheduler_ext.verbs.state_machine import Attempt, BindEffect, BindEvent
+from scheduler_ext.verbs.state_machine import BindAttempt, BindEffect, BindEvent
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _REFUSALS: Mapping[type[Exception], BindEvent] = {Conflict: BindEvent.CONFLICT, 
 class Run:
     """One bind under way. `doing` is the reason given for a missed deadline, `problem` the reason of the last event."""
 
-    attempt: Attempt
+    attempt: BindAttempt
     answer: "asyncio.Future[str]"
     deadline: float
     """The time at which the answer must be there, by the clock of the event loop."""
@@ -89,7 +89,7 @@ class BindActions:
             BindEffect.READ: self._read,
         }
 
-    def begin(self, attempt: Attempt) -> Run:
+    def begin(self, attempt: BindAttempt) -> Run:
         loop = asyncio.get_running_loop()
         return Run(attempt, loop.create_future(), loop.time() + self._settings.bind_deadline_seconds, self._now())
 
@@ -111,7 +111,7 @@ class BindActions:
             run.problem = f"internal error, see the log: {error!r}"
             return BindEvent.CUT_OFF
 
-    def history(self, attempt: Attempt) -> str:
+    def history(self, attempt: BindAttempt) -> str:
         return self._cluster.state.history.line(attempt.uid, self._monotonic())
 
     async def _decide(self, run: Run) -> BindEvent:
@@ -142,7 +142,7 @@ class BindActions:
         except NotFound as error:
             raise NodeUnknown(name) from error
 
-    async def found(self, attempt: Attempt) -> Pod | None:
+    async def found(self, attempt: BindAttempt) -> Pod | None:
         """Returns the live pod; None if there is none of its name."""
         try:
             return await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)
@@ -216,7 +216,7 @@ class BindActions:
             run.problem = "the API server refused the Binding"
         return event
 
-    async def checked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
+    async def checked(self, attempt: BindAttempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
         """Returns the outcome of a Binding whose answer was lost."""
         if not is_open(self._cluster.state, attempt, self._monotonic()):
             return BindEvent.OVERTAKEN
@@ -231,7 +231,7 @@ class BindActions:
             log.info("pod %s was not bound to node %s", attempt.pod, attempt.node)
         return event
 
-    async def unlock(self, attempt: Attempt) -> None:
+    async def unlock(self, attempt: BindAttempt) -> None:
         """Removes the pod's lock from its node, unless the pod is bound. It tries for as long as a bind may take."""
         problem = "no answer"
         try:
@@ -244,7 +244,7 @@ class BindActions:
             message = "the lock of pod %s on node %s stays until it expires: %s"
             log.warning(message, attempt.pod, attempt.node, problem)
 
-    async def _still_locked(self, attempt: Attempt) -> str:
+    async def _still_locked(self, attempt: BindAttempt) -> str:
         """Releases the lock, unless the pod is bound. Returns why that failed; empty if it did not."""
         try:
             pod = await self._api.get(PODS, attempt.pod.name, attempt.pod.namespace)

@@ -10,7 +10,7 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.kept_rooms import in_that_of_others
 from scheduler_ext.requests import RequestError, pod_key, read_request
-from scheduler_ext.verbs.state_machine import Attempt, BindEvent
+from scheduler_ext.verbs.state_machine import BindAttempt, BindEvent
 
 
 class BindRefused(Exception):
@@ -25,7 +25,7 @@ class Void(BindRefused):
     event = BindEvent.VOID
 
 
-def shown(pods: PodIndex, attempt: Attempt) -> BindEvent | None:
+def shown(pods: PodIndex, attempt: BindAttempt) -> BindEvent | None:
     """Returns the event if the watch shows that the pod has the node; None if it shows none. Raises Void if it is
     another node.
     """
@@ -35,7 +35,7 @@ def shown(pods: PodIndex, attempt: Attempt) -> BindEvent | None:
     return has_node(attempt, known.node)
 
 
-def alive(attempt: Attempt, pod: Pod | None) -> Pod:
+def alive(attempt: BindAttempt, pod: Pod | None) -> Pod:
     """Returns the pod that was read; `pod` is None if there is none of its name. Raises BindRefused if it cannot be
     bound.
     """
@@ -48,21 +48,21 @@ def alive(attempt: Attempt, pod: Pod | None) -> Pod:
     return pod
 
 
-def has_node(attempt: Attempt, node: str) -> BindEvent:
+def has_node(attempt: BindAttempt, node: str) -> BindEvent:
     """Returns the event for a pod that has this node. Raises Void if the attempt has another one."""
     if node != attempt.node:
         raise Void(f"it is already bound to node {node}")
     return BindEvent.HAS_NODE
 
 
-def is_open(cluster: Cluster, attempt: Attempt, now: float) -> bool:
+def is_open(cluster: Cluster, attempt: BindAttempt, now: float) -> bool:
     """Returns whether the reservation is still held for what this attempt sent, and for nothing later."""
     cluster.record(TimePassed(), now)
     reservation = cluster.ledger.records.reserved(attempt.uid)
     return reservation is not None and reservation.sent_by == attempt.number
 
 
-def outcome(cluster: Cluster, attempt: Attempt, pod: Pod | None, *, is_binding: bool, now: float) -> BindEvent:
+def outcome(cluster: Cluster, attempt: BindAttempt, pod: Pod | None, *, is_binding: bool, now: float) -> BindEvent:
     """Returns the outcome of a Binding that can no longer be carried out, by the pod that was read. `is_binding` is
     true if another bind of the pod has begun.
     """
@@ -75,13 +75,15 @@ def outcome(cluster: Cluster, attempt: Attempt, pod: Pod | None, *, is_binding: 
     return BindEvent.UNKNOWN if is_binding else BindEvent.NOT_BOUND
 
 
-def checked(attempt: Attempt, pod: Pod | None) -> BindEvent:
+def checked(attempt: BindAttempt, pod: Pod | None) -> BindEvent:
     """Returns the event for a pod that was read because the API server refused its Binding. Raises BindRefused."""
     node = alive(attempt, pod).spec.node_name
     return has_node(attempt, node) if node else BindEvent.NOT_BOUND
 
 
-def decide_unread(cluster: Cluster, attempt: Attempt, *, now: float, until: float) -> tuple[Attempt, BindEvent] | None:
+def decide_unread(
+    cluster: Cluster, attempt: BindAttempt, *, now: float, until: float
+) -> tuple[BindAttempt, BindEvent] | None:
     """Returns the attempt with its GPUs and its event, by what the watch has shown and `/filter` has decided; None if
     the pod must be read. Raises Void.
     """
@@ -93,8 +95,8 @@ def decide_unread(cluster: Cluster, attempt: Attempt, *, now: float, until: floa
 
 
 def decide_read(
-    cluster: Cluster, attempt: Attempt, pod: Pod | None, *, now: float, until: float
-) -> tuple[Attempt, BindEvent]:
+    cluster: Cluster, attempt: BindAttempt, pod: Pod | None, *, now: float, until: float
+) -> tuple[BindAttempt, BindEvent]:
     """Returns the attempt with its GPUs and its event, by the pod that was read. Raises BindRefused."""
     pod = alive(attempt, pod)
     attempt = replace(attempt, uid=attempt.uid or pod_key(pod))
@@ -105,7 +107,7 @@ def decide_read(
     return replace(attempt, shares=shares), BindEvent.DECIDED
 
 
-def _reserved(cluster: Cluster, attempt: Attempt, *, now: float, until: float) -> PodShares | None:
+def _reserved(cluster: Cluster, attempt: BindAttempt, *, now: float, until: float) -> PodShares | None:
     """Returns what `/filter` decided for this node, and holds it until `until`, in monotonic seconds; None without a
     decision.
     """
@@ -114,7 +116,7 @@ def _reserved(cluster: Cluster, attempt: Attempt, *, now: float, until: float) -
     return None if reservation is None else reservation.decided.get(attempt.node)
 
 
-def _decide_again(cluster: Cluster, pod: Pod, attempt: Attempt, *, now: float, until: float) -> PodShares | None:
+def _decide_again(cluster: Cluster, pod: Pod, attempt: BindAttempt, *, now: float, until: float) -> PodShares | None:
     """Decides for this one node and reserves. Returns None for a pod without GPUs. Raises BindRefused if it no longer
     fits.
     """

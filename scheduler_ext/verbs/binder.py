@@ -15,7 +15,7 @@ from scheduler_ext.verbs.attempts import Attempts, Progress, Sent
 from scheduler_ext.verbs.bind_actions import RETRY_SECONDS, BindActions, Run
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.state_machine import AWAITED, Attempt, BindEffect, BindEvent, BindState
+from scheduler_ext.verbs.state_machine import AWAITED, BindAttempt, BindEffect, BindEvent, BindState
 
 log = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ class Binder:
             case BindEffect.LOOK:
                 self._checks.begin(self._settle(run))
 
-    async def _unlock(self, attempt: Attempt, turn: AsyncExitStack) -> None:
+    async def _unlock(self, attempt: BindAttempt, turn: AsyncExitStack) -> None:
         """Removes the lock before the next turn on the node: the pod's own next bind would take the lock for its own,
         and lose it.
         """

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from proto.extender import ExtenderArgs, FilterResult, decode_extender_args, encode_filter_result
 from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.cluster.events import Asked, Decided, Explained, Refused, RoomsGivenUp, TimePassed
+from scheduler_ext.cluster.events import Asked, Decided, Explained, PodRefused, RoomsGivenUp, TimePassed
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import PodName, pod_name, pod_reference
 from scheduler_ext.cluster.state import Cluster
@@ -20,7 +20,7 @@ from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, po
 from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
 from scheduler_ext.verbs.filter_answer import Filtered, kept, nowhere, passed_through, refused, unresolvable, warnings
-from scheduler_ext.verbs.readiness import Readiness
+from scheduler_ext.verbs.readiness import VerbReadiness
 
 MOST_LAPSED = 64
 """Members whose GPUs are searched for again in one request."""
@@ -39,7 +39,7 @@ class Filter:
         self,
         *,
         decision: "FilterDecision",
-        readiness: Readiness,
+        readiness: VerbReadiness,
         is_binding: Callable[[PodName], bool],
         no_room: Callable[[Pod, GpuRequest, Iterable[str]], None],
         log: AnswerLog,
@@ -65,7 +65,7 @@ class Filter:
         try:
             request = read_request(args.pod, self._cluster.requests)
         except RequestError as error:
-            self._cluster.record(Refused(args.pod, None), self._log.now())
+            self._cluster.record(PodRefused(args.pod, None), self._log.now())
             return unresolvable(str(error), args)
         if args.nodes is None and args.node_names is None:
             return Filtered(result=FilterResult(error="neither Nodes nor NodeNames are given"))
@@ -155,7 +155,7 @@ class FilterDecision:
                 node_names = everywhere
                 choice = self._chosen(request, priority, node_names, now)
         if choice.node is None:
-            cluster.record(Refused(pod, request), now)
+            cluster.record(PodRefused(pod, request), now)
             return nowhere(request, replace(choice, failed={**choice.failed, **crowded}), candidates)
         others = self.index.others(request, node_names, choice.node, self.most - 1)
         cluster.record(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)

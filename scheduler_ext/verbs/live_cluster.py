@@ -6,7 +6,7 @@ from weakref import WeakSet
 
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
-from scheduler_ext.cluster.events import Changed, Effect, Event, Freed, Nominated, Tell
+from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.verbs.nominated_rooms import keep_room_for
@@ -26,7 +26,7 @@ class LiveCluster:
         self._waiting: dict[str | PodName, WeakSet[asyncio.Event]] = {}
         """Tasks that wait for a change, by the node's or pod's name."""
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: ClusterEvent) -> None:
         now = self.monotonic()
         self.state.step(event, now, lambda effect: self._perform(effect, now))
 
@@ -46,7 +46,7 @@ class LiveCluster:
                         event.set()
             case Freed():
                 self.freed.set()
-            case Tell(subject, notice):
+            case RecordEvent(subject, notice):
                 self.record_event(subject, notice)
             case Nominated(pod, node):
                 keep_room_for(self.state, pod, node, now)

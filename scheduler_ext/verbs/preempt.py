@@ -13,7 +13,7 @@ from scheduler_ext.http_messages import HttpAnswer, HttpRequest
 from scheduler_ext.requests import GpuRequest, RequestError, read_request
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.readiness import Readiness
+from scheduler_ext.verbs.readiness import VerbReadiness
 from scheduler_ext.verbs.turns import giving_way
 
 MOST_EFFORT = 50_000
@@ -24,7 +24,7 @@ MOST_EFFORT = 50_000
 class Preempt:
     """The verb."""
 
-    def __init__(self, *, cluster: LiveCluster, readiness: Readiness, log: AnswerLog) -> None:
+    def __init__(self, *, cluster: LiveCluster, readiness: VerbReadiness, log: AnswerLog) -> None:
         self._live = cluster
         self._cluster = cluster.state
         self._readiness = readiness

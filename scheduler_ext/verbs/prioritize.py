@@ -17,7 +17,7 @@ from scheduler_ext.http_messages import HttpAnswer, HttpRequest
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, gpu_count, read_request
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
-from scheduler_ext.verbs.readiness import Readiness
+from scheduler_ext.verbs.readiness import VerbReadiness
 from scheduler_ext.verbs.turns import giving_way
 
 NODES_A_STEP = 200
@@ -29,7 +29,7 @@ class Prioritize:
     scores.
     """
 
-    def __init__(self, *, cluster: Cluster, index: NodeIndex, readiness: Readiness, log: AnswerLog) -> None:
+    def __init__(self, *, cluster: Cluster, index: NodeIndex, readiness: VerbReadiness, log: AnswerLog) -> None:
         self._cluster = cluster
         self._index = index
         self._readiness = readiness

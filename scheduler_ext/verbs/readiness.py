@@ -29,7 +29,7 @@ class SearchTurns(Protocol):
     async def take(self, namespace: str, steps: Iterator[None]) -> None: ...
 
 
-class Readiness:
+class VerbReadiness:
     def __init__(
         self,
         *,

@@ -91,7 +91,7 @@ AWAITED = frozenset(
 """The effects for which kube-scheduler waits: each ends in the next event."""
 
 
-class Row(NamedTuple):
+class Transition(NamedTuple):
     """The next state and the actions. `unanswered` is the new value; None leaves it."""
 
     to: BindState | None
@@ -103,39 +103,39 @@ class Row(NamedTuple):
 S, E, D = BindState, BindEvent, BindEffect
 
 _BEGIN_WRITING = (D.HOLD, D.MARK, D.WRITE_DOWN, D.ASK)
-_DONE = Row(S.BOUND, (D.HOLD_LONG, D.CROSS_OUT, D.ANSWER), unanswered=False)
-_GIVEN_UP = Row(None)
-_GIVEN_UP_FOR_GOOD = Row(None, unanswered=False)
-_GIVEN_UP_UNANSWERED = Row(None, unanswered=True)
+_DONE = Transition(S.BOUND, (D.HOLD_LONG, D.CROSS_OUT, D.ANSWER), unanswered=False)
+_GIVEN_UP = Transition(None)
+_GIVEN_UP_FOR_GOOD = Transition(None, unanswered=False)
+_GIVEN_UP_UNANSWERED = Transition(None, unanswered=True)
 GIVING_UP = {
     False: (S.REFUSED, (D.DROP, D.CROSS_OUT, D.ANSWER, D.UNLOCK)),
     True: (S.SETTLING, (D.HOLD_LONG, D.ANSWER, D.UNLOCK, D.LOOK)),
 }
 """The next state and the actions when an attempt gives up, for one that is not, or is, unanswered."""
 
-TABLE: dict[tuple[BindState, BindEvent], Row] = {
-    (S.RECOVERING, E.NOT_BOUND): Row(S.SETTLING, (D.MARK, D.HOLD_LONG, D.LOOK), unanswered=True),
-    (S.RECOVERING, E.HAS_NODE): Row(S.BOUND, (D.CROSS_OUT,), unanswered=False),
-    (S.RECOVERING, E.VOID): Row(S.REFUSED, (D.CROSS_OUT,), unanswered=False),
-    (S.DECIDING, E.DECIDED): Row(S.WRITING, _BEGIN_WRITING),
-    (S.DECIDING, E.LOCK_NEEDED): Row(S.QUEUED, (D.HOLD, D.TAKE_TURN)),
+TABLE: dict[tuple[BindState, BindEvent], Transition] = {
+    (S.RECOVERING, E.NOT_BOUND): Transition(S.SETTLING, (D.MARK, D.HOLD_LONG, D.LOOK), unanswered=True),
+    (S.RECOVERING, E.HAS_NODE): Transition(S.BOUND, (D.CROSS_OUT,), unanswered=False),
+    (S.RECOVERING, E.VOID): Transition(S.REFUSED, (D.CROSS_OUT,), unanswered=False),
+    (S.DECIDING, E.DECIDED): Transition(S.WRITING, _BEGIN_WRITING),
+    (S.DECIDING, E.LOCK_NEEDED): Transition(S.QUEUED, (D.HOLD, D.TAKE_TURN)),
     (S.DECIDING, E.HAS_NODE): _DONE,
     (S.DECIDING, E.VOID): _GIVEN_UP_FOR_GOOD,
     (S.DECIDING, E.STOPPED): _GIVEN_UP,
     (S.DECIDING, E.CUT_OFF): _GIVEN_UP,
-    (S.QUEUED, E.TURN): Row(S.LOCKING, (D.TAKE_LOCK,)),
+    (S.QUEUED, E.TURN): Transition(S.LOCKING, (D.TAKE_LOCK,)),
     (S.QUEUED, E.STOPPED): _GIVEN_UP,
     (S.QUEUED, E.CUT_OFF): _GIVEN_UP,
-    (S.LOCKING, E.LOCKED): Row(S.WRITING, _BEGIN_WRITING),
+    (S.LOCKING, E.LOCKED): Transition(S.WRITING, _BEGIN_WRITING),
     (S.LOCKING, E.STOPPED): _GIVEN_UP,
     (S.LOCKING, E.CUT_OFF): _GIVEN_UP,
-    (S.WRITING, E.PERMITTED): Row(S.SENDING, (D.SEND,)),
+    (S.WRITING, E.PERMITTED): Transition(S.SENDING, (D.SEND,)),
     (S.WRITING, E.STOPPED): _GIVEN_UP,
     (S.WRITING, E.CUT_OFF): _GIVEN_UP,
     (S.SENDING, E.TAKEN): _DONE,
-    (S.SENDING, E.LOST): Row(S.WRITING, (D.ASK_LATER,), unanswered=True),
-    (S.SENDING, E.TURNED_AWAY): Row(S.WRITING, (D.ASK_LATER,)),
-    (S.SENDING, E.CONFLICT): Row(S.CHECKING, (D.READ,), unanswered=True),
+    (S.SENDING, E.LOST): Transition(S.WRITING, (D.ASK_LATER,), unanswered=True),
+    (S.SENDING, E.TURNED_AWAY): Transition(S.WRITING, (D.ASK_LATER,)),
+    (S.SENDING, E.CONFLICT): Transition(S.CHECKING, (D.READ,), unanswered=True),
     (S.SENDING, E.VOID): _GIVEN_UP_FOR_GOOD,
     (S.SENDING, E.STOPPED): _GIVEN_UP,
     (S.SENDING, E.CUT_OFF): _GIVEN_UP_UNANSWERED,
@@ -144,16 +144,16 @@ TABLE: dict[tuple[BindState, BindEvent], Row] = {
     (S.CHECKING, E.VOID): _GIVEN_UP_FOR_GOOD,
     (S.CHECKING, E.STOPPED): _GIVEN_UP_UNANSWERED,
     (S.CHECKING, E.CUT_OFF): _GIVEN_UP_UNANSWERED,
-    (S.SETTLING, E.HAS_NODE): Row(S.BOUND, (D.CROSS_OUT,), unanswered=False),
-    (S.SETTLING, E.NOT_BOUND): Row(S.REFUSED, (D.DROP, D.CROSS_OUT), unanswered=False),
-    (S.SETTLING, E.UNKNOWN): Row(S.SETTLING, (D.LOOK,)),
-    (S.SETTLING, E.OVERTAKEN): Row(S.OVERTAKEN, (D.CROSS_OUT,), unanswered=False),
-    (S.SETTLING, E.CUT_OFF): Row(S.OVERTAKEN),
+    (S.SETTLING, E.HAS_NODE): Transition(S.BOUND, (D.CROSS_OUT,), unanswered=False),
+    (S.SETTLING, E.NOT_BOUND): Transition(S.REFUSED, (D.DROP, D.CROSS_OUT), unanswered=False),
+    (S.SETTLING, E.UNKNOWN): Transition(S.SETTLING, (D.LOOK,)),
+    (S.SETTLING, E.OVERTAKEN): Transition(S.OVERTAKEN, (D.CROSS_OUT,), unanswered=False),
+    (S.SETTLING, E.CUT_OFF): Transition(S.OVERTAKEN),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class BindAttempt:
     """One attempt at a bind. `number` distinguishes it from other attempts for the same pod. `shares` is None until
     decided, and without GPUs.
     """
@@ -170,7 +170,7 @@ class Attempt:
     shares: PodShares | None = None
 
 
-def step(attempt: Attempt, event: BindEvent) -> tuple[Attempt, tuple[BindEffect, ...]]:
+def step(attempt: BindAttempt, event: BindEvent) -> tuple[BindAttempt, tuple[BindEffect, ...]]:
     """Returns the attempt after the event, and the actions. Raises KeyError for an event that cannot happen in this
     state.
     """

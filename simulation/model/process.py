@@ -29,7 +29,7 @@ from scheduler_ext.verbs.attempts import Attempts, Progress, Sent
 from scheduler_ext.verbs.bind_decision import BindRefused, checked, decide_read, decide_unread, is_open, outcome
 from scheduler_ext.verbs.binding_object import binding_of
 from scheduler_ext.verbs.filter import FilterDecision
-from scheduler_ext.verbs.state_machine import AWAITED, Attempt, BindEffect, BindEvent
+from scheduler_ext.verbs.state_machine import AWAITED, BindAttempt, BindEffect, BindEvent
 from simulation.model.objects import NAMESPACE, NODES, ShownPod, node_object, pod_name, pod_object, uid_of
 
 TICK_SECONDS = 5.0
@@ -46,7 +46,7 @@ class Machines:
     """The machines that are searched. A test seeds a defect by giving another one."""
 
     attempts: type[Attempts] = Attempts
-    step: Callable[[Cluster, events.Event, float, Callable[[events.Effect], None]], None] = Cluster.step
+    step: Callable[[Cluster, events.ClusterEvent, float, Callable[[events.Effect], None]], None] = Cluster.step
     free_at: Callable[[Turn, str], float] = free_at
     settings: ServeSettings = SETTINGS
 
@@ -137,7 +137,7 @@ class ReadPod(NamedTuple):
 
 @dataclass(slots=True)
 class _Bind:
-    attempt: Attempt
+    attempt: BindAttempt
     ends: float
     question: BindEffect = BindEffect.DECIDE
 
@@ -168,7 +168,7 @@ class ModelProcess:
         self._files = _Files({sent.uid: sent for sent in left})
         self._left = {int(sent.uid.rpartition("-")[2]): sent for sent in left}
         self._binds: dict[int, _Bind] = {}
-        self._looks: list[tuple[int, Attempt, float]] = []
+        self._looks: list[tuple[int, BindAttempt, float]] = []
         self._attempts = machines.attempts(
             state=self._cluster,
             apply=self._apply,
@@ -226,7 +226,7 @@ class ModelProcess:
     def local(self) -> Local:
         return tuple(self._pod_state(pod) for pod in range(self._pods))
 
-    def _apply(self, event: events.Event) -> None:
+    def _apply(self, event: events.ClusterEvent) -> None:
         self._machines.step(self._cluster, event, self._now, events.nothing_outside)
 
     def _object(self, pod: int, seen: ShownPod | None) -> Pod | None:
@@ -281,7 +281,7 @@ class ModelProcess:
                 self._look(pod, progress.attempt)
         return question
 
-    def _look(self, pod: int, attempt: Attempt) -> None:
+    def _look(self, pod: int, attempt: BindAttempt) -> None:
         if is_open(self._cluster, attempt, self._now):
             self._looks.append((pod, attempt, self._now + self._settings.settle_seconds))
         else:
@@ -298,7 +298,7 @@ class ModelProcess:
         event = outcome(self._cluster, attempt, live, is_binding=pod in self._binds, now=self._now)
         self._perform(pod, self._attempts.after(attempt, event))
 
-    def _binding(self, attempt: Attempt) -> ShownPod:
+    def _binding(self, attempt: BindAttempt) -> ShownPod:
         binding = binding_of(attempt.pod, attempt.uid, attempt.node, attempt.shares, _SOME_DAY, phase=BindPhase.SUCCESS)
         return ShownPod(binding.target.name, binding.metadata.annotations[DEVICES_ALLOCATED])
 
@@ -335,7 +335,7 @@ class ModelProcess:
             left=pod in self._left,
         )
 
-    def _bind_state(self, attempt: Attempt, ends: float, question: str, rank: int) -> ModelledBind:
+    def _bind_state(self, attempt: BindAttempt, ends: float, question: str, rank: int) -> ModelledBind:
         devices = "" if attempt.shares is None else encode_pod_devices(attempt.shares)
         return ModelledBind(attempt.state, attempt.node, attempt.unanswered, devices, rank, question, self._ticks(ends))
 

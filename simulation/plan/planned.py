@@ -20,7 +20,7 @@ from proto.annotations.errors import AnnotationError
 from scheduler_ext.cli.build import request_settings, warnings
 from scheduler_ext.cli.pods import read_pods
 from scheduler_ext.cli.state import StateError, read_document, read_documents, read_text
-from scheduler_ext.configuration import Configuration
+from scheduler_ext.configuration import SchedulerConfiguration
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from simulation.plan import machines, mixes, recorded, traces
@@ -78,7 +78,7 @@ class PlanOptions:
     merged: str | None
 
 
-def answer(options: PlanOptions, effective: Effective[Configuration]) -> None:
+def answer(options: PlanOptions, effective: Effective[SchedulerConfiguration]) -> None:
     """Prints. Raises click.ClickException."""
     for warning in warnings(effective):
         click.echo(f"warning: {warning}", err=True)

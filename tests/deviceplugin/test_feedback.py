@@ -17,7 +17,7 @@ from deviceplugin.changes import Changes
 from deviceplugin.feedback import FeedbackLoop
 from deviceplugin.feedback import tasks_of as tasks_of_pod
 from deviceplugin.settings import Feedback
-from deviceplugin.usage.feedback import Tasks, Who
+from deviceplugin.usage.feedback import GpuTasks, Who
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import Pod
 from tests.deviceplugin.agent_rig import running
@@ -43,7 +43,7 @@ for line in sys.stdin:
 """What HAMi-core does with its region, in a process of its own: it maps it, and sets `recent_kernel` at a launch."""
 
 
-def tasks_of(pods: Iterable[Pod], priority_resource: str) -> Mapping[Who, Tasks]:
+def tasks_of(pods: Iterable[Pod], priority_resource: str) -> Mapping[Who, GpuTasks]:
     return {who: each for pod in pods for who, each in tasks_of_pod(pod, priority_resource).items()}
 
 
@@ -134,7 +134,7 @@ async def test_a_disk_that_hangs_keeps_no_daemon_from_ending(tmp_path: Path) -> 
     gate = Event()
 
     class Hangs(FeedbackLoop):
-        def end(self, tasks: Mapping[Who, Tasks]) -> None:
+        def end(self, tasks: Mapping[Who, GpuTasks]) -> None:
             gate.wait()
 
     own = OwnNode(NoApiServer(), NODE, Changes(), heard=lambda _: None)

@@ -2,7 +2,7 @@ import pytest
 
 from program.settings.effective import ConfigurationError, Effective, File, SettingSources, resolve
 from scheduler_ext.cli.build import request_settings, serve_settings, warnings
-from scheduler_ext.configuration import TABLE, Configuration
+from scheduler_ext.configuration import TABLE, SchedulerConfiguration
 from scheduler_ext.policies import NodePolicy, parse_gpu_policy
 from scheduler_ext.requests import RequestSettings, ResourceNames
 from scheduler_ext.settings import ServeSettings
@@ -30,7 +30,9 @@ cambricon:
 """As the chart of HAMi 2.10 writes it, with names of a cluster's own."""
 
 
-def written(device_config: str | None = None, own: str | None = None, **flags: str) -> Effective[Configuration]:
+def written(
+    device_config: str | None = None, own: str | None = None, **flags: str
+) -> Effective[SchedulerConfiguration]:
     return resolve(
         TABLE,
         SettingSources(

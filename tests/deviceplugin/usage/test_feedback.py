@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.settings import Feedback
-from deviceplugin.usage.feedback import Tasks, Who, of_interest, released, told
+from deviceplugin.usage.feedback import GpuTasks, Who, of_interest, released, told
 from deviceplugin.usage.shared_region import Switches
 from proto.devices import DeviceUUID
 
@@ -19,12 +19,12 @@ def at(recent: int, switch: int = 1, *, ago: int | None = None) -> Switches:
     return Switches(recent_kernel=recent, utilization_switch=switch, last_kernel_unix_seconds=last)
 
 
-def on(*gpus: DeviceUUID, priority: int = 1) -> Tasks:
-    return Tasks(gpus=frozenset(gpus), priority=priority)
+def on(*gpus: DeviceUUID, priority: int = 1) -> GpuTasks:
+    return GpuTasks(gpus=frozenset(gpus), priority=priority)
 
 
 def after(
-    tasks: Mapping[Who, Tasks], seen: Mapping[Who, Switches], feedback: Feedback = Feedback.PRIORITY
+    tasks: Mapping[Who, GpuTasks], seen: Mapping[Who, Switches], feedback: Feedback = Feedback.PRIORITY
 ) -> dict[Who, tuple[int, int]]:
     return {
         who: (each.recent_kernel, each.utilization_switch) for who, each in told(tasks, seen, feedback, NOW).items()
@@ -76,7 +76,7 @@ def test_where_all_have_one_priority_no_region_is_looked_at() -> None:
 SOME = st.dictionaries(
     st.sampled_from([(f"u{number}", "c") for number in range(6)]),
     st.tuples(
-        st.builds(Tasks, gpus=st.frozensets(st.sampled_from([A, B]), min_size=1), priority=st.integers(0, 3)),
+        st.builds(GpuTasks, gpus=st.frozensets(st.sampled_from([A, B]), min_size=1), priority=st.integers(0, 3)),
         st.builds(
             Switches,
             recent_kernel=st.integers(-1, 2),
@@ -89,7 +89,7 @@ SOME = st.dictionaries(
 
 @given(SOME, st.sampled_from([Feedback.PRIORITY, Feedback.CONTENTION]))
 def test_the_first_of_a_gpu_never_wait_and_all_go_on_once_nothing_is_launched_any_more(
-    some: Mapping[Who, tuple[Tasks, Switches]], feedback: Feedback
+    some: Mapping[Who, tuple[GpuTasks, Switches]], feedback: Feedback
 ) -> None:
     tasks = {who: each for who, (each, _) in some.items()}
     seen: Mapping[Who, Switches] = {who: each for who, (_, each) in some.items()}

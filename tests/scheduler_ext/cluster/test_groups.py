@@ -19,7 +19,7 @@ from scheduler_ext.cluster.groups import (
     lets_go,
     verdict_of,
 )
-from scheduler_ext.cluster.records import Records, Verdict
+from scheduler_ext.cluster.records import Records, SchedulerVerdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.verbs.filter import FilterDecision
@@ -147,16 +147,16 @@ def test_nothing_that_is_said_of_a_pod_takes_away_what_is_being_bound() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        (Verdict(version=1), Verdict(version=2, refusal="no"), True),
-        (Verdict(version=1, refusal="no"), Verdict(version=2, refusal="no, again"), True),
-        (Verdict(version=1, refusal="no"), Verdict(version=2, refusal="no"), False),
-        (Verdict(version=2), Verdict(version=1, refusal="no"), False),
-        (Verdict(version=1, nominated="n"), Verdict(version=2), True),
-        (Verdict(version=1), Verdict(version=2, nominated="n"), False),
+        (SchedulerVerdict(version=1), SchedulerVerdict(version=2, refusal="no"), True),
+        (SchedulerVerdict(version=1, refusal="no"), SchedulerVerdict(version=2, refusal="no, again"), True),
+        (SchedulerVerdict(version=1, refusal="no"), SchedulerVerdict(version=2, refusal="no"), False),
+        (SchedulerVerdict(version=2), SchedulerVerdict(version=1, refusal="no"), False),
+        (SchedulerVerdict(version=1, nominated="n"), SchedulerVerdict(version=2), True),
+        (SchedulerVerdict(version=1), SchedulerVerdict(version=2, nominated="n"), False),
     ],
 )
 def test_kube_scheduler_lets_go_when_it_newly_refuses_or_no_longer_nominates(
-    before: Verdict, after: Verdict, *, expected: bool
+    before: SchedulerVerdict, after: SchedulerVerdict, *, expected: bool
 ) -> None:
     assert lets_go(before, after) is expected
 
@@ -351,6 +351,6 @@ def test_of_pods_that_come_and_go_in_one_group_so_many_are_remembered() -> None:
 def test_the_condition_that_counts_is_podscheduled() -> None:
     waiting = refused(member("a"), "0/1 nodes are available", version=7)
     waiting.status.conditions.insert(0, Condition(type="Ready", status="False", reason="x", message="y"))
-    assert verdict_of(waiting) == Verdict(version=7, refusal="Unschedulable: 0/1 nodes are available")
+    assert verdict_of(waiting) == SchedulerVerdict(version=7, refusal="Unschedulable: 0/1 nodes are available")
     waiting.status.conditions = [Condition(type="PodScheduled", status="True")]
-    assert verdict_of(waiting) == Verdict(version=7)
+    assert verdict_of(waiting) == SchedulerVerdict(version=7)

@@ -14,10 +14,10 @@ from scheduler_ext.cluster.events import (
     BindingSent,
     BindStep,
     Changed,
+    ClusterEvent,
     Decided,
     Dropped,
     Effect,
-    Event,
     Explained,
     Freed,
     LeadershipGained,
@@ -26,15 +26,15 @@ from scheduler_ext.cluster.events import (
     NodeChosen,
     Nominated,
     NominationEnded,
+    PodRefused,
     PodWatchBack,
     PodWatchLost,
     Proposed,
-    Refused,
+    RecordEvent,
     Removed,
     Requeued,
     RoomsGivenUp,
     RoomShortened,
-    Tell,
     TimePassed,
     WaitEnded,
     nothing_outside,
@@ -52,13 +52,13 @@ WAITING = pod(container(gpu=1), name="p")
 DECIDED = Decided("uid-p", WAITING, "n", ((share("G0"),),), 60.0)
 
 
-def effects_of(made: Cluster, event: Event, now: float = 0.0) -> list[Effect]:
+def effects_of(made: Cluster, event: ClusterEvent, now: float = 0.0) -> list[Effect]:
     found: list[Effect] = []
     made.step(event, now, found.append)
     return found
 
 
-def cluster(*happened: Event) -> Cluster:
+def cluster(*happened: ClusterEvent) -> Cluster:
     made = Cluster()
     for event in (Listed(Node, [NODE]), *happened):
         made.step(event, 0.0, nothing_outside)
@@ -70,8 +70,8 @@ def cluster(*happened: Event) -> Cluster:
     [
         Asked(WAITING),
         DECIDED,
-        Refused(WAITING, request(WAITING)),
-        Refused(WAITING, None),
+        PodRefused(WAITING, request(WAITING)),
+        PodRefused(WAITING, None),
         Explained("uid-p", "no node"),
         NodeChosen("uid-p", "n", 1e9),
         BindBegan("uid-p", 90.0),
@@ -89,7 +89,7 @@ def cluster(*happened: Event) -> Cluster:
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_what_the_extender_decides_itself_has_no_effect_outside(own: Event) -> None:
+def test_what_the_extender_decides_itself_has_no_effect_outside(own: ClusterEvent) -> None:
     assert effects_of(cluster(Applied(WAITING), DECIDED), own, 1.0) == []
 
 
@@ -106,7 +106,7 @@ def test_who_waits_for_a_node_or_pod_is_woken_and_waiting_pods_are_looked_at_whe
 def test_an_annotation_that_cannot_be_read_is_told_once() -> None:
     made, broken = cluster(), bound("p", "garbage")
     effects = [effect for _ in range(2) for effect in effects_of(made, Applied(broken))]
-    (told,) = (effect for effect in effects if isinstance(effect, Tell))
+    (told,) = (effect for effect in effects if isinstance(effect, RecordEvent))
     assert (told.subject.uid, told.notice.reason) == ("uid-p", "UnreadableAllocation")
     assert keys.DEVICES_ALLOCATED in told.notice.message
 

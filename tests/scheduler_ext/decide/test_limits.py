@@ -13,7 +13,7 @@ from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.explain import explain
-from scheduler_ext.decide.unresolvable import told_apart
+from scheduler_ext.decide.unresolvable import refusals_of
 from scheduler_ext.requests import RequestSettings
 from tests.builders import container, pod
 from tests.scheduler_ext.gpus import GIB, device, request, snapshot
@@ -74,7 +74,7 @@ def test_parts_of_several_gpus_are_refused_unless_the_node_allows_what_hami_core
 def test_the_refusal_of_parts_of_several_gpus_says_what_to_do() -> None:
     wanted = pod(container(gpu=2, gpumem=1000))
     decision = decided(wanted, NodeLimits.HAMI_CORE)
-    assert told_apart(decision.misfits)[1] == {"n": "CardLimitsNotEnforced(parts of several GPUs)"}
+    assert refusals_of(decision.misfits)[1] == {"n": "CardLimitsNotEnforced(parts of several GPUs)"}
     assert decision.failed["n"] == (
         "2/2 CardLimitsNotEnforced (HAMi-core does not hold a container to parts of several GPUs; ask for whole GPUs "
         "or for one GPU in each container, or set unenforced_shares of the node's daemon to allow)"
@@ -115,7 +115,7 @@ def test_a_variable_of_the_container_lifts_nothing_that_the_driver_holds() -> No
 def test_the_refusal_of_cores_where_only_the_driver_holds_parts_says_what_to_do() -> None:
     wanted = pod(container(gpu=1, gpumem=1000, gpucores=30))
     decision = decided(wanted, NodeLimits.DRIVER)
-    assert told_apart(decision.misfits)[1] == {"n": "CardLimitsNotEnforced(no HAMi-core for cores)"}
+    assert refusals_of(decision.misfits)[1] == {"n": "CardLimitsNotEnforced(no HAMi-core for cores)"}
     assert decision.failed["n"] == (
         "2/2 CardLimitsNotEnforced (the node's driver holds containers to memory, and no HAMi-core holds them to "
         "cores; ask for no cores, install HAMi-core there, or set unenforced_shares of its daemon to allow)"
@@ -139,7 +139,7 @@ def test_of_gpus_of_two_sizes_several_are_taken_only_whole() -> None:
 def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None:
     full = [GpuUsage(device(n), 10, WHOLE, 100) for n in range(2)]
     decision = decided(pod(container(gpu=1, gpumem=1000)), NodeLimits.NONE, full)
-    failed, unresolvable = told_apart(decision.misfits)
+    failed, unresolvable = refusals_of(decision.misfits)
     assert (failed, unresolvable) == ({}, {"n": "CardLimitsNotEnforced(no HAMi-core)"})
     assert decision.failed["n"] == (
         "2/2 CardLimitsNotEnforced (no HAMi-core on the node holds containers to a part of a GPU; ask for "
@@ -167,7 +167,7 @@ def test_a_container_that_turns_its_limits_off_gets_whole_gpus_only(switch: EnvV
     assert (decided(pod(part), NodeLimits.PARTLY_ENFORCED).node is None) == turns_off
     assert decided(pod(part), NodeLimits.UNENFORCED).node == "n"
     if turns_off:
-        assert told_apart(decision.misfits)[1]["n"] == "CardLimitsNotEnforced(CUDA_DISABLE_CONTROL)"
+        assert refusals_of(decision.misfits)[1]["n"] == "CardLimitsNotEnforced(CUDA_DISABLE_CONTROL)"
         assert decision.failed["n"].startswith("2/2 CardLimitsNotEnforced (CUDA_DISABLE_CONTROL of the")
         (line,) = explain(request(pod(part)), decision)
         assert line.gpus[0].sentence.endswith("a part of a GPU: the container's CUDA_DISABLE_CONTROL lifts its limits")

@@ -28,7 +28,7 @@ from scheduler_ext.verbs.bind_decision import BindRefused, decide_read, decide_u
 from scheduler_ext.verbs.binder import Binder
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.state_machine import GIVING_UP, OVER, TABLE, Attempt, BindEffect, BindEvent, BindState
+from scheduler_ext.verbs.state_machine import GIVING_UP, OVER, TABLE, BindAttempt, BindEffect, BindEvent, BindState
 from tests.binding_document import document
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
@@ -61,7 +61,7 @@ def _targets(to: BindState | None) -> tuple[BindState, ...]:
 @dataclass
 class Question:
     run: Run | None
-    attempt: Attempt
+    attempt: BindAttempt
     effect: BindEffect
     answer: "asyncio.Future[BindEvent]"
 
@@ -74,28 +74,28 @@ class Played:
         self.asked: list[Question] = []
         self.unlocked: set[int] = set()
 
-    def begin(self, attempt: Attempt) -> Run:
+    def begin(self, attempt: BindAttempt) -> Run:
         loop = asyncio.get_running_loop()
         return Run(attempt, loop.create_future(), UNTIL, None)  # type: ignore[arg-type]
 
     async def performed(self, run: Run, question: BindEffect) -> BindEvent:
         return await self._ask(Question(run, run.attempt, question, asyncio.get_running_loop().create_future()))
 
-    async def checked(self, attempt: Attempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
+    async def checked(self, attempt: BindAttempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
         return await self._ask(Question(None, attempt, BindEffect.LOOK, asyncio.get_running_loop().create_future()))
 
     async def _ask(self, question: Question) -> BindEvent:
         self.asked.append(question)
         return await question.answer
 
-    async def unlock(self, attempt: Attempt) -> None:
+    async def unlock(self, attempt: BindAttempt) -> None:
         self.unlocked.add(attempt.number)
 
-    async def found(self, attempt: Attempt) -> Pod | None:
+    async def found(self, attempt: BindAttempt) -> Pod | None:
         bound = self._at_api(attempt.pod.name)
         return None if bound is None else asking(attempt.pod.name, bound)
 
-    def history(self, attempt: Attempt) -> str:
+    def history(self, attempt: BindAttempt) -> str:
         return ""
 
 
@@ -114,7 +114,7 @@ class Binds(RuleBasedStateMachine):
         self.in_flight: list[tuple[str, str]] = []
         self.files: dict[str, Sent] = {}
         self.other_leads = False
-        self.ended: dict[int, Attempt] = {}
+        self.ended: dict[int, BindAttempt] = {}
         self.time = 0.0
         self.start()
 
@@ -260,7 +260,7 @@ class Binds(RuleBasedStateMachine):
         self.carry_out(name, to)
         return BindEvent.LOST if mood == "lost" else BindEvent.TAKEN
 
-    def looked(self, attempt: Attempt, name: str, to: str, mood: str) -> BindEvent:
+    def looked(self, attempt: BindAttempt, name: str, to: str, mood: str) -> BindEvent:
         """So late that the API server has dropped what this attempt sent."""
         open_for = self.state.ledger.records.reserved(attempt.uid)
         is_open = open_for is not None and open_for.sent_by == attempt.number

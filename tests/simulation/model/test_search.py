@@ -7,7 +7,7 @@ import pytest
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.verbs.attempts import Attempts, Progress
-from scheduler_ext.verbs.state_machine import Attempt, BindEvent, BindState
+from scheduler_ext.verbs.state_machine import BindAttempt, BindEvent, BindState
 from simulation.model.process import Machines
 from simulation.model.rules import Bounds, WorldRules
 from simulation.model.search import Searched, TooLarge, WorldStep, search
@@ -31,12 +31,12 @@ def test_three_pods_for_two_nodes_end_bound_or_refused_in_any_order() -> None:
 class ALostAnswerFrees(Attempts):
     """A Binding without an answer frees the GPUs, as if the pod were gone."""
 
-    def after(self, attempt: Attempt, event: BindEvent) -> Progress:
+    def after(self, attempt: BindAttempt, event: BindEvent) -> Progress:
         return super().after(attempt, BindEvent.VOID if event is BindEvent.LOST else event)
 
 
 def drops_when_sent(
-    cluster: Cluster, event: events.Event, now: float, perform: Callable[[events.Effect], None]
+    cluster: Cluster, event: events.ClusterEvent, now: float, perform: Callable[[events.Effect], None]
 ) -> None:
     """The reservation ends as soon as the Binding is sent."""
     cluster.step(event, now, perform)
