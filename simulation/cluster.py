@@ -285,7 +285,7 @@ async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> Simula
     if not description.gpus:
         return SimulatedNode(name=name, machine=description, kubelet=kubelet, daemon=None)
     flags = ["run", "--node-name", name, "--kubeconfig", str(cluster.kubeconfig), "--kubelet-root", str(root)]
-    flags += ["--sysfs-root", str(sysfs), "--hook-path", str(root / "hook")]
+    flags += ["--sysfs-root", str(sysfs), "--hook-path", str(root / "hook"), "--cgroup-root", str(root / "cgroup")]
     flags += ["--metrics-bind-address", _ANY_PORT if cluster.settings.metrics else ""]
     flags += ["--cdi-directory", str(root / "cdi"), "--nvml-library", str(cluster.library)]
     environment = {MACHINE_FILE_VARIABLE: str(machine_file)}

@@ -21,14 +21,14 @@ DOMAINS = ("hami.io/", "topogpu.io/", "nvidia.com/")
 """The domains of annotations that the extender reads on a pod."""
 MOST_JUDGED = 32
 """Annotations of one pod that are compared: authors write few."""
-_LONGEST = 64
+LONGEST = 64
 _LIKENESS = 0.8
 _KNOWN = frozenset((*FOR_AUTHORS, *keys.POD_WRITTEN_KEYS, keys.SCHEDULER_ROLE))
 
 
 def misspelt(annotations: Iterable[str], domains: tuple[str, ...] = DOMAINS) -> Iterator[tuple[str, str]]:
     """Yields annotations that resemble a known one, with that. Only those of these domains are judged."""
-    unknown = (key for key in annotations if key.startswith(domains) and key not in _KNOWN and len(key) <= _LONGEST)
+    unknown = (key for key in annotations if key.startswith(domains) and key not in _KNOWN and len(key) <= LONGEST)
     for _, key in zip(range(MOST_JUDGED), unknown, strict=False):
         near = get_close_matches(key.lower(), FOR_AUTHORS, n=1, cutoff=_LIKENESS)
         if near:

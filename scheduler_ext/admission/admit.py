@@ -11,6 +11,7 @@ from itertools import chain
 
 from proto.admission import AdmissionVerdict, Json, PodReview, denied, failed
 from proto.annotations import keys
+from proto.annotations.spelling import misspelt
 from proto.kubernetes.objects import Container, Pod
 from scheduler_ext.admission.bypass import bypasses
 from scheduler_ext.admission.containers import EXCLUSIVE_CORES, BadPercentage, complete, gets_gpus
@@ -100,7 +101,8 @@ def _completed(
         return AdmissionVerdict(allowed=True, warnings=found, reason=Why.NO_GPUS)
     _place(edited["spec"], settings)
     verdict = _refusal(pod, needs, settings, quota) or AdmissionVerdict(allowed=True, reason=Why.GPUS)
-    return replace(verdict, warnings=(*found, *_policy_warnings(pod, settings), *_priority_warnings(needs, settings)))
+    warnings = (*_policy_warnings(pod, settings), *_priority_warnings(needs, settings), *_spelling_warnings(pod))
+    return replace(verdict, warnings=(*found, *warnings))
 
 
 def _is_anothers(pod: Pod, settings: AdmissionSettings) -> bool:
@@ -172,6 +174,14 @@ def _priority_warnings(needs: Sequence[ContainerNeed | None], settings: Admissio
         f"{names.cores} from 1 to 99"
         for need in needs
         if need is not None and need.priority and not 0 < need.cores < EXCLUSIVE_CORES
+    )
+
+
+def _spelling_warnings(pod: Pod) -> tuple[str, ...]:
+    """Returns warnings about annotations in any domain that are no name of ours or HAMi's, but nearly."""
+    near = misspelt(pod.metadata.annotations, domains=("",))
+    return tuple(
+        f"annotation {shortened(key)} is unknown and has no effect; did you mean {name}?" for key, name in near
     )
 
 

@@ -1,7 +1,7 @@
 """Judges pods that wait: the status page, the kubectl plugin and `explain` show one answer, as events do. No IO."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -12,9 +12,10 @@ from proto.environment import is_judged
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.evictions import Way
 from scheduler_ext.capacity.nearest import Refusing, grouped
-from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide_anywhere
 from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preference import rank_nodes
 from scheduler_ext.decide.reasons import REMEDIES, Reason
 from scheduler_ext.decide.unresolvable import is_unresolvable
@@ -77,14 +78,23 @@ def judged(pod: Pod, settings: RequestSettings, snapshot: Snapshot) -> Judged:
     if isinstance(request, Judged):
         return request
     decision = decide_anywhere(request, snapshot)
+    never = _never_enough(request, snapshot)
+    decision = replace(decision, misfits={**decision.misfits, **never}) if never else decision
     if decision.node is not None:
         return Judged(sentence=_though_it_fits(pod, request, decision), request=request, decision=decision)
     refused = grouped(decision.misfits, request.filter)
     return Judged(sentence=f"waits: {reasons(refused)}", request=request, decision=decision, refused=refused)
 
 
+def _never_enough(request: GpuRequest, snapshot: Snapshot) -> dict[str, Misfit]:
+    """Returns the closed nodes that would not do if they were open: that is the reason that matters."""
+    quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
+    found = ((name, place(request, usage, quota)) for name, usage in snapshot.closed.items())
+    return {name: misfit for name, misfit in found if isinstance(misfit, Misfit) and is_unresolvable(misfit)}
+
+
 def reasons(refused: Sequence[Refusing]) -> str:
-    """Returns `too little free memory (2 nodes); GPU 6 is unhealthy (node c)`, the reason that matters first."""
+    """Returns `too little free memory (on 2 nodes); GPU 6 is unhealthy (on c)`, the reason that matters first."""
     if not refused:
         return "no node has GPUs"
     every = sum(len(group.nodes) for group in refused)
@@ -95,8 +105,8 @@ def reasons(refused: Sequence[Refusing]) -> str:
 
 def _where(group: Refusing, every: int) -> str:
     if len(group.nodes) == 1:
-        return f"node {group.nodes[0]}"
-    return f"{'all ' if len(group.nodes) == every else ''}{counted(len(group.nodes), 'node')}"
+        return f"on {group.nodes[0]}"
+    return f"on {'all ' if len(group.nodes) == every else ''}{counted(len(group.nodes), 'node')}"
 
 
 def _though_it_fits(pod: Pod, request: GpuRequest, decision: Decision) -> str:
@@ -110,7 +120,7 @@ def _though_it_fits(pod: Pod, request: GpuRequest, decision: Decision) -> str:
 def remarks(pod: Pod, answer: Judged) -> Iterable[str]:
     """Yields sentences about the pod as it is written, and the last answer of its scheduler."""
     for key, near in misspelt(pod.metadata.annotations):
-        yield f"The annotation {key} is unknown and has no effect; {near} is meant, probably."
+        yield f"The annotation {key} is unknown and has no effect. Did you mean {near}?"
     if answer.request is not None:
         yield from (f"{each}." for each in answer.request.policies.warnings)
     refusal = pod.status.unscheduled

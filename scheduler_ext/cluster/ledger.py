@@ -272,7 +272,8 @@ class Ledger:
         reasons = {name: f"{TOTAL_EXCEEDED}({resource})" for name, resource in crowded.items()}
         reasons |= self.nodes.repelling(pod.spec.tolerations)
         nodes = {name: usage for name, usage in snapshot.nodes.items() if name not in reasons}
-        return with_fields(snapshot, nodes=nodes, unregistered={**snapshot.unregistered, **reasons})
+        closed = {name: snapshot.nodes[name] for name in reasons if name in snapshot.nodes}
+        return with_fields(snapshot, nodes=nodes, closed=closed, unregistered={**snapshot.unregistered, **reasons})
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
         """Returns the node and the namespace's quotas as they are now; None for a node that is not registered."""

@@ -104,6 +104,8 @@ class Snapshot:
 
     nodes: Mapping[str, NodeUsage] = field(default_factory=dict)
     unregistered: Mapping[str, str] = field(default_factory=dict)
+    closed: Mapping[str, NodeUsage] = field(default_factory=dict)
+    """The nodes of `unregistered` that offer GPUs, but to others than the pod."""
     quotas: Mapping[str, tuple[Quota, ...]] = field(default_factory=dict)
     """The quotas by namespace; a namespace without one is not limited."""
     hosts: Mapping[str, HostAmount] = field(default_factory=dict)

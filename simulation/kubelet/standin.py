@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
@@ -145,6 +146,19 @@ class KubeletStandIn:
     def _note(self, pod_uid: str, made: CreatedContainer) -> None:
         self.created.setdefault(pod_uid, []).append(made)
         self._running.setdefault(pod_uid, {})[made.name] = made
+        group = self._control_group(pod_uid)
+        group.mkdir(parents=True, exist_ok=True)
+        (group / "cgroup.events").write_text("populated 1\n")
+
+    def _control_group(self, pod_uid: str) -> Path:
+        return self.root / "cgroup" / "kubepods" / f"pod{pod_uid}"
+
+    def _end(self, pod_uid: str) -> None:
+        """Ends the pod's containers and gives its devices back."""
+        self._pods.pop(pod_uid, None)
+        self._running.pop(pod_uid, None)
+        shutil.rmtree(self._control_group(pod_uid), ignore_errors=True)
+        self.devices.release(pod_uid)
 
     async def _report_devices(self) -> None:
         while True:
@@ -206,9 +220,7 @@ class KubeletStandIn:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         self._seen.discard(uid)
-        self._pods.pop(uid, None)
-        self._running.pop(uid, None)
-        self.devices.release(uid)
+        self._end(uid)
 
     async def _admit_pods(self) -> None:
         """Starts strictly one pod after the other, as kubelet's sync loop does."""
@@ -271,9 +283,7 @@ class KubeletStandIn:
             await self._write_status(pod, status.running(pod, self._now(), restarts))
         codes = {name: ending.exit_code for name, ending in life.endings.items()}
         await self._write_status(pod, status.ended(pod, self._now(), codes, since))
-        self._pods.pop(pod.metadata.uid, None)
-        self._running.pop(pod.metadata.uid, None)
-        self.devices.release(pod.metadata.uid)
+        self._end(pod.metadata.uid)
 
     def _create(self, pod: Pod, container: Container, phase: Phase) -> CreatedContainer:
         held = [one for one in self.devices.held(pod.metadata.uid) if one.container == container.name]

@@ -91,7 +91,7 @@ def test_who_finds_the_same_by_node_index_uuid_and_pod() -> None:
 
 def test_why_tells_what_is_missing_and_which_pods_would_have_to_go() -> None:
     text = said("why", "target")
-    first = "waits: too little free memory, too few free cores (node n1); fewer GPUs than asked for (2 nodes)"
+    first = "waits: too little free memory, too few free cores (on n1); fewer GPUs than asked for (on 2 nodes)"
     assert f"pod default/target {first}" in text
     assert "nearest is n2: 1 GPU, 2 asked for" in text
     assert "GPU 0: needs 4 096 MiB, 0 free of 81 920" in text

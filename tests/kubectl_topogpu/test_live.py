@@ -56,7 +56,7 @@ async def test_a_cluster_is_read_through_kubectl(server: EmbeddedApiServer, tmp_
     assert (status, err) == (0, "")
     assert [(row["node"], row["gpu"], row["cores_percent"]) for row in json.loads(out)] == [("n3", 1, 20)]
     _, out, _ = await ask(tmp_path, "why", "waits")
-    assert "waits: no GPU is that large (all 5 nodes)" in out
+    assert "waits: no GPU is that large (on all 5 nodes)" in out
     assert "No GPU has 48.8 GiB: the largest has 40.0 GiB." in out
 
 

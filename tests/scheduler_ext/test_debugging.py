@@ -34,7 +34,7 @@ async def test_a_pod_that_waits_is_told_what_each_gpu_lacks() -> None:
         assert await rig.bind(rig.add_pod("first"), "n") == ""
         await rig.filter(rig.add_pod("p"), "n")
         text = await explained(rig, "p")
-        assert re.match(r"pod default/p waits: no slot left \(node n\)\ndecided \d+ s ago: no available", text)
+        assert re.match(r"pod default/p waits: no slot left \(on n\)\ndecided \d+ s ago: no available", text)
         assert "GPU 0: all 1 slots are taken" in text
 
 

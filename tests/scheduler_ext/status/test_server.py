@@ -151,7 +151,7 @@ async def test_a_pod_that_fits_nowhere_waits_with_what_it_asks_for() -> None:
         (waiting,) = found
         assert (waiting["namespace"], waiting["count"], waiting["pods"][0][0]) == ("default", 1, "huge")
         assert waiting["why"]["asks"] == ["container main asks for 16 GPUs with its whole memory each"]
-        assert waiting["why"]["sentence"] == "waits: fewer GPUs than asked for (node n)"
+        assert waiting["why"]["sentence"] == "waits: fewer GPUs than asked for (on n)"
 
 
 async def test_every_pod_that_asks_is_listed_also_unreadable_ones_and_those_of_other_schedulers() -> None:
