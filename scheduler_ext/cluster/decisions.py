@@ -10,6 +10,7 @@ from scheduler_ext.cluster.events import OwnEvent
 from scheduler_ext.cluster.log import LogKind
 from scheduler_ext.cluster.parts import ClusterParts
 from scheduler_ext.cluster.pod_index import PodName, pod_name
+from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.requests import pod_key
 
 
@@ -34,23 +35,15 @@ def _refused(parts: ClusterParts, event: events.PodRefused, now: float) -> None:
     parts.log.add(now, pod_name(event.pod), LogKind.REFUSED)
 
 
-def _explained(parts: ClusterParts, event: events.Explained, now: float) -> None:
-    parts.history.decide(event.uid, now, event.words)
-
-
 def _node_chosen(parts: ClusterParts, event: events.NodeChosen, now: float) -> None:
     if parts.ledger.choose(event.uid, event.node) is not None:
-        parts.ledger.bind_begins(event.uid, event.until)
+        parts.ledger.groups.bind_begins(event.uid, event.until)
     parts.history.go_on(event.uid, now, f"kube-scheduler chose node {event.node}")
 
 
 def _bind_began(parts: ClusterParts, event: events.BindBegan, now: float) -> None:
-    parts.ledger.bind_begins(event.uid, event.until)
+    parts.ledger.groups.bind_begins(event.uid, event.until)
     parts.history.go_on(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
-
-
-def _lock_held(parts: ClusterParts, event: events.LockHeld, now: float) -> None:
-    parts.pods.hold(event.node, event.lock, event.until, now)
 
 
 def _dropped(parts: ClusterParts, event: events.Dropped, now: float) -> None:
@@ -61,21 +54,9 @@ def _dropped(parts: ClusterParts, event: events.Dropped, now: float) -> None:
         parts.log.add(now, name, LogKind.DROPPED)
 
 
-def _binding_sent(parts: ClusterParts, event: events.BindingSent, _: float) -> None:
-    parts.ledger.send(event.uid, event.attempt)
-
-
-def _bind_step(parts: ClusterParts, event: events.BindStep, now: float) -> None:
-    parts.history.go_on(event.uid, now, event.words)
-
-
 def _requeued(parts: ClusterParts, event: events.Requeued, now: float) -> None:
     parts.queue.requeued(event.uid, now)
     parts.history.go_on(event.uid, now, "kube-scheduler was made to look again")
-
-
-def _wait_ended(parts: ClusterParts, event: events.WaitEnded, _: float) -> None:
-    parts.queue.settled(event.uid)
 
 
 def _room_wanted(parts: ClusterParts, event: events.RoomWanted, now: float) -> None:
@@ -84,10 +65,6 @@ def _room_wanted(parts: ClusterParts, event: events.RoomWanted, now: float) -> N
     parts.nominations.put(event.nomination)
     parts.history.go_on(request.uid, now, f"it was nominated for node {node}")
     parts.log.add(now, PodName(namespace=request.namespace, name=request.pod), LogKind.NOMINATED, node)
-
-
-def _room_kept(parts: ClusterParts, event: events.RoomKept, _: float) -> None:
-    parts.ledger.records.put(event.room)
 
 
 def _room_shortened(parts: ClusterParts, event: events.RoomShortened, _: float) -> None:
@@ -101,41 +78,30 @@ def _rooms_given_up(parts: ClusterParts, event: events.RoomsGivenUp, _: float) -
         parts.ledger.records.give_up(uid)
 
 
-def _nomination_ended(parts: ClusterParts, event: events.NominationEnded, _: float) -> None:
-    parts.end_nominations([event.uid])
-
-
 def _leadership_gained(parts: ClusterParts, _: events.LeadershipGained, __: float) -> None:
-    parts.ledger.drop_unsent()
-
-
-def _leadership_lost(parts: ClusterParts, _: events.LeadershipLost, __: float) -> None:
-    parts.end_nominations(parts.nominations.ours())
-
-
-def _time_passed(_: ClusterParts, __: events.TimePassed, ___: float) -> None:
-    pass
+    for record in parts.ledger.records.of(RecordState.RESERVED):
+        parts.ledger.records.drop(record.uid)
 
 
 HANDLERS: Mapping[type[OwnEvent], Callable[[ClusterParts, Any, float], None]] = {
     events.Asked: _asked,
     events.Decided: _decided,
     events.PodRefused: _refused,
-    events.Explained: _explained,
+    events.Explained: lambda parts, event, now: parts.history.decide(event.uid, now, event.words),
     events.NodeChosen: _node_chosen,
     events.BindBegan: _bind_began,
-    events.LockHeld: _lock_held,
+    events.LockHeld: lambda parts, event, now: parts.pods.hold(event.node, event.lock, event.until, now),
     events.Dropped: _dropped,
-    events.BindingSent: _binding_sent,
-    events.BindStep: _bind_step,
+    events.BindingSent: lambda parts, event, _: parts.ledger.send(event.uid, event.attempt),
+    events.BindStep: lambda parts, event, now: parts.history.go_on(event.uid, now, event.words),
     events.Requeued: _requeued,
-    events.WaitEnded: _wait_ended,
+    events.WaitEnded: lambda parts, event, _: parts.queue.settled(event.uid),
     events.RoomWanted: _room_wanted,
-    events.RoomKept: _room_kept,
+    events.RoomKept: lambda parts, event, _: parts.ledger.records.put(event.room),
     events.RoomShortened: _room_shortened,
     events.RoomsGivenUp: _rooms_given_up,
-    events.NominationEnded: _nomination_ended,
+    events.NominationEnded: lambda parts, event, _: parts.end_nominations([event.uid]),
     events.LeadershipGained: _leadership_gained,
-    events.LeadershipLost: _leadership_lost,
-    events.TimePassed: _time_passed,
+    events.LeadershipLost: lambda parts, *_: parts.end_nominations(parts.nominations.ours()),
+    events.TimePassed: lambda *_: None,
 }

@@ -197,12 +197,18 @@ class Groups:
             this = self._rounds[record.pending.group]
             this.again |= record.pending.waits is not None and self._unused[uid] > 1
 
-    def bind_begins(self, record: PodRecord) -> None:
-        """Records that kube-scheduler has decided for the pod, and so for its group."""
-        self._unused.pop(record.uid, None)
+    def bind_begins(self, uid: str, until: float) -> None:
+        """Records that kube-scheduler has decided for the pod, and so for its group: the pod's reservation stays until
+        then. No effect without a reservation.
+        """
+        record = self._records.reserved(uid)
+        if record is None:
+            return
+        self._unused.pop(uid, None)
         this = self._rounds.get(record.pending.group)
         if this is not None:
             this.refused = this.again = False
+        self._records.put(replace(record, until=until, pending=replace(record.pending, binding=True)))
 
     def seen_unbound(self, uid: str, pod: Pod) -> None:
         """Drops what kube-scheduler has given up, as the status of this unbound pod shows."""

@@ -199,13 +199,6 @@ class Ledger:
             self.records.put(replace(record, node=node, gpus=record.on(node), others={}, decided={node: shares}))
         return shares
 
-    def bind_begins(self, uid: str, until: float) -> None:
-        """Holds the pod's reservation until then, for a bind that has begun. No effect without a reservation."""
-        record = self.records.reserved(uid)
-        if record is not None:
-            self.groups.bind_begins(record)
-            self.records.put(replace(record, until=until, pending=replace(record.pending, binding=True)))
-
     def send(self, uid: str, attempt: int) -> None:
         """Records that a Binding of this bind may be carried out from now on. No effect without a reservation."""
         record = self.records.reserved(uid)
@@ -218,11 +211,6 @@ class Ledger:
         """
         self._watched_since = since
         self.records.first_end = -inf
-
-    def drop_unsent(self) -> None:
-        """Drops every reservation for which no Binding was sent."""
-        for record in self.records.of(RecordState.RESERVED):
-            self.records.drop(record.uid)
 
     def expire(self, now: float) -> None:
         """Drops expired reservations, expired kept room and expired parts of deleted pods."""

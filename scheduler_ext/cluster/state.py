@@ -28,7 +28,7 @@ class Cluster(ClusterParts):
             self.record(event, now)
             return
         self._pass_time(now)
-        for effect in watched.HANDLERS[type(event)](self, event, now):
+        for effect in watched.HANDLERS[type(event)](self, event, now) or ():
             perform(effect)
 
     def record(self, event: OwnEvent, now: float) -> None:

@@ -14,7 +14,7 @@ from scheduler_ext.cluster.parts import ClusterParts
 from scheduler_ext.cluster.pod_index import pod_name, pod_reference
 from scheduler_ext.requests import pod_key
 
-Handler = Callable[[ClusterParts, Any, float], Sequence[Effect]]
+Handler = Callable[[ClusterParts, Any, float], Sequence[Effect] | None]
 
 _FREED = Freed()
 _EVERYTHING_CHANGED = Changed()
@@ -113,11 +113,6 @@ def _unreadable_pod(parts: ClusterParts, pod: Pod) -> Sequence[RecordEvent]:
     return parts.unreadable_pods.update(uid, problem, lambda: pod_reference(pod))
 
 
-def _quotas_listed(parts: ClusterParts, event: events.Listed[ResourceQuota], _: float) -> Sequence[Effect]:
-    parts.ledger.quotas.replace(event.objects)
-    return _NOTHING
-
-
 def _quota_applied(parts: ClusterParts, quota: ResourceQuota, _: float) -> Sequence[Effect]:
     parts.ledger.quotas.apply(quota)
     return (_FREED,)
@@ -153,55 +148,30 @@ def _nominated(parts: ClusterParts, pod: Pod) -> Sequence[Effect]:
     return _NOTHING
 
 
-def _budgets_listed(parts: ClusterParts, event: events.Listed[PodDisruptionBudget], _: float) -> Sequence[Effect]:
-    parts.budgets.replace(event.objects)
-    return _NOTHING
-
-
-def _budget_applied(parts: ClusterParts, budget: PodDisruptionBudget, _: float) -> Sequence[Effect]:
-    parts.budgets.apply(budget)
-    return _NOTHING
-
-
-def _budget_removed(parts: ClusterParts, budget: PodDisruptionBudget, _: float) -> Sequence[Effect]:
-    parts.budgets.remove(budget)
-    return _NOTHING
-
-
-def _watch_lost(parts: ClusterParts, _: events.PodWatchLost, __: float) -> Sequence[Effect]:
-    parts.ledger.watched(inf)
-    return _NOTHING
-
-
-def _watch_back(parts: ClusterParts, _: events.PodWatchBack, now: float) -> Sequence[Effect]:
-    parts.ledger.watched(now)
-    return _NOTHING
-
-
 _LISTED: Mapping[type, Handler] = {
     Node: _nodes_listed,
     Pod: _pods_listed,
-    ResourceQuota: _quotas_listed,
-    PodDisruptionBudget: _budgets_listed,
+    ResourceQuota: lambda parts, event, _: parts.ledger.quotas.replace(event.objects),
+    PodDisruptionBudget: lambda parts, event, _: parts.budgets.replace(event.objects),
 }
 _APPLIED: Mapping[type, Handler] = {
     Node: _node_applied,
     Pod: _pod_applied,
     ResourceQuota: _quota_applied,
-    PodDisruptionBudget: _budget_applied,
+    PodDisruptionBudget: lambda parts, budget, _: parts.budgets.apply(budget),
 }
 _REMOVED: Mapping[type, Handler] = {
     Node: _node_removed,
     Pod: _pod_removed,
     ResourceQuota: _quota_removed,
-    PodDisruptionBudget: _budget_removed,
+    PodDisruptionBudget: lambda parts, budget, _: parts.budgets.remove(budget),
 }
 HANDLERS: Mapping[type[ClusterEvent], Handler] = {
     events.Listed: lambda parts, event, now: _LISTED[event.kind](parts, event, now),
     events.Applied: lambda parts, event, now: _APPLIED[type(event.object)](parts, event.object, now),
     events.Removed: lambda parts, event, now: _REMOVED[type(event.object)](parts, event.object, now),
-    events.PodWatchLost: _watch_lost,
-    events.PodWatchBack: _watch_back,
+    events.PodWatchLost: lambda parts, *_: parts.ledger.watched(inf),
+    events.PodWatchBack: lambda parts, _, now: parts.ledger.watched(now),
     events.PodRead: _pod_read,
     events.Proposed: _proposed,
 }

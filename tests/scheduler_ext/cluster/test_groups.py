@@ -104,7 +104,7 @@ def test_what_is_promised_to_a_group_counts_for_its_own_members_after_a_refusal(
 def test_members_of_a_refused_group_that_are_bound_all_the_same_keep_what_they_hold() -> None:
     asked = Asked(nodes=2)
     assert [len(asked.filter(member(name))) for name in ("a", "b", "c")] == [1, 1, 0]
-    asked.ledger.bind_begins("uid-a", until=100.0)
+    asked.ledger.groups.bind_begins("uid-a", until=100.0)
     assert asked.filter(member("other", "")) == []
     asked.now += REFUSED_SECONDS
     assert asked.held() == 1
@@ -139,7 +139,7 @@ def test_nothing_that_is_said_of_a_pod_takes_away_what_is_being_bound() -> None:
     asked = Asked()
     waiting = member("a", "")
     asked.filter(waiting)
-    asked.ledger.bind_begins("uid-a", until=100.0)
+    asked.ledger.groups.bind_begins("uid-a", until=100.0)
     asked.ledger.apply_pod(refused(waiting, "an old story", version=3))
     assert asked.held() == 1
 
@@ -182,7 +182,7 @@ def test_each_promise_that_comes_to_nothing_halves_the_next_lease() -> None:
         assert reservation is not None
         leases.append(reservation.until)
     assert leases == [60.0, 30.0, 15.0, 7.5, 3.75, *[SHORTEST_LEASE_SECONDS] * 3]
-    asked.ledger.bind_begins("uid-a", until=1.0)
+    asked.ledger.groups.bind_begins("uid-a", until=1.0)
     asked.filter(member("a", ""))
     assert asked.ledger.groups.lease_seconds(member("a", ""), LEASE_SECONDS) == 30.0
 
@@ -225,7 +225,7 @@ def test_a_gang_whose_last_member_preempts_is_bound_as_a_whole_or_not_at_all(
     asked = Asked(nodes=3)
     assert [len(asked.filter(of_coscheduling(name))) for name in ("a", "b")] == [1, 1]
     assert asked.filter(member("victim", "")) == ["n2"]
-    asked.ledger.bind_begins("uid-victim", inf)
+    asked.ledger.groups.bind_begins("uid-victim", inf)
     asked.now += LEASE_SECONDS if lapsed_before else 0.0
     asked.cluster.record(TimePassed(), asked.now)
     asked.names[:] = ["n2"]
@@ -294,7 +294,7 @@ def test_what_a_member_lost_is_forgotten_once_it_waits_no_more(sign: str) -> Non
         case "deleted":
             asked.ledger.remove_pod("uid-a")
         case _:
-            asked.ledger.bind_begins("uid-other", until=inf)
+            asked.ledger.groups.bind_begins("uid-other", until=inf)
             asked.now += LONGEST_PERMIT_SECONDS
     assert asked.filter(of_coscheduling("b")) == ["n1"]
 

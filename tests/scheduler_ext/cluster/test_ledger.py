@@ -209,10 +209,10 @@ def test_no_gpu_is_ever_booked_beyond_its_capacity(policy: str, wanted: list[tup
 
 def test_an_extended_reservation_lasts_until_the_later_time() -> None:
     made = Ledger()
-    made.bind_begins("uid-a", until=90.0)
+    made.groups.bind_begins("uid-a", until=90.0)
     assert made.records.reserved("uid-a") is None
     made.reserve("uid-a", pod(container(gpu=1), name="a"), "n", ((share("G0"),),), until=60.0)
-    made.bind_begins("uid-a", until=90.0)
+    made.groups.bind_begins("uid-a", until=90.0)
     made.expire(60.0)
     record = made.records.reserved("uid-a")
     assert record is not None
@@ -363,7 +363,7 @@ def test_a_lease_that_was_made_longer_ends_later_and_the_others_in_time() -> Non
     made = ledger()
     for name, until in (("a", 5.0), ("b", 9.0)):
         made.reserve(f"uid-{name}", pod(container(gpu=1), name=name), "n", ((share("G0"),),), until=until)
-    made.bind_begins("uid-a", 20.0)
+    made.groups.bind_begins("uid-a", 20.0)
     for now, held in ((8.0, 2), (9.0, 1), (19.0, 1), (20.0, 0)):
         made.expire(now)
         assert used(made)[0][0] == held
