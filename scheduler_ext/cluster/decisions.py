@@ -15,7 +15,7 @@ from scheduler_ext.requests import pod_key
 
 
 def _asked(parts: ClusterParts, event: events.Asked, now: float) -> None:
-    parts.ledger.groups.asked(event.pod)
+    parts.ledger.groups.asked(event.pod, event.offered)
     parts.history.tell(pod_key(event.pod), now, "kube-scheduler asked about it")
 
 

@@ -64,9 +64,14 @@ class PodRead(ClusterEvent, frozen=True):
 
 
 class Asked(OwnEvent, frozen=True):
-    """A question about the pod: earlier reservations for it or its group are free."""
+    """A question about the pod: earlier reservations for it or its group are free.
+
+    What kube-scheduler reserved for it among other nodes in the same attempt at its group stays. `offered` are the
+    nodes of the question.
+    """
 
     pod: Pod
+    offered: Collection[str] = ()
 
 
 class Decided(OwnEvent, frozen=True):

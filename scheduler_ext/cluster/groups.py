@@ -22,6 +22,8 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from proto.kubernetes.objects import Pod, version_number
+from scheduler_ext.cluster.bound import namespace_of
+from scheduler_ext.cluster.group_attempt import GroupAttempt, Placement
 from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict
 from scheduler_ext.requests import GpuRequest, pod_key
 
@@ -38,8 +40,6 @@ REFUSED_SECONDS = 1.0
 
 It is kept only until kube-scheduler sends a question about another pod.
 """
-MOST_MEMBERS = 10_000
-"""The most members remembered of one attempt at a group. More than that are pods that come and go under one name."""
 _GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
 """The labels of kubernetes-sigs/scheduler-plugins' coscheduling: now, and before its release 0.23."""
 
@@ -79,28 +79,12 @@ def lets_go(before: SchedulerVerdict, after: SchedulerVerdict) -> bool:
 
 
 @dataclass(slots=True)
-class _Round:
-    """One attempt of kube-scheduler at a group."""
-
-    asked: set[str] = field(default_factory=set)
-    promised: set[str] = field(default_factory=set)
-    refused: bool = False
-    """True if a member was refused, and none bound since."""
-    preempts: bool = False
-    """True if kube-scheduler evicts others for the member that was refused: then coscheduling rejects no member."""
-    rejected: dict[str, PodRecord] = field(default_factory=dict)
-    """The members whose reservations had lapsed when the member was refused."""
-    again: bool = False
-    """True if members wait in Permit whose earlier reservation was dropped, and none was bound since."""
-
-
-@dataclass(slots=True)
 class Groups:
     """Attempts of kube-scheduler at pods and groups. What it gave up is dropped from the records."""
 
     _records: Records = field(compare=False)
-    _rounds: dict[str, _Round] = field(default_factory=dict)
-    """The rounds of groups that have reservations, and of the group of the last question."""
+    _attempts: dict[str, GroupAttempt] = field(default_factory=dict)
+    """The attempts at groups that have reservations, and at the group of the last question."""
     _unused: dict[str, int] = field(default_factory=dict)
     """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
     _lapsed: dict[str, PodRecord] = field(default_factory=dict)
@@ -108,17 +92,20 @@ class Groups:
 
     def add(self, record: PodRecord) -> None:
         if record.is_pending and record.pending.group:
-            self._rounds.setdefault(record.pending.group, _Round()).promised.add(record.uid)
+            self._attempts.setdefault(record.pending.group, GroupAttempt()).promised.add(record.uid)
 
     def subtract(self, record: PodRecord) -> None:
-        if record.is_pending and record.pending.group in self._rounds:
-            self._rounds[record.pending.group].promised.discard(record.uid)
+        if record.is_pending and record.pending.group in self._attempts:
+            self._attempts[record.pending.group].promised.discard(record.uid)
 
-    def asked(self, pod: Pod) -> None:
-        """Drops what kube-scheduler has given up, as its question about this pod shows.
+    def asked(self, pod: Pod, offered: Collection[str]) -> None:
+        """Drops what kube-scheduler has given up, as its question about this pod among the `offered` nodes shows.
 
-        It is: the pod's own reservation; those of its group if a question about it came before, because the group is
-        tried again; those of groups that were refused, or are tried again, because kube-scheduler has moved on.
+        It is the pod's own reservation, and those of groups that were refused or are tried again, because
+        kube-scheduler has moved on. Those of its group are dropped if a question about it on these nodes came before,
+        because the group is tried again. A reservation on the nodes of another domain stays for its group: it may be
+        the one that is bound. It charges no quota until the question is answered.
+
         Coscheduling may have rejected such a group because another plugin refuses a member. Nothing shows that: the
         pods' status had the same words before.
         """
@@ -127,20 +114,28 @@ class Groups:
         if uid in self._lapsed:
             # Coscheduling has rejected all that wait, as it rejected this one.
             self._forget_lapsed(group)
-        for name, other in list(self._rounds.items()):
+        for name, other in list(self._attempts.items()):
             if name == group:
                 continue
             if other.refused or other.again:
                 void |= self._lapse(other)
                 other.refused = False
+            elif len(other.placements) > 1:
+                self._narrow(other, other.whole())
             if not other.promised:
-                del self._rounds[name]
+                del self._attempts[name]
         if group:
-            ours = self._rounds.setdefault(group, _Round())
-            if uid in ours.asked or len(ours.asked) >= MOST_MEMBERS:
+            ours = self._attempts.setdefault(group, GroupAttempt())
+            # Coscheduling has each member placed among all nodes, where it waits for the others.
+            where = {""} if pod.spec.scheduling_group is None else set(offered)
+            if ours.is_over(uid, where):
                 void |= self._lapse(ours) if ours.refused else self._held_back(ours).keys()
-                ours.asked, ours.refused = set(), False
-            ours.asked.add(uid)
+                ours.placements.clear()
+            elif ours.knows(uid) and (own := self._held_back(ours).get(uid)) is not None:
+                void.discard(uid)
+                self._records.put(replace(own, namespace=""))
+            ours.place(uid, where)
+            ours.refused &= ours.placements[-1].refused
         for each in void:
             self._records.release(each)
 
@@ -151,8 +146,14 @@ class Groups:
         group = group_of(pod)
         if not group:
             return
-        this = self._rounds.setdefault(group, _Round())
-        this.refused, this.preempts, this.rejected = True, False, {}
+        this = self._attempts.setdefault(group, GroupAttempt())
+        this.refuse()
+        this.preempts, this.rejected = False, {}
+        own = self._records.reserved(pod_key(pod))
+        if own is not None:
+            self._records.put(replace(own, namespace=namespace_of(pod)))
+        if not this.refused:
+            return
         if self._is_rejected(group):
             this.rejected = {uid: lapsed for uid, lapsed in self._lapsed.items() if lapsed.pending.group == group}
             self._forget_lapsed(group)
@@ -162,7 +163,7 @@ class Groups:
 
     def preempts(self, pod: Pod) -> None:
         """Records that others may be evicted for the refused pod. It comes again, and its group waits for it."""
-        this = self._rounds.get(group_of(pod))
+        this = self._attempts.get(group_of(pod))
         if this is not None and this.refused:
             this.preempts = True
             self._lapsed.update(this.rejected)
@@ -182,33 +183,51 @@ class Groups:
         """Returns the seconds that the pod's next reservation may last, at most `longest`: half of the previous time
         for each reservation that it did not use.
         """
-        this = self._rounds.get(group_of(pod))
+        this = self._attempts.get(group_of(pod))
         if this is not None and this.refused:
             return min(longest, REFUSED_SECONDS)
         halved = longest / 2.0 ** min(self._unused.get(pod_key(pod), 0), 30)
         return min(longest, max(halved, SHORTEST_LEASE_SECONDS))
 
     def reserved(self, uid: str) -> None:
-        """Counts one more reservation of the pod."""
+        """Counts one more reservation of the pod; those of one attempt at its group count once."""
         self._lapsed.pop(uid, None)
-        self._unused[uid] = self._unused.get(uid, 0) + 1
         record = self._records.reserved(uid)
-        if record is not None and record.pending.group:
-            this = self._rounds[record.pending.group]
+        this = None if record is None else self._attempts.get(record.pending.group)
+        if this is None or not this.has_alternatives(uid):
+            self._unused[uid] = self._unused.get(uid, 0) + 1
+        if record is not None and this is not None:
             this.again |= record.pending.waits is not None and self._unused[uid] > 1
 
     def bind_begins(self, uid: str, until: float) -> None:
         """Records that kube-scheduler has decided for the pod, and so for its group: the pod's reservation stays until
-        then. No effect without a reservation.
+        then, and those of members that are bound without another question. No effect without a reservation.
         """
         record = self._records.reserved(uid)
         if record is None:
             return
         self._unused.pop(uid, None)
-        this = self._rounds.get(record.pending.group)
+        this = self._attempts.get(record.pending.group)
         if this is not None:
             this.refused = this.again = False
+            for other in self._held_back(this).values():
+                if other.pending.waits is None and other.until < until:
+                    self._records.put(replace(other, until=until))
         self._records.put(replace(record, until=until, pending=replace(record.pending, binding=True)))
+
+    def settle(self, group: str, node: str) -> None:
+        """Records that a member is bound to this node. The other members keep their places of the same placement, and
+        lose those of others.
+        """
+        this = self._attempts.get(group)
+        if this is not None:
+            self._narrow(this, [each for each in this.placements if node in each.offered])
+
+    def _narrow(self, this: GroupAttempt, placements: Sequence[Placement]) -> None:
+        for record in self._held_back(this).values():
+            kept = [node for node in record.nodes if any(node in each.offered for each in placements)]
+            if 0 < len(kept) < len(record.nodes):
+                self._records.put(record.narrowed(kept))
 
     def seen_unbound(self, uid: str, pod: Pod) -> None:
         """Drops what kube-scheduler has given up, as the status of this unbound pod shows."""
@@ -219,7 +238,7 @@ class Groups:
         if record is None or record.pending.binding:
             return
         if lets_go(record.pending.seen, after):
-            this = self._rounds.get(record.pending.group)
+            this = self._attempts.get(record.pending.group)
             for each in {uid} if this is None else self._held_back(this):
                 self._records.release(each)
         elif after.version > record.pending.seen.version:
@@ -252,14 +271,14 @@ class Groups:
             if not record.pending.binding and record.pending.group not in rejected:
                 self._lapsed[record.uid] = record
 
-    def _lapse(self, this: _Round) -> AbstractSet[str]:
+    def _lapse(self, this: GroupAttempt) -> AbstractSet[str]:
         held_back = self._held_back(this)
         self.lapse(held_back.values())
         return held_back.keys()
 
     def _is_rejected(self, group: str) -> bool:
         """Returns whether coscheduling rejected all members that wait, as it does when one more is refused."""
-        this = self._rounds.get(group)
+        this = self._attempts.get(group)
         if this is None or not this.refused or this.preempts:
             return False
         lapsed = sum(1 for each in self._lapsed.values() if each.pending.group == group)
@@ -268,7 +287,7 @@ class Groups:
     def _forget_lapsed(self, group: str) -> None:
         self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if lapsed.pending.group != group}
 
-    def _held_back(self, this: _Round) -> dict[str, PodRecord]:
+    def _held_back(self, this: GroupAttempt) -> dict[str, PodRecord]:
         """Returns the members' reservations for which no bind has begun."""
         found = ((uid, self._records.reserved(uid)) for uid in this.promised)
         return {uid: record for uid, record in found if record is not None and not record.pending.binding}

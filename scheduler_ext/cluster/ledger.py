@@ -196,7 +196,8 @@ class Ledger:
         record = self.records.reserved(uid)
         shares = None if record is None else record.decided.get(node)
         if record is not None and shares is not None and record.others:
-            self.records.put(replace(record, node=node, gpus=record.on(node), others={}, decided={node: shares}))
+            self.records.put(record.narrowed([node]))
+            self.groups.settle(record.pending.group, node)
         return shares
 
     def send(self, uid: str, attempt: int) -> None:

@@ -8,6 +8,7 @@ from math import inf
 from typing import Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from proto.annotations.mig_allocations import MigAllocation
 from proto.devices import DeviceUUID, MigPlacement, PodShares
@@ -153,6 +154,14 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     def on(self, node: str) -> GpuPart:
         """Returns its part of this node's GPUs."""
         return self.gpus if node == self.node else self.others.get(node, NO_GPUS)
+
+    def narrowed(self, nodes: Sequence[str]) -> "PodRecord":
+        """Returns the record on these of its nodes, of which there is at least one."""
+        parts = {node: self.on(node) for node in nodes}
+        first, gpus = next(iter(parts.items()))
+        others = {node: part for node, part in parts.items() if node != first}
+        decided = {node: self.decided[node] for node in nodes}
+        return replace(self, node=first, gpus=gpus, others=others, decided=decided)
 
     def counts_as(self, other: "PodRecord") -> bool:
         """Returns whether all sums are the same with the other record in its place."""

@@ -135,7 +135,7 @@ class FilterDecision:
         sent_to = cluster.ledger.records.sent_to(request.uid)
         if sent_to:
             return kept(sent_to, node_names)
-        cluster.record(Asked(pod), now)
+        cluster.record(Asked(pod, node_names), now)
         candidates, crowded = len(node_names), cluster.ledger.kubelet.refusing(pod, node_names)
         if crowded:
             crowded = {name: f"{Reason.TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
@@ -157,7 +157,11 @@ class FilterDecision:
         if choice.node is None:
             cluster.record(PodRefused(pod, request), now)
             return nowhere(request, replace(choice, failed={**choice.failed, **crowded}), candidates)
-        others = self.index.others(request, node_names, choice.node, self.most - 1)
+        elsewhere = cluster.ledger.records.reserved(request.uid)
+        others = {
+            **(elsewhere.decided if elsewhere is not None else {}),
+            **self.index.others(request, node_names, choice.node, self.most - 1),
+        }
         cluster.record(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
         offered = [name for name in node_names if name == choice.node or name in others] if others else [choice.node]
         result = FilterResult(node_names=offered)

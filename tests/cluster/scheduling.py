@@ -50,9 +50,16 @@ class Recorder:
     extender: str
     calls: list[tuple[str, JsonObject, JsonObject]] = field(default_factory=list)
     """Verb, question and answer."""
+    binds: asyncio.Event = field(default_factory=asyncio.Event)
+    """While it is not set, binds wait here, as behind a slow PreBind plugin."""
+
+    def __post_init__(self) -> None:
+        self.binds.set()
 
     async def hand_on(self, request: web.Request) -> web.Response:
         body = await request.read()
+        if request.path == "/bind":
+            await self.binds.wait()
         async with self.http.post(self.extender + request.path, data=body) as response:
             answer = await response.read()
             if response.status == 200:

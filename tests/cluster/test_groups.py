@@ -1,7 +1,6 @@
 """Groups of pods, which the real kube-scheduler schedules as a whole (GenericWorkload, not on by default)."""
 
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -9,23 +8,18 @@ import pytest
 
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.groups import add_group, add_pod_group, plane_with_groups
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import Cluster, gpu_node, gpu_pod, running
+from tests.cluster.scheduling import gpu_node, gpu_pod, running
 from tests.polling import until
 
 pytestmark = pytest.mark.cluster
-GROUPS = "scheduling.k8s.io/v1beta1"
 
 
 @pytest.fixture(scope="module")
 def plane(kubernetes: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    version = subprocess.run(
-        [kubernetes.path("kube-scheduler"), "--version"], check=True, capture_output=True, text=True
-    )
-    if int(version.stdout.split(".")[1]) < 37:
-        pytest.skip("kube-scheduler schedules no groups before 1.37")
     folder = tmp_path_factory.mktemp("control-plane-with-groups")
-    with ControlPlane(kubernetes, folder, gates="GenericWorkload=true", apis=f"{GROUPS}=true") as running:
+    with plane_with_groups(kubernetes, folder, "GenericWorkload=true") as running:
         yield running
 
 
@@ -33,19 +27,6 @@ def plane(kubernetes: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Ite
 async def api_server(plane: ControlPlane) -> AsyncIterator[Peer]:
     async with real(plane) as peer:
         yield peer
-
-
-async def add_group(cluster: Cluster, name: str, members: int, gpus: int) -> None:
-    """That is bound as a whole or not at all."""
-    path = f"/apis/{GROUPS}/namespaces/{cluster.namespace}/podgroups"
-    spec = {"schedulingPolicy": {"gang": {"minCount": members}}}
-    await cluster.peer.create(
-        path, {"apiVersion": GROUPS, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
-    )
-    for number in range(members):
-        pod = gpu_pod(f"{name}{number}", gpus, gpucores=100)
-        pod["spec"]["schedulingGroup"] = {"podGroupName": name}
-        await cluster.add(pod)
 
 
 async def test_a_group_that_cannot_fit_holds_nothing_and_is_bound_once_it_fits(
@@ -74,11 +55,7 @@ async def test_a_member_that_another_plugin_refuses_frees_the_group(
         await add_group(cluster, "gang", members=2, gpus=8)
         await cluster.bound("gang0", "gang1")
         await asyncio.gather(*(cluster.remove(name) for name in ("gang0", "gang1")))
-        path = f"/apis/{GROUPS}/namespaces/{cluster.namespace}/podgroups"
-        spec = {"schedulingPolicy": {"gang": {"minCount": 3}}}
-        await cluster.peer.create(
-            path, {"apiVersion": GROUPS, "kind": "PodGroup", "metadata": {"name": "odd"}, "spec": spec}
-        )
+        await add_pod_group(cluster, "odd", members=3)
         for number in range(3):
             pod = gpu_pod(f"odd{number}", 4, gpucores=100)
             pod["spec"] |= {

@@ -3,15 +3,16 @@
 from collections.abc import Sequence
 from math import inf
 
+import msgspec
 import pytest
 
 from proto.extender import FilterResult
-from proto.kubernetes.objects import Condition, Pod, SchedulingGroup
-from scheduler_ext.cluster.events import Proposed, TimePassed, nothing_outside
+from proto.kubernetes.objects import Condition, Pod, ResourceQuota, SchedulingGroup
+from scheduler_ext.cluster.events import Applied, NodeChosen, Proposed, TimePassed, nothing_outside
+from scheduler_ext.cluster.group_attempt import MOST_MEMBERS
 from scheduler_ext.cluster.groups import (
     FEWEST_THAT_WAIT_ON,
     LONGEST_PERMIT_SECONDS,
-    MOST_MEMBERS,
     REFUSED_SECONDS,
     SHORTEST_LEASE_SECONDS,
     Groups,
@@ -48,18 +49,28 @@ class Asked:
     """A ledger of nodes with one GPU of one slot each, and what kube-scheduler asks of it."""
 
     def __init__(self, nodes: int = 2) -> None:
-        self.names = [f"n{number}" for number in range(nodes)]
+        self.names = [f"n{number}" for number in range(nodes)] or ["a0", "a1", "b0", "b1"]
         self.cluster, self.now = Cluster(), 0.0
         self.ledger = self.cluster.ledger
         self.ledger.replace_nodes([node(name, [device(0, slots=1)]) for name in self.names])
         self.index = NodeIndex(self.ledger)
 
-    def filter(self, waiting: Pod, most: int = 1) -> Sequence[str]:
-        return self.answer(waiting, most).node_names or []
+    def filter(self, waiting: Pod, most: int = 1, among: Sequence[str] = ()) -> Sequence[str]:
+        return self.answer(waiting, most, among).node_names or []
 
-    def answer(self, waiting: Pod, most: int = 1) -> FilterResult:
+    def place(self, group: str, domain: str, members: int = 2) -> Sequence[str]:
+        """Simulates the group in the domain of two nodes with this letter, and returns the nodes of its members."""
+        among = [f"{domain}{number}" for number in range(2)]
+        found = (self.filter(member(f"{group}{number}", group), among=among) for number in range(members))
+        return [name for names in found for name in names]
+
+    def answer(self, waiting: Pod, most: int = 1, among: Sequence[str] = ()) -> FilterResult:
         decision = FilterDecision(self.index, self.cluster, LEASE_SECONDS, most)
-        return decision.reserve(waiting, request(waiting), self.names, self.now).result
+        return decision.reserve(waiting, request(waiting), among or self.names, self.now).result
+
+    def nodes_of(self, name: str) -> Sequence[str]:
+        record = self.ledger.records.reserved(f"uid-{name}")
+        return () if record is None else record.nodes
 
     def held(self) -> int:
         self.ledger.expire(self.now)
@@ -107,7 +118,9 @@ def test_members_of_a_refused_group_that_are_bound_all_the_same_keep_what_they_h
     asked.ledger.groups.bind_begins("uid-a", until=100.0)
     assert asked.filter(member("other", "")) == []
     asked.now += REFUSED_SECONDS
-    assert asked.held() == 1
+    assert asked.held() == 2
+    asked.now = 100.0
+    assert asked.held() == 0
 
 
 def test_a_group_that_is_tried_once_more_has_nothing_in_its_own_way() -> None:
@@ -340,12 +353,74 @@ def test_nothing_is_remembered_of_pods_and_groups_that_are_gone() -> None:
 def test_of_pods_that_come_and_go_in_one_group_so_many_are_remembered() -> None:
     made, last = Groups(Records()), member(str(2 * MOST_MEMBERS))
     for number in range(2 * MOST_MEMBERS):
-        made.asked(member(str(number)))
+        made.asked(member(str(number)), ["n"])
     for each in (last, member("last"), last):
-        made.asked(each)
+        made.asked(each, ["n"])
     fresh = Groups(Records())
-    fresh.asked(last)
+    fresh.asked(last, ["n"])
     assert made == fresh
+
+
+def test_a_group_keeps_its_places_in_each_domain_until_a_bind_shows_the_chosen_one() -> None:
+    asked = Asked(nodes=0)
+    assert [*asked.place("g", "a"), *asked.place("g", "b")] == ["a0", "a1", "b0", "b1"]
+    assert asked.filter(member("other", "")) == []
+    assert asked.held() == 4
+    asked.cluster.record(NodeChosen("uid-g0", "a0", until=LEASE_SECONDS), asked.now)
+    assert asked.held() == 2
+    assert [asked.nodes_of(f"g{number}") for number in range(2)] == [("a0",), ("a1",)]
+    assert asked.place("h", "b") == ["b0", "b1"]
+
+
+def test_the_others_of_a_group_keep_their_places_as_long_as_the_first_bind() -> None:
+    asked = Asked(nodes=0)
+    asked.place("g", "a")
+    asked.cluster.record(NodeChosen("uid-g0", "a0", until=3 * LEASE_SECONDS), asked.now)
+    asked.now = 2 * LEASE_SECONDS
+    assert asked.held() == 2
+
+
+def test_a_domain_without_room_for_all_is_free_once_kube_scheduler_asks_about_another_pod() -> None:
+    asked = Asked(nodes=0)
+    assert asked.filter(member("small", ""), among=["b0"]) == ["b0"]
+    assert [*asked.place("g", "b"), *asked.place("g", "a")] == ["b1", "a0", "a1"]
+    assert asked.filter(member("other", "")) == ["b1"]
+    assert asked.nodes_of("g0") == ("a0",)
+
+
+def test_a_group_that_fits_in_no_domain_holds_nothing_a_moment_later() -> None:
+    asked = Asked(nodes=0)
+    assert len([*asked.place("g", "a", members=3), *asked.place("g", "b", members=3)]) == 4
+    asked.now += REFUSED_SECONDS
+    assert asked.held() == 0
+
+
+def test_the_next_attempt_at_a_group_has_nothing_of_the_one_before_in_its_way() -> None:
+    asked = Asked(nodes=0)
+    for _ in range(3):
+        assert [*asked.place("g", "b"), *asked.place("g", "a")] == ["b0", "b1", "a0", "a1"]
+    assert asked.held() == 4
+    assert asked.place("g", "a") == ["a0", "a1"]
+    assert asked.held() == 2
+
+
+def test_members_with_nodes_of_their_own_are_of_one_placement() -> None:
+    """Without a topology constraint node selectors may give members different nodes."""
+    asked = Asked(nodes=0)
+    for number, among in enumerate((["a0"], ["b0"], ["a0", "b0", "b1"])):
+        assert len(asked.filter(member(f"g{number}", "g"), among=among)) == 1
+    asked.cluster.record(NodeChosen("uid-g0", "a0", until=LEASE_SECONDS), asked.now)
+    assert asked.held() == 3
+
+
+def test_a_group_is_charged_once_to_its_quota_however_many_domains_are_simulated() -> None:
+    asked = Asked(nodes=0)
+    limited = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {"limits.nvidia.com/gpu": "2"}}}
+    asked.cluster.step(Applied(msgspec.convert(limited, ResourceQuota)), 0.0, nothing_outside)
+    assert [*asked.place("g", "a"), *asked.place("g", "b")] == ["a0", "a1", "b0", "b1"]
+    assert asked.filter(member("other", "")) == []
+    asked.cluster.record(NodeChosen("uid-g0", "b0", until=LEASE_SECONDS), asked.now)
+    assert asked.filter(member("other", "")) == []
 
 
 def test_the_condition_that_counts_is_podscheduled() -> None:

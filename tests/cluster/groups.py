@@ -1,0 +1,45 @@
+"""Groups of pods for the real kube-scheduler, which schedules them as a whole where GenericWorkload is on."""
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.binaries import Binaries
+from tests.cluster.control_plane import ControlPlane
+from tests.cluster.scheduling import Cluster, JsonObject, gpu_pod
+
+GROUPS = "scheduling.k8s.io/v1beta1"
+CLIQUE = "nvidia.com/gpu.clique"
+
+
+@contextmanager
+def plane_with_groups(kubernetes: Binaries, folder: Path, gates: str) -> Iterator[ControlPlane]:
+    """A control plane with these feature gates. The tests are skipped before Kubernetes 1.37."""
+    version = subprocess.run(
+        [kubernetes.path("kube-scheduler"), "--version"], check=True, capture_output=True, text=True
+    )
+    if int(version.stdout.split(".")[1]) < 37:
+        pytest.skip("kube-scheduler schedules no groups before 1.37")
+    with ControlPlane(kubernetes, folder, gates=gates, apis=f"{GROUPS}=true") as running:
+        yield running
+
+
+async def add_pod_group(cluster: Cluster, name: str, members: int, domain: str = "") -> None:
+    """The object alone. The pods of the group get nodes with the same value of the label `domain`."""
+    spec: JsonObject = {"schedulingPolicy": {"gang": {"minCount": members}}}
+    if domain:
+        spec["schedulingConstraints"] = {"topology": [{"key": domain}]}
+    group = {"apiVersion": GROUPS, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
+    await cluster.peer.create(f"/apis/{GROUPS}/namespaces/{cluster.namespace}/podgroups", group)
+
+
+async def add_group(cluster: Cluster, name: str, members: int, gpus: int, domain: str = "") -> None:
+    """A group that is bound as a whole or not at all."""
+    await add_pod_group(cluster, name, members, domain)
+    for number in range(members):
+        pod = gpu_pod(f"{name}{number}", gpus, gpucores=100)
+        pod["spec"]["schedulingGroup"] = {"podGroupName": name}
+        await cluster.add(pod)
