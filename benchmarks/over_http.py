@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import click
 import psutil
 
-from scheduler_ext import loopback
-from scheduler_ext.http_messages import Endpoints, HttpAnswer, HttpRequest
+from scheduler_ext.http import loopback
+from scheduler_ext.http.messages import Endpoints, HttpAnswer, HttpRequest
 
 KUBECONFIG = """
 apiVersion: v1

@@ -22,8 +22,8 @@ from playwright.async_api import Browser, CDPSession, Page, async_playwright
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.events import Applied, Listed, Removed
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.own_thread import in_own_thread
-from scheduler_ext.ports import listening
+from scheduler_ext.http.own_thread import in_own_thread
+from scheduler_ext.http.ports import listening
 from scheduler_ext.status.board import Board
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.look import Look

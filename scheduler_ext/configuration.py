@@ -28,7 +28,7 @@ from program.settings.kinds import (
 from program.settings.shared import resource_names
 from scheduler_ext.admission.settings import BypassMode, CorePolicy
 from scheduler_ext.cluster.workload import seeds
-from scheduler_ext.http_messages import is_local
+from scheduler_ext.http.messages import is_local
 from scheduler_ext.policies import GPU_POLICY_PATTERN, GPU_WORDS, GpuPolicy, NodePolicy, parse_gpu_policy
 from scheduler_ext.requests import RequestError, RequestSettings, ResourceNames
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, FilterReturns, MetricsDetail

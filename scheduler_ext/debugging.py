@@ -11,7 +11,7 @@ from proto.kubernetes.objects import PODS
 from scheduler_ext.capacity.account import Account, account
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.http_messages import HttpAnswer, HttpRequest, Routes, text_answer
+from scheduler_ext.http.messages import HttpAnswer, HttpRequest, Routes, text_answer
 from scheduler_ext.requests import pod_key
 
 

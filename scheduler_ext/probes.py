@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from scheduler_ext.apiserver import ClusterWatch
-from scheduler_ext.http_messages import HttpAnswer, HttpRequest, Routes, text_answer
+from scheduler_ext.http.messages import HttpAnswer, HttpRequest, Routes, text_answer
 from scheduler_ext.kube_scheduler import KubeScheduler
 from scheduler_ext.leadership.leadership import Leadership
 

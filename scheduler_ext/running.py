@@ -16,10 +16,10 @@ from proto.kubernetes.client import ApiServer
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.extender_parts import ExtenderParts, made_parts
-from scheduler_ext.http_messages import Endpoints
-from scheduler_ext.http_server import web_routes
+from scheduler_ext.http.messages import Endpoints
+from scheduler_ext.http.server import web_routes
 from scheduler_ext.leadership.settings import LeaseSettings
-from scheduler_ext.metrics_server import metrics_port
+from scheduler_ext.metrics.server import metrics_port
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.status.access import AccessRefusal, TokenAccess

@@ -24,7 +24,7 @@ from scheduler_ext.admission.admit import Why, admit
 from scheduler_ext.admission.registration import PATH
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cluster.snapshot import Quota
-from scheduler_ext.metrics import Admission, ExtenderMetrics
+from scheduler_ext.metrics.counters import Admission, ExtenderMetrics
 from scheduler_ext.quota_class import QuotaClass, quota_class
 
 log = logging.getLogger(__name__)

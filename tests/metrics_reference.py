@@ -11,12 +11,12 @@ from prometheus_client.metrics_core import Metric
 from deviceplugin.metrics import metrics as daemon
 from deviceplugin.metrics.telemetry import AGE, AGE_DOCUMENTATION, HOLDER, HOLDER_DOCUMENTATION, TELEMETRY_LABELS
 from deviceplugin.usage.telemetry import FAMILIES
-from scheduler_ext import metrics as extender
-from scheduler_ext.gauges import Gauges
-from scheduler_ext.legacy_families import legacy
-from scheduler_ext.metric_families import families
+from scheduler_ext.metrics import counters as extender
+from scheduler_ext.metrics.families import families
+from scheduler_ext.metrics.gauges import Gauges
+from scheduler_ext.metrics.legacy import legacy
 from tests.deviceplugin.metrics_view import view
-from tests.scheduler_ext.test_metrics import seen
+from tests.scheduler_ext.metrics.test_metrics import seen
 from tests.settings_manual import filled
 
 _SERIES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}

@@ -30,8 +30,8 @@ from scheduler_ext.cli.build import (
 )
 from scheduler_ext.configuration import TABLE, SchedulerConfiguration, is_loopback
 from scheduler_ext.extender_parts import now
-from scheduler_ext.own_thread import in_own_thread
-from scheduler_ext.ports import PortTaken, listening, listening_to_kube_scheduler
+from scheduler_ext.http.own_thread import in_own_thread
+from scheduler_ext.http.ports import PortTaken, listening, listening_to_kube_scheduler
 from scheduler_ext.running import Applications, PartFailed, running_extender
 from scheduler_ext.settings import SettingsError
 from scheduler_ext.verbs.journal import JournalFiles

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from scheduler_ext.http_messages import is_local
+from scheduler_ext.http.messages import is_local
 from scheduler_ext.status.access import AccessRefusal
 from scheduler_ext.status.board import Board
 from scheduler_ext.status.look import Look

@@ -6,7 +6,7 @@ from proto.extender import BindingArgs, BindingResult, decode_binding_args, enco
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.http_messages import HttpAnswer, HttpRequest
+from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
 from scheduler_ext.verbs.readiness import VerbReadiness
 

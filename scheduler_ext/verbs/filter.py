@@ -15,7 +15,7 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.kept_rooms import in_its_own, in_that_of_others
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.unresolvable import refusals_of
-from scheduler_ext.http_messages import HttpAnswer, HttpRequest
+from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome

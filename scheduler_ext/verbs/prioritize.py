@@ -13,7 +13,7 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.preference import Preference
 from scheduler_ext.decide.priorities import preferences, priorities, priorities_without_gpus
-from scheduler_ext.http_messages import HttpAnswer, HttpRequest
+from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, gpu_count, read_request
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome

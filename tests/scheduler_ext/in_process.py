@@ -17,7 +17,7 @@ from proto.kubernetes.client import ApiServer, Opened, WatchEvent
 from proto.kubernetes.errors import NotFound
 from proto.kubernetes.objects import Binding, Object, ObjectList, Resource
 from proto.kubernetes.wire import WatchFailed, decode_list, decode_object, decode_watch_line
-from scheduler_ext.http_messages import HttpRequest, answered
+from scheduler_ext.http.messages import HttpRequest, answered
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, running_extender
 from scheduler_ext.settings import ServeSettings

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from proto.annotations import keys
 from scheduler_ext.cli import main
-from scheduler_ext.http_messages import is_local
+from scheduler_ext.http.messages import is_local
 from scheduler_ext.leadership.settings import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import node_json, pod_json

@@ -20,13 +20,13 @@ from scheduler_ext.certificates.issue import issue
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Quota
-from scheduler_ext.metrics import ExtenderMetrics
-from scheduler_ext.ports import listening
+from scheduler_ext.http.ports import listening
+from scheduler_ext.metrics.counters import ExtenderMetrics
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.webhook_server import LARGEST_BODY_BYTES, Webhook, kept_current
 from tests.polling import until
 from tests.scheduler_ext.admission.pods import container, envelope, opened, pod
-from tests.scheduler_ext.test_metrics import samples, seen
+from tests.scheduler_ext.metrics.test_metrics import samples, seen
 
 NOW = datetime.now(UTC)  # noqa: TID251 - real handshakes look at the real clock
 OURS = issue(frozenset({"127.0.0.1"}), NOW)

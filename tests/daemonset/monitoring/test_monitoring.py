@@ -97,7 +97,7 @@ def test_every_alert_has_a_test_in_which_it_fires() -> None:
 
 def test_bucket_limits_in_rules_are_those_of_the_histograms() -> None:
     from deviceplugin.metrics import metrics as daemon
-    from scheduler_ext import metrics as extender
+    from scheduler_ext.metrics import counters as extender
 
     limits = {str(limit) for limit in (*daemon._CALL_SECONDS, *extender._SECONDS)}
     used = {limit for _, expression in ASKED for limit in re.findall(r'le="([\d.]+)"', expression)}

@@ -14,8 +14,8 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from program.address import ListenAddress
 from scheduler_ext.cluster.log import LogEntry, LogKind
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.own_thread import in_own_thread
-from scheduler_ext.ports import listening
+from scheduler_ext.http.own_thread import in_own_thread
+from scheduler_ext.http.ports import listening
 from scheduler_ext.status.look import Look
 from scheduler_ext.status.server import StatusServer
 from simulation.apiserver import EmbeddedApiServer

@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from proto.annotations import keys
-from scheduler_ext.ports import listening
+from scheduler_ext.http.ports import listening
 from scheduler_ext.status import server as page_server
 from scheduler_ext.status.look import Look
 from scheduler_ext.status.looking import Looker

@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from scheduler_ext import http_messages, webhook_server
+from scheduler_ext import webhook_server
+from scheduler_ext.http import messages
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import node_json, pod_json
 from tests.program.hostile_clients import GARBAGE, MALFORMED, MIB, SLOW, hold, sends
@@ -110,7 +111,7 @@ async def test_requests_that_are_cut_off_and_long_names_leave_few_and_short_line
 
 async def test_an_oversized_body_is_refused_before_it_is_held_in_memory(tmp_path: Path) -> None:
     async with a_scheduler(tmp_path) as found:
-        limits = {f"{found.verbs}/filter": http_messages.LARGEST_BODY_BYTES}
+        limits = {f"{found.verbs}/filter": messages.LARGEST_BODY_BYTES}
         limits |= {f"{found.webhook}/webhook": webhook_server.LARGEST_BODY_BYTES}
         for url, limit in limits.items():
             assert f"larger than {limit} bytes" in await _told_to_endless(found.http, url, limit)

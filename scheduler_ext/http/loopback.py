@@ -15,7 +15,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from program.listening import affordable, allow_many_files
 from program.tasks import Tasks
-from scheduler_ext.http_messages import (
+from scheduler_ext.http.messages import (
     LARGEST_BODY_BYTES,
     Endpoints,
     HttpAnswer,

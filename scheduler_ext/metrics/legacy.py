@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import compress
 
-from scheduler_ext.gauges import Gauges, Rows
+from scheduler_ext.metrics.gauges import Gauges, Rows
 
 _OF_GPU = {
     "node": "nodeid",

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from scheduler_ext.decide.reasons import Reason
-from scheduler_ext.metric_families import MetricsInput, families
+from scheduler_ext.metrics.families import MetricsInput, families
 from scheduler_ext.verbs.answer_log import AnswerOutcome
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST

@@ -11,8 +11,8 @@ from scheduler_ext.cluster.bound import read_bound
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import PodRecord
-from scheduler_ext.metric_families import MIB, MetricsInput
-from scheduler_ext.metrics import Admission, ExtenderMetrics
+from scheduler_ext.metrics.counters import Admission, ExtenderMetrics
+from scheduler_ext.metrics.families import MIB, MetricsInput
 from scheduler_ext.requests import ResourceNames
 from scheduler_ext.settings import MetricsDetail
 from scheduler_ext.verbs.answer_log import AnswerOutcome

@@ -8,8 +8,8 @@ from functools import partial
 from aiohttp import web
 
 from program.shared_page import SharedPage, Write, open_port
-from scheduler_ext.metric_families import MetricsInput
-from scheduler_ext.metrics import CONTENT_TYPE, ExtenderMetrics
+from scheduler_ext.metrics.counters import CONTENT_TYPE, ExtenderMetrics
+from scheduler_ext.metrics.families import MetricsInput
 
 
 def metrics_port(

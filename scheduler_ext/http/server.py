@@ -5,7 +5,7 @@ from contextlib import suppress
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from scheduler_ext.http_messages import (
+from scheduler_ext.http.messages import (
     LARGEST_BODY_BYTES,
     Endpoint,
     Endpoints,

@@ -9,9 +9,9 @@ from aiohttp import web
 
 from program.address import ListenAddress
 from program.listening import Patience, serving
-from scheduler_ext import loopback
-from scheduler_ext.http_messages import Endpoints, is_local
-from scheduler_ext.http_server import application
+from scheduler_ext.http import loopback
+from scheduler_ext.http.messages import Endpoints, is_local
+from scheduler_ext.http.server import application
 
 SHUTDOWN_SECONDS = 5.0
 """The time for which a closing listener waits for answers under way."""

@@ -10,10 +10,10 @@ import pytest
 
 from program import listening
 from proto.extender import ExtenderError
-from scheduler_ext import loopback
-from scheduler_ext.http_messages import LARGEST_BODY_BYTES, Endpoints, HttpAnswer, HttpRequest, Routes, text_answer
-from scheduler_ext.http_server import application
-from scheduler_ext.loopback import PortLimits
+from scheduler_ext.http import loopback
+from scheduler_ext.http.loopback import PortLimits
+from scheduler_ext.http.messages import LARGEST_BODY_BYTES, Endpoints, HttpAnswer, HttpRequest, Routes, text_answer
+from scheduler_ext.http.server import application
 from tests.polling import until
 
 Serve = Callable[[Endpoints], AbstractAsyncContextManager[tuple[str, int]]]

@@ -1,0 +1,1 @@
+"""HTTP as values, and the servers and ports that read and write them."""
