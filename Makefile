@@ -89,11 +89,11 @@ test-nvidia: $(DEVELOPMENT) ## NVIDIA's own programs on the simulated driver bes
 	@$(BIN)/python -m pytest -m nvidia -rs tests/nvidia $(ARGS)
 
 .PHONY: check-model
-check-model: $(DEVELOPMENT) ## every interleaving of small worlds over the extender's machines, in minutes: docs/reliability.md
+check-model: $(DEVELOPMENT) ## every interleaving of small worlds over the extender's machines, in minutes: docs/compatibility.md
 	@$(BIN)/python -m simulation.model
 
 .PHONY: test-faults docs-reliability
-test-faults: $(DEVELOPMENT) ## every fault at every step of a pod's life, within 90 minutes: docs/reliability.md
+test-faults: $(DEVELOPMENT) ## every fault at every step of a pod's life, within 90 minutes: docs/compatibility.md
 	@rm -rf build/faults && mkdir -p build/faults
 	@FAULTS_RESULTS=$(CURDIR)/build/faults timeout 90m $(BIN)/python -m pytest -m '' --numprocesses 4 --dist worksteal -rs tests/faults $(ARGS)
 

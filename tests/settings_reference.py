@@ -13,7 +13,8 @@ from tests.settings_manual import filled, hami_manual, manual, put_into_schema
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "daemonset" / "chart" / "topogpu" / "values.schema.json"
-TABLES: dict[str, Table[Any]] = {"docs/configuration.md": DAEMON, "docs/configuration-scheduler.md": EXTENDER}
+PAGE = ROOT / "docs" / "configuration.md"
+TABLES: dict[str, Table[Any]] = {"daemon": DAEMON, "extender": EXTENDER}
 _WIDTH = 100
 
 
@@ -22,10 +23,12 @@ def written() -> Iterator[tuple[Path, str]]:
     schema = json.loads(SCHEMA.read_text("utf-8"))
     for part in ("devicePlugin", "scheduler"):
         schema["properties"][part]["properties"]["settings"]["properties"].clear()
-    for page, table in TABLES.items():
+    parts = {}
+    for program, table in TABLES.items():
         put_into_schema(schema, table)
-        path = ROOT / page
-        yield path, filled(path.read_text("utf-8"), {"settings": manual(table), "HAMi's files": hami_manual(table)})
+        parts[f"settings of the {program}"] = manual(table)
+        parts[f"HAMi's files of the {program}"] = hami_manual(table)
+    yield PAGE, filled(PAGE.read_text("utf-8"), parts)
     schema["properties"]["simulation"]["properties"]["machine"] = {"enum": ["", *machines.SHORT, *machines.names()]}
     yield SCHEMA, f"{_json(schema)}\n"
 

@@ -115,7 +115,7 @@ def test_device_files_lie_on_the_host_or_with_the_driver() -> None:
 
 
 def test_each_kind_of_node_is_described() -> None:
-    text = (render.HERE.parent / "docs" / "node-kinds.md").read_text()
+    text = (render.HERE.parent / "docs" / "install.md").read_text()
     assert [kind for kind in KINDS if f"daemonset/chart/topogpu/nodes/{kind}.yaml" not in text] == []
     for kind in KINDS:
         assert yaml.safe_load((render.CHART / "nodes" / f"{kind}.yaml").read_text())
