@@ -24,7 +24,6 @@ from scheduler_ext.configuration import REQUESTS, TABLE
 @click.option(
     "-f",
     "--filename",
-    "--pod",
     "pod_files",
     type=click.Path(allow_dash=True),
     multiple=True,

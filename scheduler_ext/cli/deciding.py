@@ -104,11 +104,11 @@ def _read_files(options: DecideOptions, settings: RequestSettings) -> tuple[Worl
     """Returns the cluster and the pods of the files. Raises StateError."""
     cluster, option = options.cluster_file, "--snapshot" if options.is_snapshot else "--state"
     if cluster is None:
-        raise StateError("--state is missing; give both --state and --pod")
+        raise StateError("--state is missing; give both --state and --filename")
     if not options.pod_files:
-        raise StateError(f"--pod is missing; give both {option} and --pod")
+        raise StateError(f"--filename is missing; give both {option} and --filename")
     if [cluster, *options.pod_files].count("-") > 1:
-        raise StateError(f"{option} and --pod cannot both be standard input; name a file for one of them")
+        raise StateError(f"{option} and --filename cannot both be standard input; name a file for one of them")
     document = read_document(cluster)
     world: World
     if options.is_snapshot:

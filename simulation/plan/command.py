@@ -24,11 +24,13 @@ from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
     type=click.Path(allow_dash=True),
     help="The cluster as the extender answers /debug/snapshot. It has no names of pods.",
 )
-@click.option("--pods", multiple=True, help="Pods to place: a YAML, JSON or CSV file; may be repeated.")
+@click.option(
+    "-f", "--filename", "pods", multiple=True, help="Pods to place: a YAML, JSON or CSV file; may be repeated."
+)
 @click.option("--mix", default="", help="Pods to generate: shares of kinds of work, such as notebook=50,training-8=5.")
 @click.option("--count", type=WholeNumber(1, MOST_PODS), default=1000, show_default=True, help="Pods of the mix.")
 @click.option(
-    "--copies", type=WholeNumber(1, 1000), default=1, show_default=True, help="How often each pod of --pods comes."
+    "--copies", type=WholeNumber(1, 1000), default=1, show_default=True, help="How often each pod of --filename comes."
 )
 @click.option(
     "--fill",
@@ -61,7 +63,12 @@ from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
     help="Instead: the fewest pods to move so that waiting pods find room, and pods without GPUs that should leave "
     "GPU nodes. Moves nothing.",
 )
-@click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@click.option(
+    "--together",
+    is_flag=True,
+    help="Instead: place the waiting pods as a batch, in the best order that is found, and show what that gains.",
+)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--each-pod", is_flag=True, help="In JSON: the node and the GPUs of every pod.")
 @click.option("--json", "json_", type=click.Path(dir_okay=False), help="Write the JSON to this file, for --merge.")
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a report with charts to this file.")

@@ -12,32 +12,52 @@ class Summary:
     """One policy. Percentages are of all GPUs; None where nothing was measured."""
 
     policy: str
-    runs: int
-    placed: float
+    runs: int = 0
+    placed: float | None = None
     """Percent of the pods."""
-    at_capacity: float | None
+    at_capacity: float | None = None
     allocated: float
-    deviation: float | None
+    deviation: float | None = None
     """Standard deviation of `allocated` over the seeds."""
     fragmented: float
     whole_gpus: float
     whole_islands: float
     islands: int
-    large_refused: float
+    large_refused: float | None = None
     """Pods with the most GPUs that found no room."""
-    gbps: float | None
-    wait_hours: float | None
-    p95_hours: float | None
-    allocated_while_waiting: float | None
-    never: float | None
+    gbps: float | None = None
+    wait_hours: float | None = None
+    p95_hours: float | None = None
+    allocated_while_waiting: float | None = None
+    never: float | None = None
 
 
 def summaries(outcomes: Sequence[PlanOutcome]) -> list[Summary]:
-    """Returns one for each policy, in the order of their first outcomes."""
+    """Returns one for each policy, in the order of their first outcomes; first the cluster as it is now, if it
+    has pods.
+    """
     by_policy: dict[str, list[PlanOutcome]] = {}
     for outcome in outcomes:
-        by_policy.setdefault(outcome.run.policy, []).append(outcome)
-    return [_summary(policy, several) for policy, several in by_policy.items()]
+        by_policy.setdefault(outcome.run.title, []).append(outcome)
+    return [*_now(outcomes), *(_summary(policy, several) for policy, several in by_policy.items())]
+
+
+def _now(outcomes: Sequence[PlanOutcome]) -> list[Summary]:
+    """Returns the cluster before any pod comes: unchanged if nodes are added or drained."""
+    first = next((one for one in outcomes if one.run.before), outcomes[0] if outcomes else None)
+    if first is None or first.delay is not None or not first.samples[0].reading.allocated:
+        return []
+    now = first.samples[0].reading
+    return [
+        Summary(
+            policy="now",
+            allocated=percent(now.allocated, now.gpus),
+            fragmented=percent(now.fragmented, now.gpus),
+            whole_gpus=now.whole,
+            whole_islands=now.whole_islands,
+            islands=now.islands,
+        )
+    ]
 
 
 def _summary(policy: str, runs: Sequence[PlanOutcome]) -> Summary:
@@ -84,8 +104,8 @@ def columns(found: Sequence[Summary], largest: int) -> list[Measure]:
     """Returns the columns for which there are figures. `largest` is the number of GPUs of the largest pods."""
     wanted = [
         Measure(title="policy (nodes/GPUs)", text=lambda one: one.policy),
-        Measure(title="runs", text=lambda one: str(one.runs)),
-        Measure(title="pods placed", text=lambda one: f"{one.placed:.1f} %"),
+        Measure(title="runs", text=lambda one: str(one.runs or "")),
+        Measure(title="pods placed", text=lambda one: "" if one.placed is None else f"{one.placed:.1f} %"),
         Measure(title="allocated at 100 %", text=lambda one: _percent(one.at_capacity)),
         Measure(title="allocated at the end", text=lambda one: _percent(one.allocated)),
         Measure(title="±", text=lambda one: "" if one.deviation is None else f"{one.deviation:.2f}"),
@@ -96,7 +116,8 @@ def columns(found: Sequence[Summary], largest: int) -> list[Measure]:
             text=lambda one: f"{one.whole_islands:.0f} of {one.islands}" if one.islands else "",
         ),
         Measure(
-            title=f"{largest}-GPU pods refused", text=lambda one: f"{one.large_refused:.1f}" if largest > 1 else ""
+            title=f"{largest}-GPU pods refused",
+            text=lambda one: "" if largest < 2 or one.large_refused is None else f"{one.large_refused:.1f}",
         ),
         Measure(title="GB/s between GPUs", text=lambda one: "" if one.gbps is None else f"{one.gbps:.0f}"),
         Measure(title="mean wait h", text=lambda one: _hours(one.wait_hours)),

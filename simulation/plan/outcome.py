@@ -12,6 +12,13 @@ class PlanRun(Struct, frozen=True, kw_only=True):
 
     policy: str
     seed: int | None = None
+    before: bool = False
+    """True for the cluster without the nodes that are added, and with those that are drained."""
+
+    @property
+    def title(self) -> str:
+        """Returns the policy, and whether it is about the cluster as it is."""
+        return f"{self.policy}, unchanged" if self.before else self.policy
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -32,6 +39,8 @@ class Home(Struct, frozen=True, kw_only=True):
     node: str
     gpus: Sequence[int] = ()
     waited: float = 0.0
+    was: str = ""
+    """The drained node on which it was; empty for a new pod."""
 
 
 class Unplaced(Struct, frozen=True, kw_only=True):
@@ -88,7 +97,7 @@ class PlanOutcome(Struct, frozen=True, kw_only=True):
     several: SeveralGpus
     sizes: Sequence[Size]
     waiting: Sequence[Unplaced]
-    moved: int
+    moves: Sequence[Home]
     """Pods of drained nodes that found another node."""
     stuck: Sequence[str]
     """Pods of drained nodes that did not, with the reason."""

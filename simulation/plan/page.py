@@ -6,7 +6,18 @@ from html import escape
 from simulation.plan.chart import Axes, Point, bar_chart, line_chart
 from simulation.plan.compare import columns, summaries
 from simulation.plan.outcome import PlanOutcome, PlanReport, Sample, percent
-from simulation.plan.tables import MOST_STUCK, REFUSED, first_of_each, largest, refusals, refused_rows
+from simulation.plan.tables import (
+    MOST_STUCK,
+    MOVED,
+    REFUSED,
+    first_of_each,
+    largest,
+    moved_rows,
+    moved_title,
+    refusals,
+    refused_rows,
+)
+from simulation.plan.verdict import verdict
 
 _STYLE = "\n".join(
     (
@@ -24,11 +35,12 @@ _STYLE = "\n".join(
 def page(report: PlanReport) -> str:
     outcomes = first_of_each(report.outcomes)
     parts = [
-        f"<h1>What would these policies do?</h1><p>{escape(report.question)}.</p>",
+        f"<h1>What would these policies do?</h1><p><strong>{escape(verdict(report.outcomes))}</strong></p>",
+        f"<p>{escape(report.question)}.</p>",
         *(f'<p class="note">{escape(note)}</p>' for note in report.notes),
         _comparison(report),
         *charts(report),
-        *(_moved(outcome) for outcome in outcomes if outcome.moved or outcome.stuck),
+        *(_moved(outcome) for outcome in outcomes if outcome.moves or outcome.stuck),
         *(f"<h2>{escape(title)}</h2>{_table(REFUSED, refused_rows(kinds))}" for title, kinds in refusals(outcomes)),
     ]
     return (
@@ -71,7 +83,7 @@ def _lines(
     axes: Axes, outcomes: Sequence[PlanOutcome], across: Callable[[Sample], float], up: Callable[[Sample], float]
 ) -> str:
     lines: dict[str, list[Point]] = {
-        outcome.run.policy: [(across(sample), up(sample)) for sample in outcome.samples] for outcome in outcomes
+        outcome.run.title: [(across(sample), up(sample)) for sample in outcome.samples] for outcome in outcomes
     }
     return line_chart(axes, lines)
 
@@ -114,8 +126,8 @@ def _moved(outcome: PlanOutcome) -> str:
     more = len(outcome.stuck) - MOST_STUCK
     rest = f"<p>And {more} more.</p>" if more > 0 else ""
     stuck = f"<p>These cannot be placed again:</p><ul>{items}</ul>{rest}" if items else ""
-    title = f"{outcome.run.policy}: {outcome.moved} pods of drained nodes have another node"
-    return f"<h2>{escape(title)}</h2>{stuck}"
+    moved = _table(MOVED, moved_rows(outcome)) if outcome.moves else ""
+    return f"<h2>{escape(moved_title(outcome))}</h2>{moved}{stuck}"
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -24,6 +24,7 @@ from scheduler_ext.configuration import SchedulerConfiguration
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from simulation.plan import machines, mixes, recorded, traces
+from simulation.plan.advise import Advice
 from simulation.plan.advise import advise as advise_on
 from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
 from simulation.plan.merge import MergeError, read_reports
@@ -32,7 +33,8 @@ from simulation.plan.outcome import PlanReport, PlanRun
 from simulation.plan.page import chart_of, page
 from simulation.plan.question import Described, Kinds, Question
 from simulation.plan.runs import TooManyPods, in_order
-from simulation.plan.tables import advice_text, report_text
+from simulation.plan.tables import advice_text, joint_text, report_text
+from simulation.plan.together import Joint, place_together
 from simulation.plan.workers import WorkerLost, perform
 
 MOST_SEEDS = 1000
@@ -68,6 +70,7 @@ class PlanOptions:
     add_nodes: str
     drain: Sequence[str]
     advise: bool
+    together: bool
     output: str
     each_pod: bool
     json_: str | None
@@ -88,17 +91,21 @@ def answer(options: PlanOptions, effective: Effective[SchedulerConfiguration]) -
         if options.merged is not None:
             report = read_reports(options.merged)
         else:
-            found, waiting = _cluster(options.cluster, options.state, options.snapshot, settings)
+            as_it_is, waiting = _cluster(options.cluster, options.state, options.snapshot, settings)
+            found = as_it_is
             if options.add_nodes:
                 found = found.beside(machines.read_cluster(options.add_nodes, "added-"))
             found, moved = recorded.drain(found, options.drain)
             arrivals = [*moved, *waiting, *(each for file in options.pods for each in _pods(file, settings))]
             if options.mix:
                 arrivals += mixes.read_mix(options.mix, options.count, 1, settings.names)
-            if not (arrivals or options.advise):
-                raise click.UsageError("there is no pod to place; give --pods, --mix, or a --state with waiting pods")
+            if not (arrivals or options.advise or options.drain):
+                raise click.UsageError(
+                    "there is no pod to place; give --filename, --mix, or a --state with waiting pods"
+                )
             question = Question(
                 cluster=found,
+                before=as_it_is if options.add_nodes or options.drain else None,
                 arrivals=tuple(arrivals),
                 settings=settings,
                 hosts=HostPolicy(options.cpu_pods),
@@ -107,24 +114,50 @@ def answer(options: PlanOptions, effective: Effective[SchedulerConfiguration]) -
                 fill=options.fill,
                 homes=options.each_pod,
             )
-            if options.advise:
-                if options.html or options.svg or options.json_ or options.each_pod or len(options.policies) > 1:
-                    raise click.UsageError("--advise goes with one --policy at most, and prints only")
-                if options.seeds or options.slice_ or options.replay:
-                    raise click.UsageError("--advise looks at one moment, without --seeds, --slice and --replay")
-                (run,) = _runs(options.policies or [_own_policy(settings)], "")
-                advice = advise_on(question, run, _in_words(question, Kinds(question)))
-                _tell(advice.notes)
-                if options.output == "json":
-                    print_json(advice)
-                else:
-                    print_text(advice_text(advice))
+            if options.advise or options.together:
+                _answer_for_now(question, options, settings)
                 return
-            report = _performed(question, _runs(options.policies, options.seeds), options.slice_, options.processes)
+            report = _performed(question, _runs(options, question), options.slice_, options.processes)
     except _PROBLEMS as error:
         raise click.ClickException(str(error)) from error
     _tell(report.notes)
     _write(report, options.output, options.json_, options.html, options.svg)
+
+
+def _answer_for_now(question: Question, options: PlanOptions, settings: RequestSettings) -> None:
+    """Prints advice, or a batch, for the cluster at one moment. Raises PolicyError and TooManyPods."""
+    name = "--advise" if options.advise else "--together"
+    if options.advise and options.together:
+        raise click.UsageError("--advise moves pods, --together places those that wait: give one of them")
+    if options.html or options.svg or options.json_ or options.each_pod or len(options.policies) > 1:
+        raise click.UsageError(f"{name} goes with one --policy at most, and prints only")
+    if options.seeds or options.slice_ or options.replay:
+        raise click.UsageError(f"{name} looks at one moment, without --seeds, --slice and --replay")
+    run = PlanRun(policy=_policy(options.policies[0]) if options.policies else _own_policy(settings))
+    words = _in_words(question, Kinds(question))
+    with _bars() as bars:
+        task = bars.add_task("searching", total=1.0)
+
+        def progress(part: float) -> None:
+            bars.update(task, completed=part)
+
+        answer: Advice | Joint = (
+            advise_on(question, run, words, progress)
+            if options.advise
+            else place_together(question, run, words, progress)
+        )
+    _tell(answer.notes)
+    if options.output == "json":
+        print_json(answer)
+    else:
+        print_text(advice_text(answer) if isinstance(answer, Advice) else joint_text(answer))
+
+
+def _bars() -> Progress:
+    """Returns bars on standard error, if that is a terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 def _tell(notes: Iterable[str]) -> None:
@@ -158,8 +191,11 @@ def _pods(file: str, settings: RequestSettings) -> Sequence[Arrival]:
     return [arrival_of(pod) for pod in read_pods(read_documents(file), file, WholePod, MOST_PODS)]
 
 
-def _runs(policies: Sequence[str], seeds: str) -> list[PlanRun]:
-    """Returns every policy with every seed. Raises PolicyError."""
+def _runs(options: PlanOptions, question: Question) -> list[PlanRun]:
+    """Returns every policy with every seed, and the same for the cluster as it is if nodes are added or drained. Raises
+    PolicyError.
+    """
+    seeds = options.seeds
     numbers: Sequence[int | None] = [None]
     if seeds:
         first, _, last = map(_number, seeds.partition("-"))
@@ -169,8 +205,14 @@ def _runs(policies: Sequence[str], seeds: str) -> list[PlanRun]:
             wanted = f"expected a number, or the first and the last, such as 1-10, and {MOST_SEEDS} at most"
             raise click.UsageError(f"--seeds {seeds[:40]}: {wanted}")
         numbers = range(first, last + 1)
-    different = dict.fromkeys(map(_policy, policies or DEFAULT_POLICIES))
-    return [PlanRun(policy=policy, seed=seed) for seed in numbers for policy in different]
+    different = dict.fromkeys(map(_policy, options.policies or DEFAULT_POLICIES))
+    clusters = (True, False) if question.before is not None else (False,)
+    return [
+        PlanRun(policy=policy, seed=seed, before=before)
+        for seed in numbers
+        for policy in different
+        for before in clusters
+    ]
 
 
 def _number(text: str) -> int | None:
@@ -199,18 +241,10 @@ def _sliced(runs: Sequence[PlanRun], slice_: str) -> Sequence[PlanRun]:
 def _performed(question: Question, runs: Sequence[PlanRun], slice_: str, processes: int) -> PlanReport:
     """Perform the runs behind a progress bar for each."""
     kinds = Kinds(question)
-    console = Console(stderr=True)
     mine = _sliced(runs, slice_)
     for each in mine[:1]:
         in_order(question, each, kinds)
-    with Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    ) as bars:
+    with _bars() as bars:
         tasks = {each: bars.add_task(_name(each), total=1.0) for each in mine}
         outcomes = perform(question, mine, processes, lambda each, part: bars.update(tasks[each], completed=part))
     return PlanReport(
@@ -225,7 +259,7 @@ def _performed(question: Question, runs: Sequence[PlanRun], slice_: str, process
 
 
 def _name(each: PlanRun) -> str:
-    return each.policy if each.seed is None else f"{each.policy}, seed {each.seed}"
+    return each.title if each.seed is None else f"{each.title}, seed {each.seed}"
 
 
 def _in_words(question: Question, kinds: Kinds) -> str:
@@ -245,6 +279,7 @@ def _fingerprint(question: Question) -> str:
     told = [
         [cluster.nodes, cluster.held, cluster.quotas],
         [(each.name, each.kind, each.at, each.lasts, each.came_from) for each in question.arrivals],
+        [question.before and [each.metadata.name for each in question.before.nodes]],
         [question.settings, question.hosts, question.replays, question.copies, question.fill],
     ]
     return hashlib.sha256(msgspec.msgpack.encode(told, order="sorted")).hexdigest()[:16]

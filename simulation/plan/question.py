@@ -42,7 +42,8 @@ class Described:
 class Question:
     cluster: Described
     arrivals: tuple[Arrival, ...] = ()
-    drained: frozenset[str] = frozenset()
+    before: Described | None = None
+    """The cluster without the nodes that are added, and with those that are drained; None if there are none."""
     settings: RequestSettings = field(default_factory=RequestSettings)
     hosts: HostPolicy = HostPolicy.LEAST_ALLOCATED
     replays: bool = False

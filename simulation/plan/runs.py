@@ -35,7 +35,11 @@ class TooManyPods(ValueError):
 
 def run(question: Question, asked: PlanRun, progress: Progress = lambda _: None) -> PlanOutcome:
     """Raises PolicyError for an unknown policy, and TooManyPods."""
-    replay = _Replay(question, asked)
+    arrivals = in_order(question, asked, Kinds(question))
+    if asked.before and question.before is not None:
+        question = replace(question, cluster=question.before)
+        arrivals = [each for each in arrivals if not each.came_from]
+    replay = _Replay(question, asked, arrivals)
     for part in replay.steps():
         progress(part)
     return replay.outcome()
@@ -140,18 +144,18 @@ class _Tally:
     several: int = 0
     placed: int = 0
     """Counts of all pods, also of pods without GPUs."""
-    moved: int = 0
+    moves: list[Home] = field(default_factory=list)
     homes: list[Home] = field(default_factory=list)
 
 
 class _Replay:
-    def __init__(self, question: Question, asked: PlanRun) -> None:
+    def __init__(self, question: Question, asked: PlanRun, arrivals: Sequence[Arrival]) -> None:
         cluster = question.cluster
         self._question, self._run = question, asked
         self._kinds = Kinds(question)
         self._engine = Engine(cluster.nodes, question.under(asked.policy), question.hosts, cluster.quotas)
         self._engine.hold(cluster.held)
-        self._arrivals = in_order(question, asked, self._kinds)
+        self._arrivals = arrivals
         self._gauge = Gauge(self._engine, self._kinds.workload(self._arrivals))
         self._tally = _Tally()
         self._waiting = _Queue()
@@ -197,7 +201,7 @@ class _Replay:
             several=SeveralGpus(pods=len(several), placed=tally.several, gbps=mean(tally.gbps) if tally.gbps else None),
             sizes=[Size(gpus=gpus, pods=sizes[gpus], placed=tally.by_gpus[gpus]) for gpus in sorted(sizes)],
             waiting=self._kinds_that_wait(),
-            moved=tally.moved,
+            moves=tally.moves,
             stuck=[
                 f"{each.arrival.namespace}/{each.arrival.name} of {each.arrival.came_from}: {_why(each.refused)}"
                 for each in sorted(chain.from_iterable(self._waiting.kinds()), key=lambda one: one.number)
@@ -250,13 +254,14 @@ class _Replay:
         self._held += asking.amount
         tally.placed += 1
         tally.by_gpus[asking.gpus] += 1
-        tally.moved += bool(arrival.came_from)
+        if arrival.came_from:
+            tally.moves.append(home_of(self._engine, arrival, found))
         if asking.gpus:
             tally.waited.append(now - came)
             tally.at_once += now == came
             self._count_links(found, asking)
         if self._question.homes:
-            tally.homes.append(self._home(arrival, found, now - came))
+            tally.homes.append(home_of(self._engine, arrival, found, now - came))
         if self._question.replays and arrival.lasts < inf:
             heappush(self._events, (now + max(arrival.lasts, SHORTEST_SECONDS), _LEAVES, number))
         return None
@@ -267,12 +272,6 @@ class _Replay:
         if usage is not None:
             gbps = self._question.cluster.links.pod_gbps(found.shares, usage.node.pair_scores)
             self._tally.gbps += [] if gbps is None else [gbps]
-
-    def _home(self, arrival: Arrival, found: Placed, waited: float) -> Home:
-        usage = self._engine.state.ledger.nodes.usage(found.node)
-        held = {share.uuid for container in found.shares for share in container}
-        gpus = [] if usage is None else [gpu.device.index for gpu in usage.gpus if gpu.device.uuid in held]
-        return Home(pod=f"{arrival.namespace}/{arrival.name}", node=found.node, gpus=sorted(gpus), waited=waited)
 
     def _pass(self, now: float) -> None:
         if self._waiting.with_gpus:
@@ -298,18 +297,33 @@ class _Replay:
         )
 
     def _kinds_that_wait(self) -> list[Unplaced]:
-        """Returns the most frequent first."""
+        """Returns the most frequent first. Pods that request the same for the same reasons are one kind."""
+        alike: dict[tuple[str, tuple[tuple[str, int], ...]], list[_Waiting]] = {}
+        for each in self._waiting.kinds():
+            asks, reasons = self._kinds.asking(each[-1].arrival).text, tuple(_reasons(each[-1].refused))
+            alike.setdefault((asks, reasons), []).extend(each)
         kinds = [
             Unplaced(
-                asks=(asking := self._kinds.asking(each[-1].arrival)).text,
-                pods=len(each),
-                gpus=asking.gpus,
-                examples=[f"{one.arrival.namespace}/{one.arrival.name}" for one in islice(each, MOST_EXAMPLES)],
-                reasons=_reasons(each[-1].refused),
+                asks=asks,
+                pods=len(pods),
+                gpus=pods[0].gpus,
+                examples=list(
+                    islice(dict.fromkeys(f"{one.arrival.namespace}/{one.arrival.name}" for one in pods), MOST_EXAMPLES)
+                ),
+                reasons=reasons,
             )
-            for each in self._waiting.kinds()
+            for (asks, reasons), pods in alike.items()
         ]
         return sorted(kinds, key=lambda kind: (-kind.pods, kind.asks))
+
+
+def home_of(engine: Engine, arrival: Arrival, found: Placed, waited: float = 0.0) -> Home:
+    """Returns the place of a pod that was placed just now."""
+    usage = engine.state.ledger.nodes.usage(found.node)
+    held = {share.uuid for container in found.shares for share in container}
+    gpus = [] if usage is None else [gpu.device.index for gpu in usage.gpus if gpu.device.uuid in held]
+    name = f"{arrival.namespace}/{arrival.name}"
+    return Home(pod=name, node=found.node, gpus=sorted(gpus), waited=waited, was=arrival.came_from)
 
 
 def _reasons(refused: PlanRefusal) -> Sequence[tuple[str, int]]:

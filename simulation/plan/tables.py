@@ -6,21 +6,31 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from program.tables import Column, FittingTable
-from program.words import counted
-from simulation.plan.advise import Advice, Leaving, PodRemedy
+from program.words import counted, ranges
+from simulation.plan.advise import Advice, Leaving
 from simulation.plan.compare import columns, summaries
+from simulation.plan.moves import PodRemedy
 from simulation.plan.outcome import PlanOutcome, PlanReport, Unplaced
+from simulation.plan.runs import MOST_EXAMPLES
+from simulation.plan.together import Joint
+from simulation.plan.verdict import verdict
 
 MOST_KINDS = 12
 MOST_STUCK = 20
-REFUSED = ("pods", "ask for", "nodes, and why not")
+REFUSED = ("pods", "ask for", "nodes, and why not", "such as")
+MOVED = ("pod", "from", "goes to", "GPUs")
 
 
 def report_text(report: PlanReport) -> RenderableType:
     outcomes = first_of_each(report.outcomes)
-    moved = [_moved(outcome) for outcome in outcomes if outcome.moved or outcome.stuck]
+    moved = [_moved(outcome) for outcome in outcomes if outcome.moves or outcome.stuck]
     refused = [_refused(title, kinds) for title, kinds in refusals(outcomes)]
-    parts: list[RenderableType] = [Text(report.question, "bold"), comparison(report), *moved, *refused]
+    first = Group(Text(verdict(report.outcomes), "bold"), Text(report.question))
+    return _apart(first, comparison(report), *moved, *refused)
+
+
+def _apart(*parts: RenderableType) -> RenderableType:
+    """Returns the parts with an empty line behind each."""
     return Group(*(line for part in parts for line in (part, Text(""))))
 
 
@@ -46,7 +56,7 @@ def first_of_each(outcomes: Sequence[PlanOutcome]) -> list[PlanOutcome]:
     """Returns the first run of each policy."""
     found: dict[str, PlanOutcome] = {}
     for outcome in outcomes:
-        found.setdefault(outcome.run.policy, outcome)
+        found.setdefault(outcome.run.title, outcome)
     return list(found.values())
 
 
@@ -65,21 +75,38 @@ def refusals(outcomes: Sequence[PlanOutcome]) -> list[tuple[str, Sequence[Unplac
 def _title(outcomes: Sequence[PlanOutcome]) -> str:
     first = outcomes[0]
     order = "" if first.run.seed is None else f", seed {first.run.seed}"
-    return f"{', '.join(each.run.policy for each in outcomes)}{order}: {first.pods - first.placed} pods found no room"
+    return f"{', '.join(each.run.title for each in outcomes)}{order}: {first.pods - first.placed} pods found no room"
 
 
-def refused_rows(kinds: Sequence[Unplaced]) -> list[tuple[str, str, str]]:
-    """Returns how many pods, what they request, and why it is nowhere."""
-    rows = [(str(kind.pods), kind.asks, reasons(kind.reasons)) for kind in kinds[:MOST_KINDS]]
+def refused_rows(kinds: Sequence[Unplaced]) -> list[tuple[str, str, str, str]]:
+    """Returns how many pods, what they request, why it is nowhere, and names of pods."""
+    rows = [(str(kind.pods), kind.asks, reasons(kind.reasons), _named(kind)) for kind in kinds[:MOST_KINDS]]
     rest = kinds[MOST_KINDS:]
     if rest:
-        rows.append((str(sum(kind.pods for kind in rest)), f"{len(rest)} more kinds", "see --output json"))
+        rows.append((str(sum(kind.pods for kind in rest)), f"{len(rest)} more kinds", "see --output json", ""))
     return rows
 
 
+def _named(kind: Unplaced) -> str:
+    more = kind.pods - len(kind.examples) if len(kind.examples) == MOST_EXAMPLES else 0
+    return f"{', '.join(kind.examples)}{f' and {more} more' if more else ''}"
+
+
+def moved_rows(outcome: PlanOutcome) -> list[tuple[str, str, str, str]]:
+    """Returns pods of drained nodes: where they were, and where they go."""
+    rows = [(each.pod, each.was, each.node, ranges(each.gpus)) for each in outcome.moves[:MOST_STUCK]]
+    rest = len(outcome.moves) - MOST_STUCK
+    return rows if rest <= 0 else [*rows, (f"and {rest} more; see --output json", "", "", "")]
+
+
 def _refused(title: str, kinds: Sequence[Unplaced]) -> FittingTable:
-    pods, asks, why = REFUSED
-    shown = (Column(title=pods, right=True), Column(title=asks, wraps=True), Column(title=why, wraps=True))
+    pods, asks, why, names = REFUSED
+    shown = (
+        Column(title=pods, right=True),
+        Column(title=asks, wraps=True),
+        Column(title=why, wraps=True),
+        Column(title=names, rank=1, wraps=True),
+    )
     return FittingTable(columns=shown, rows=refused_rows(kinds), title=title)
 
 
@@ -87,24 +114,70 @@ def reasons(found: Sequence[tuple[str, int]]) -> str:
     return ", ".join(f"{number}: {reason}" if number else reason for reason, number in found)
 
 
-def _moved(outcome: PlanOutcome) -> Text:
-    lines = [f"{outcome.run.policy}: {outcome.moved} pods of drained nodes have another node"]
-    lines += [f"  cannot be placed again: {pod}" for pod in outcome.stuck[:MOST_STUCK]]
+def moved_title(outcome: PlanOutcome) -> str:
+    return f"{outcome.run.policy}: {counted(len(outcome.moves), 'pod')} of drained nodes find another node"
+
+
+def _moved(outcome: PlanOutcome) -> RenderableType:
+    lines = [f"  cannot be placed again: {pod}" for pod in outcome.stuck[:MOST_STUCK]]
     if len(outcome.stuck) > MOST_STUCK:
         lines.append(f"  and {len(outcome.stuck) - MOST_STUCK} more; see --output json")
-    return Text("\n".join(lines))
+    columns = [Column(title=title, rank=title == "GPUs") for title in MOVED]
+    table = FittingTable(columns=columns, rows=moved_rows(outcome), title=moved_title(outcome))
+    return Group(table if outcome.moves else Text(moved_title(outcome), "bold"), *map(Text, lines))
 
 
 def advice_text(advice: Advice) -> RenderableType:
-    parts: list[RenderableType] = [Text(f"{advice.question}; policy {advice.policy}", "bold")]
-    if advice.placed:
-        parts.append(Text(f"find room without any move: {counted(advice.placed, 'pod')}"))
-    parts += map(_remedy, advice.remedies)
+    first = Group(Text(_gained(advice), "bold"), Text(f"{advice.question}; policy {advice.policy}"))
+    leaving = [_leaving(advice.leaving)] if advice.leaving else []
+    return _apart(first, *map(_remedy, advice.remedies), *leaving)
+
+
+def _gained(advice: Advice) -> str:
+    """Returns what moving pods gains, in a sentence."""
+    kinds = len(advice.remedies)
+    helped = [each for each in advice.remedies if each.node]
+    parts = [f"{counted(advice.placed, 'pod')} find room without any move"] * bool(advice.placed)
+    if helped:
+        least = min(helped, key=lambda each: len(each.moves))
+        which = "" if kinds == 1 else f" for {len(helped)} of {counted(kinds, 'kind')} of waiting pods"
+        first = f"{counted(len(least.moves), 'move')} for {least.example} ({least.gain:g} GPUs)"
+        parts.append(f"moving pods makes room{which}: {first}")
+    elif kinds:
+        parts.append(
+            f"no moves were found that make room for {advice.remedies[0].example}{' or the others' * (kinds > 1)}"
+        )
     if advice.leaving:
-        parts.append(_leaving(advice.leaving))
-    if len(parts) == 1:
-        parts.append(Text("nothing would be gained by moving pods"))
-    return Group(*(line for part in parts for line in (part, Text(""))))
+        parts.append(f"{counted(len(advice.leaving), 'pod')} without GPUs should leave GPU nodes")
+    return "; ".join(parts) or "nothing would be gained by moving pods"
+
+
+def joint_text(joint: Joint) -> RenderableType:
+    first = Group(Text(_joint_gain(joint), "bold"), Text(f"{joint.question}; policy {joint.policy}"))
+    columns = (Column(title="pod"), Column(title="goes to"), Column(title="GPUs", rank=1))
+    rows = [(each.pod, each.node, ranges(each.gpus)) for each in joint.together.homes]
+    parts: list[RenderableType] = [FittingTable(columns=columns, rows=rows, title="in this order")] if rows else []
+    if joint.together.refused:
+        names = joint.together.refused[:MOST_STUCK]
+        more = len(joint.together.refused) - len(names)
+        parts.append(Text(f"no room: {', '.join(names)}{f' and {more} more' if more else ''}"))
+    return _apart(first, *parts)
+
+
+def _joint_gain(joint: Joint) -> str:
+    """Returns what the batch gains, and how sure it is that no other gains more."""
+    alone, together = joint.one_by_one, joint.together
+    if not alone.refused:
+        return f"all {counted(joint.pods, 'pod')} find room one by one; placing them together gains nothing"
+    sure = (
+        "no batch is better" if not together.refused else f"best of {counted(joint.orders, 'order')}, not proven best"
+    )
+    if joint.gain <= 0 and len(together.homes) == len(alone.homes):
+        return f"together as one by one {len(alone.homes)} of {counted(joint.pods, 'pod')} find room; {sure}"
+    return (
+        f"together {len(together.homes)} of {counted(joint.pods, 'pod')} get {together.gpus:g} GPUs, "
+        f"one by one {len(alone.homes)} get {alone.gpus:g}: {joint.gain:+.2f}; {sure}"
+    )
 
 
 def _remedy(remedy: PodRemedy) -> RenderableType:

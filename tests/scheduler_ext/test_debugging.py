@@ -129,7 +129,7 @@ async def test_the_snapshot_replays_the_decision(tmp_path: Path) -> None:
         assert status == 200
     (tmp_path / "snapshot.json").write_text(snapshot)
     (tmp_path / "pod.json").write_text(json.dumps(pod_json("p")))
-    files = ("--snapshot", str(tmp_path / "snapshot.json"), "--pod", str(tmp_path / "pod.json"))
+    files = ("--snapshot", str(tmp_path / "snapshot.json"), "-f", str(tmp_path / "pod.json"))
     result = ask("decide", *files, "--output", "json")
     assert result.exit_code == 0, result.output
     answer: dict[str, Any] = json.loads(result.output)
@@ -158,6 +158,6 @@ def test_a_file_that_is_no_snapshot_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "pod.json").write_text(json.dumps(pod_json("p")))
     for text, problem in (("{}", "holds no snapshot"), ('{"nodes": {"a": 7}}', "Expected `object`, got `int`")):
         (tmp_path / "s.json").write_text(text)
-        result = ask("decide", "--snapshot", str(tmp_path / "s.json"), "--pod", str(tmp_path / "pod.json"))
+        result = ask("decide", "--snapshot", str(tmp_path / "s.json"), "-f", str(tmp_path / "pod.json"))
         assert result.exit_code == 2
         assert problem in result.output

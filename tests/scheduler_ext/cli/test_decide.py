@@ -16,7 +16,7 @@ def run(tmp_path: Path, case: dict[str, Any], *arguments: str) -> Result:
     state, pod = tmp_path / "state.json", tmp_path / "pod.json"
     state.write_text(json.dumps(case["state"]))
     pod.write_text(json.dumps(case["pod"]))
-    return CliRunner().invoke(decide, ["--state", str(state), "--pod", str(pod), *arguments])
+    return CliRunner().invoke(decide, ["--state", str(state), "-f", str(pod), *arguments])
 
 
 def test_the_json_answer_has_node_devices_scores_and_failures(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_missing_or_garbled_file_is_one_sentence(
     files[broken].unlink()
     if content is not None:
         files[broken].write_bytes(content)
-    result = CliRunner().invoke(decide, ["--state", str(files["state"]), "--pod", str(files["pod"])])
+    result = CliRunner().invoke(decide, ["--state", str(files["state"]), "-f", str(files["pod"])])
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert f"{files[broken]}: " in result.stderr
     assert sentence in result.stderr
@@ -186,8 +186,8 @@ def test_a_missing_or_garbled_file_is_one_sentence(
 
 def test_a_folder_and_standard_input_twice_are_one_sentence(tmp_path: Path) -> None:
     for arguments, sentence in (
-        (["--state", str(tmp_path), "--pod", "-"], "cannot be read: Is a directory"),
-        (["--state", "-", "--pod", "-"], "cannot both be standard input"),
+        (["--state", str(tmp_path), "-f", "-"], "cannot be read: Is a directory"),
+        (["--state", "-", "-f", "-"], "cannot both be standard input"),
     ):
         result = CliRunner().invoke(decide, arguments, input="{}")
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
@@ -266,13 +266,13 @@ def test_explain_in_json_holds_the_numbers_too(tmp_path: Path) -> None:
 def test_state_without_pod_is_one_sentence(tmp_path: Path) -> None:
     result = CliRunner().invoke(decide, ["--state", str(tmp_path)])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "--pod is missing" in result.stderr
+    assert "--filename is missing" in result.stderr
 
 
 def test_decide_without_a_cluster_is_refused_in_a_sentence() -> None:
     result = CliRunner().invoke(decide, [])
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr == "Error: --state is missing; give both --state and --pod\n"
+    assert result.stderr == "Error: --state is missing; give both --state and --filename\n"
 
 
 def asked(tmp_path: Path, manifest: str, *arguments: str, name: str = "80-heterogeneous-nodes") -> Result:
@@ -356,13 +356,13 @@ def test_each_pod_is_placed_beside_those_before_it(tmp_path: Path, form: str) ->
     else:
         ledger, _ = read_state(case["state"], "state", RequestSettings())
         file.write_bytes(msgspec.json.encode(ledger.snapshot()))
-    result = CliRunner().invoke(decide, [f"--{form}", str(file), "--pod", str(pods), "--output", "json"])
+    result = CliRunner().invoke(decide, [f"--{form}", str(file), "-f", str(pods), "--output", "json"])
     devices = [each["devices_to_allocate"] for each in json.loads(result.stdout)["pods"]]
     placed = [device for device in devices if device]
     assert result.exit_code == 1
     assert len(set(placed)) == len(placed) == 8
     assert devices[: len(placed)] == placed
-    people = CliRunner().invoke(decide, [f"--{form}", str(file), "--pod", str(pods)])
+    people = CliRunner().invoke(decide, [f"--{form}", str(file), "-f", str(pods)])
     assert (people.exit_code, people.stdout.splitlines()[-1]) == (1, "8 of 20 pods fit")
 
 

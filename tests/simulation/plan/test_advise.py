@@ -5,16 +5,17 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proto.annotations.keys import RESOURCE_COUNT, RESOURCE_MEMORY_PERCENTAGE
 from proto.kubernetes.objects import Pod
 from scheduler_ext.requests import pod_key
-from simulation.plan import advise as advising
+from simulation.plan import moves as moving
 from simulation.plan.advise import Advice, advise
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.machines import node_of, read_cluster
+from simulation.plan.moves import PodRemedy
 from simulation.plan.objects import Arrival, arrival_of
 from simulation.plan.outcome import PlanRun
 from simulation.plan.question import Described, Question
@@ -39,7 +40,7 @@ def question(cluster: str, held: Sequence[tuple[Pod, str]], coming: Iterable[Pod
     return Question(cluster=replace(described, held=there), arrivals=tuple(map(arrival_of, coming)))
 
 
-A, B = "4x-a100-pcie-80g-bridged-1", "4x-a100-pcie-80g-bridged-2"
+A, B, C = (f"4x-a100-pcie-80g-bridged-{number}" for number in (1, 2, 3))
 
 
 def test_the_fewest_pods_are_moved_and_of_equally_few_the_smallest() -> None:
@@ -64,7 +65,9 @@ def test_pods_that_find_no_other_room_are_not_moved() -> None:
     advice = advise(question("1x:4x-a100", held, [asking("more", 1)]), RUN, "")
     (remedy,) = advice.remedies
     assert (remedy.node, remedy.moves) == ("", ())
-    assert remedy.search == "proven: moving up to 8 pods of one node does not help"
+    assert remedy.search == (
+        "not proven beyond one node: moving up to 8 pods of one node does not help, and no chain over 3 nodes was found"
+    )
 
 
 def test_pods_without_gpus_leave_gpu_nodes_where_gpus_lack_cpu() -> None:
@@ -80,11 +83,56 @@ def test_pods_without_gpus_leave_gpu_nodes_where_gpus_lack_cpu() -> None:
 
 
 def test_what_is_not_proven_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(advising, "MOST_LOOKS", 3)
+    monkeypatch.setattr(moving, "MOST_LOOKS", 3)
+    monkeypatch.setattr(moving, "LEAST_LOOKS", 3)
     held = [(asking(f"p{n}", 1), A) for n in range(4)]
     advice = advise(question("2x:4x-a100", held, [asking(f"large-{n}", 4) for n in range(2)]), RUN, "")
     (remedy,) = advice.remedies
-    assert remedy.search == "not proven: at least 1 move needed; 3 sets of pods were tried, not all"
+    assert "at least 1 move needed; 3 sets of pods were tried, not all" in remedy.search
+
+
+def test_a_pod_moves_to_make_room_for_a_pod_that_moves() -> None:
+    held = [
+        (asking("a3", 3), A),
+        (asking("b1", 1), B),
+        (asking("b2", 2), B),
+        (asking("c1", 1), C),
+        (asking("c2", 2), C),
+    ]
+    asked = question("3x:4x-a100", held, [asking("new", 3)])
+    (remedy,) = advise(asked, RUN, "").remedies
+    assert {(move.node, move.to) for move in remedy.moves} in ({(C, A), (B, C)}, {(B, A), (C, B)})
+    assert remedy.search.startswith("not proven to be the fewest: pods of several nodes move")
+    assert follows(asked, remedy)
+
+
+def follows(asked: Question, remedy: PodRemedy) -> bool:
+    """Does each step of the remedy go where it says, one after the other?"""
+    there = {pod_key(one): one for one in asked.cluster.held}
+    engine = Engine(asked.cluster.nodes, asked.under(RUN.policy), asked.hosts)
+    engine.hold(there.values())
+    for move in remedy.moves:
+        uid = move.pod.partition("/")[2]
+        engine.end(uid, 0.0)
+        if not isinstance(engine.place(arrival_of(there[uid]), uid, 0.0, only=[move.to]), Placed):
+            return False
+    return isinstance(engine.place(asked.arrivals[0], "new", 0.0, only=[remedy.node]), Placed)
+
+
+@settings(max_examples=30)
+@given(
+    shares=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 3)), min_size=4, max_size=7), wanted=st.integers(2, 4)
+)
+def test_whatever_is_advised_can_be_followed(shares: list[tuple[int, int]], wanted: int) -> None:
+    free, held = {A: 4, B: 4, C: 4}, []
+    for number, (at, gpus) in enumerate(shares):
+        node = (A, B, C)[at]
+        if free[node] >= gpus:
+            free[node] -= gpus
+            held.append((asking(f"p{number}", gpus), node))
+    asked = question("3x:4x-a100", held, [asking("new", wanted)])
+    for remedy in advise(asked, RUN, "").remedies:
+        assert not remedy.node or follows(asked, remedy)
 
 
 SHARES = st.tuples(st.sampled_from([1, 2]), st.sampled_from([25, 50, 100]))
@@ -109,7 +157,7 @@ def _moves(advice: Advice) -> int | None:
     if advice.placed:
         return 0
     (remedy,) = advice.remedies
-    return len(remedy.moves) if remedy.node else None
+    return len(remedy.moves) if len({move.node for move in remedy.moves}) == 1 else None
 
 
 def _least(asked: Question, there: Sequence[Pod]) -> int | None:

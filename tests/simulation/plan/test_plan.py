@@ -134,14 +134,47 @@ POD = str(DATA.parent / "documents" / "pod.json")
 
 
 def test_a_recorded_cluster_keeps_what_runs_there() -> None:
-    alone = document("--state", STATE, "--pods", POD, "--copies", "9", "--policy", "binpack")["outcomes"][0]
+    alone = document("--state", STATE, "-f", POD, "--copies", "9", "--policy", "binpack")["outcomes"][0]
     assert (alone["placed"], alone["end"]["whole"]) == (1, 1)
 
 
 def test_added_nodes_make_room() -> None:
     more = ("--add-nodes", "1x:dgx-a100")
-    outcome = document("--state", STATE, "--pods", POD, "--copies", "9", "--policy", "binpack", *more)["outcomes"][0]
-    assert outcome["placed"] == 5
+    asked = ("--state", STATE, "-f", POD, "--copies", "9", "--policy", "binpack", *more)
+    assert [(each["run"]["before"], each["placed"]) for each in document(*asked)["outcomes"]] == [(True, 1), (False, 5)]
+    text = plan(*asked).stdout
+    assert "5 of 9 new pods find room, without the change 1." in text.splitlines()[0]
+    assert [line.split("  ")[0] for line in text.splitlines()[4:7]] == [
+        "now",
+        "binpack/binpack, unchanged",
+        "binpack/binpack",
+    ]
+
+
+def test_a_drained_node_shows_where_its_pods_go() -> None:
+    other = ("--add-nodes", "1x:4x-a100")
+    text = plan("--state", STATE, "--drain", "gpu-1", "--policy", "binpack", *other).stdout
+    assert "1 of 1 pod of drained nodes find another" in text.splitlines()[0]
+    (moved,) = [line.split() for line in text.splitlines() if line.startswith("ml/notebook ")]
+    assert moved[:3] == ["ml/notebook", "gpu-1", "added-4x-a100-pcie-80g-bridged-1"]
+
+
+def test_waiting_pods_that_ask_for_the_same_are_one_row_with_their_names(tmp_path: Path) -> None:
+    rows = "".join(f"w{at},{'ab'[at % 2]},8\n" for at in range(5))
+    (tmp_path / "pods.csv").write_text(f"name,namespace,gpus\n{rows}")
+    text = plan("--cluster", "1x-t4", "-f", str(tmp_path / "pods.csv"), "--policy", "binpack").stdout
+    (row,) = [line for line in text.splitlines() if "8 GPUs" in line]
+    assert row.split()[0] == "5"
+    assert "and 2 more" in row
+
+
+def test_a_batch_is_compared_with_one_by_one() -> None:
+    state = str(DATA.parent / "documents" / "full.json")
+    answer = document("--state", state, "-f", POD, "--copies", "2", "--together")
+    assert answer["pods"] == len(answer["together"]["homes"]) + len(answer["together"]["refused"])
+    first, question = plan("--state", state, "-f", POD, "--copies", "2", "--together").stdout.splitlines()[:2]
+    assert "find room" in first
+    assert "pods to place; policy binpack/spread" in question
 
 
 def test_without_any_node_left_every_pod_waits() -> None:
@@ -185,7 +218,7 @@ def outcome_of_a_trace(rows: str, *more: str) -> Any:
     with NamedTemporaryFile("w", suffix=".csv") as trace:
         trace.write(f"name,gpus,at_seconds,lasts_seconds\n{rows}")
         trace.flush()
-        asked = ("--cluster", "1x-t4", "--pods", trace.name, "--policy", "binpack", "--replay")
+        asked = ("--cluster", "1x-t4", "-f", trace.name, "--policy", "binpack", "--replay")
         return document(*asked, "--each-pod", *more)["outcomes"][0]
 
 
@@ -198,9 +231,9 @@ def outcome_of_a_trace(rows: str, *more: str) -> Any:
         (["--cluster", "ax:dgx-a100", "--mix", "notebook=1"], "expected COUNTx:MACHINE, such as 8x:dgx-a100"),
         (["--cluster", "1x-t4", "--mix", "notebok=1"], "there is no kind of work 'notebok'; the nearest are notebook"),
         (["--cluster", "1x-t4", "--mix", "notebook=-1"], "expected KIND=SHARE, such as notebook=20"),
-        (["--cluster", "1x-t4"], "there is no pod to place; give --pods, --mix, or a --state with waiting pods"),
+        (["--cluster", "1x-t4"], "there is no pod to place; give --filename, --mix, or a --state with waiting pods"),
         (["--mix", "notebook=1"], "describe one cluster: give --cluster, --state or --snapshot"),
-        (["--cluster", "1x-t4", "--pods", "/none.yaml"], "/none.yaml: cannot be read: No such file or directory"),
+        (["--cluster", "1x-t4", "-f", "/none.yaml"], "/none.yaml: cannot be read: No such file or directory"),
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--policy", "bestfit"], "unknown node policy 'bestfit'"),
         (
             ["--cluster", "1x-t4", "--mix", "notebook=1", "--seeds", "9-1"],
@@ -211,6 +244,11 @@ def outcome_of_a_trace(rows: str, *more: str) -> Any:
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--seeds", "²"], "expected a number, or the first and the last"),
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--seeds", "9" * 5000], "expected a number, or the first"),
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--advise", "--seeds", "1-3"], "looks at one moment"),
+        (
+            ["--cluster", "1x-t4", "--mix", "notebook=1", "--together", "--html", "x"],
+            "--together goes with one --policy",
+        ),
+        (["--cluster", "1x-t4", "--mix", "notebook=1", "--together", "--advise"], "give one of them"),
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--drain", "other"], "the cluster has no such node"),
         (["--cluster", "1x-t4", "--mix", "notebook=1", "--copies", "1000"], "a plan has at most 200000 pods"),
         (["--merge", "/none"], "there is no *.json"),

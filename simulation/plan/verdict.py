@@ -1,0 +1,173 @@
+"""The first line of a report: which policy does best, by how much, and how sure that is."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import mean, stdev
+
+from program.words import counted, spaced
+from simulation.plan.outcome import PlanOutcome
+
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+"""Student's t for 95 %, two-sided, with 1 to 15 degrees of freedom; 2.131 is a safe bound for more."""
+
+Values = Mapping[str, Sequence[float]]
+"""A value for each order of the pods, by policy."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A difference between two policies over the same orders, with its 95 % interval if there are several."""
+
+    middle: float
+    low: float | None = None
+    high: float | None = None
+    orders: int = 1
+
+    @property
+    def is_clear(self) -> bool:
+        """Returns whether one policy is better whatever the order. Of one order that is not known."""
+        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
+
+
+def interval(differences: Sequence[float]) -> Interval:
+    """Returns the mean with its 95 % interval by Student's t."""
+    middle, orders = mean(differences), len(differences)
+    if orders < 2:
+        return Interval(middle=middle, orders=orders)
+    around = _T95[min(orders - 1, len(_T95)) - 1] * stdev(differences) / sqrt(orders)
+    return Interval(middle=middle, low=middle - around, high=middle + around, orders=orders)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Criterion:
+    """A figure by which policies are compared. `says` is its value in words, `more` a difference in words."""
+
+    value: Callable[[PlanOutcome], float]
+    says: Callable[[float], str]
+    more: Callable[[float], str]
+    title: str
+    sign: int = 1
+    """The sign is -1 if less is better."""
+    digits: int = 1
+
+
+_WAITING = _Criterion(
+    value=lambda run: 0.0 if run.delay is None else float(run.delay.never),
+    says=lambda pods: f"{pods:.1f} pods are never placed",
+    more=lambda pods: f"{pods:.1f} fewer",
+    title="leaves the fewest pods without a node",
+    sign=-1,
+)
+_HOURS = _Criterion(
+    value=lambda run: 0.0 if run.delay is None else run.delay.mean / 3600,
+    says=lambda hours: f"{hours:.2f} h on average",
+    more=lambda hours: f"{hours:.2f} h less",
+    title="lets pods with GPUs wait least",
+    sign=-1,
+    digits=2,
+)
+_GIVEN = _Criterion(
+    value=lambda run: run.allocated,
+    says=lambda percent: f"{percent:.1f} % of all GPUs",
+    more=lambda points: f"{points:.1f} points more",
+    title="gives most to pods",
+)
+_WHOLE = _Criterion(
+    value=lambda run: float(run.end.whole),
+    says=lambda gpus: f"{gpus:.1f} whole GPUs stay free",
+    more=lambda gpus: f"{gpus:.1f} more",
+    title="keeps most for large pods, where all find room",
+)
+_LINKED = _Criterion(
+    value=lambda run: run.several.gbps or 0.0,
+    says=lambda speed: f"{speed:.0f} GB/s between the GPUs of a pod",
+    more=lambda speed: f"{speed:.0f} GB/s more",
+    title="connects GPUs best, where all find room",
+    digits=0,
+)
+
+
+def verdict(outcomes: Sequence[PlanOutcome]) -> str:
+    """Returns the sentence about these runs, which are of one question."""
+    after = [outcome for outcome in outcomes if not outcome.run.before]
+    if not after:
+        return "no run was performed"
+    for criterion in _criteria(after):
+        values = {policy: [criterion.value(run) for run in runs] for policy, runs in _by_policy(after).items()}
+        if len({tuple(each) for each in values.values()}) > 1:
+            return f"{_compared(criterion, values)}.{_change(outcomes)}"
+    policies = list(_by_policy(after))
+    who = policies[0] if len(policies) == 1 else f"all {len(policies)} policies do the same here"
+    return f"{who}: {_placed(after[0])}, {after[0].allocated:.1f} % of all GPUs given to pods.{_change(outcomes)}"
+
+
+def _criteria(runs: Sequence[PlanOutcome]) -> Sequence[_Criterion]:
+    """Returns what decides, the most important first. Pods are no measure: many small ones count more than a large
+    one.
+    """
+    if any(run.delay is not None for run in runs):
+        return _WAITING, _HOURS
+    # The same pods take different parts of different GPUs.
+    everywhere = all(run.placed == run.pods for run in runs)
+    return (_WHOLE, _LINKED) if everywhere else (_GIVEN, _WHOLE, _LINKED)
+
+
+def _compared(criterion: _Criterion, values: Values) -> str:
+    ranked = sorted(values, key=lambda policy: -criterion.sign * mean(values[policy]))
+    best = [policy for policy in ranked if values[policy] == values[ranked[0]]]
+    other = next(policy for policy in ranked if policy not in best)
+    found = interval([criterion.sign * (a - b) for a, b in zip(values[best[0]], values[other], strict=True)])
+    ours, theirs = criterion.says(mean(values[best[0]])), criterion.says(mean(values[other]))
+    names = " and ".join(filter(None, (", ".join(best[:-1]), best[-1])))
+    sure = _sure(criterion, found)
+    if found.orders > 1 and not found.is_clear:
+        return f"not clear which policy {criterion.title}: {names} ({ours}) or {other} ({theirs}); {sure}"
+    return f"{names} {criterion.title}: {ours}, {criterion.more(found.middle)} than {other}; {sure}"
+
+
+def _sure(criterion: _Criterion, found: Interval) -> str:
+    if found.low is None or found.high is None:
+        return "one order of the pods, --seeds 1-10 shows how sure that is"
+    low, high = (f"{edge:.{criterion.digits}f}".replace("-", "−") for edge in (found.low, found.high))
+    return f"95 % sure of {low} to {high}, {found.orders} orders of the pods"
+
+
+def _by_policy(outcomes: Sequence[PlanOutcome]) -> Mapping[str, Sequence[PlanOutcome]]:
+    """Returns the runs of each policy in the order of seeds. Seeds that some policy lacks are left out."""
+    found: dict[str, dict[int | None, PlanOutcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.run.policy, {})[outcome.run.seed] = outcome
+    shared = set.intersection(*(set(runs) for runs in found.values()))
+    if not shared:
+        return {policy: list(runs.values())[:1] for policy, runs in found.items()}
+    return {
+        policy: [runs[seed] for seed in sorted(shared, key=lambda each: each or 0)] for policy, runs in found.items()
+    }
+
+
+def _placed(outcome: PlanOutcome) -> str:
+    return f"{spaced(outcome.placed)} of {counted(outcome.pods, 'pod')} placed"
+
+
+def _change(outcomes: Sequence[PlanOutcome]) -> str:
+    """Returns what nodes that are added or drained change, by the first policy; empty if none are."""
+    before = next((each for each in outcomes if each.run.before), None)
+    if before is None:
+        return ""
+    after = next((each for each in outcomes if not each.run.before and _same(each, before)), None)
+    if after is None:
+        return ""
+    moved = len(after.moves) + len(after.stuck)
+    new = after.pods - moved
+    parts = []
+    if moved:
+        parts.append(f"{len(after.moves)} of {counted(moved, 'pod')} of drained nodes find another")
+    if new:
+        room = after.placed - len(after.moves)
+        parts.append(f"{room} of {counted(new, 'new pod')} find room, without the change {before.placed}")
+    return f" With {after.run.policy} {'; '.join(parts)}." if parts else ""
+
+
+def _same(after: PlanOutcome, before: PlanOutcome) -> bool:
+    return (after.run.policy, after.run.seed) == (before.run.policy, before.run.seed)
