@@ -26,8 +26,8 @@ from scheduler_ext.http.own_thread import in_own_thread
 from scheduler_ext.http.ports import listening
 from scheduler_ext.status.board import Board
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.look import Look
-from scheduler_ext.status.looking import Looker
+from scheduler_ext.status.poll import Poll
+from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.server import StatusServer
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from tests.scheduler_ext.rig import ANY_PORT
@@ -67,8 +67,8 @@ class Played:
             pod = _pod(running_pod(f"brief-{number}", f"gpu-{number + 1}", (number % 8,), memory_mib=512, cores=1))
             self.live.apply(Applied(pod) if self._number % 2 else Removed(pod))
 
-    def looker(self, show: Callable[[Look], Any], watched: Callable[[], bool]) -> Looker:
-        return Looker(
+    def poller(self, show: Callable[[Poll], Any], watched: Callable[[], bool]) -> Poller:
+        return Poller(
             cluster=self.live,
             explainer=Explainer(cluster=self.live, watched=lambda: False),
             problem=lambda: "",
@@ -87,19 +87,19 @@ def _pod(body: dict[str, Any]) -> Pod:
 async def costs(nodes: int) -> Sequence[Cost]:
     cluster, board = Played(nodes), Board("p")
 
-    async def show(_: Look) -> bool:
+    async def show(_: Poll) -> bool:
         return True
 
-    looker = cluster.looker(show, lambda: True)
+    poller = cluster.poller(show, lambda: True)
     found = []
-    board.apply(await looker.look())
+    board.apply(await poller.poll())
     for changed in (0, 1, 10, 100, nodes):
         rounds = []
         for _ in range(ROUNDS):
             cluster.change(changed)
             cluster.live.state.ledger.nodes.usages()  # otherwise the next /filter does this
             seen, began = board.id, time.thread_time()
-            look = await looker.look()
+            poll = await poller.poll()
             looked = time.thread_time()
             board.apply(look)
             sent = sum(map(len, board.messages(seen)))
@@ -112,12 +112,12 @@ async def costs(nodes: int) -> Sequence[Cost]:
 async def in_browser(nodes: int) -> Sequence[tuple[str, Mapping[str, float]]]:
     cluster = Played(nodes)
     server = StatusServer("p")
-    looker = cluster.looker(server.show, lambda: True)
+    poller = cluster.poller(server.show, lambda: True)
     serving = in_own_thread(lambda: listening(server.application(), ANY_PORT, "--status-bind-address"), "status page")
     found: list[tuple[str, Mapping[str, float]]] = []
     async with serving as url, async_playwright() as playwright:
         chromium = await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        await server.show(await looker.look())
+        await server.show(await poller.poll())
         for attempt in range(2):  # the second time the browser has started
             # The page's own policy forbids the expressions that playwright waits for.
             page = await chromium.new_page(viewport={"width": 1440, "height": 1000}, bypass_csp=True)
@@ -135,7 +135,7 @@ async def in_browser(nodes: int) -> Sequence[tuple[str, Mapping[str, float]]]:
         found.append(("first paint", {"ms": paint}))
         found.append(("all nodes are there", {"ms": ready, "ms of CPU": spent}))
         found += [
-            (f"update of {changed} nodes", await _updates(page, chromium, cluster, looker, server, changed))
+            (f"update of {changed} nodes", await _updates(page, chromium, cluster, poller, server, changed))
             for changed in (0, 1, 10, 100, nodes)
         ]
         await chromium.close()
@@ -143,13 +143,13 @@ async def in_browser(nodes: int) -> Sequence[tuple[str, Mapping[str, float]]]:
 
 
 async def _updates(  # noqa: PLR0917
-    page: Page, chromium: Browser, cluster: Played, looker: Looker, server: StatusServer, changed: int
+    page: Page, chromium: Browser, cluster: Played, poller: Poller, server: StatusServer, changed: int
 ) -> Mapping[str, float]:
     """Nothing is asked of the page meanwhile: that would be part of its main thread's work."""
     await chromium.start_tracing(page=page, categories=["toplevel", "devtools.timeline"])
     for _ in range(ROUNDS):
         cluster.change(changed)
-        await server.show(await looker.look())
+        await server.show(await poller.poll())
         await asyncio.sleep(UPDATE_SECONDS)
     return _tasks(json.loads(await chromium.stop_tracing())["traceEvents"])
 

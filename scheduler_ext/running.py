@@ -24,7 +24,7 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.status.access import AccessRefusal, TokenAccess
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.looking import Looker
+from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.server import Admission, StatusServer
 from scheduler_ext.verbs.binder import Binder
 from scheduler_ext.verbs.journal import JournalFiles
@@ -71,7 +71,7 @@ class Applications:
             return server.watched
 
         explainer = Explainer(cluster=cluster, watched=watched)
-        looker = Looker(
+        poller = Poller(
             cluster=cluster,
             explainer=explainer,
             problem=self.parts.readiness.problem,
@@ -80,7 +80,7 @@ class Applications:
             watched=watched,
             seconds_since_1970=time.time,
         )
-        for work in (looker.run, explainer.run):
+        for work in (poller.run, explainer.run):
             self.tasks.begin(_without_need(work))
         return server.application()
 

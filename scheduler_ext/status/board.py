@@ -3,7 +3,7 @@
 Looks enter, and messages of an event stream leave. No clock, no connection. A message is a JSON object:
 
 - `full`: forget everything known before. Further messages with the rest of the nodes follow.
-- `at`: the time of the look, in seconds since 1970.
+- `at`: the time of the poll, in seconds since 1970.
 - `head`: the totals, see `_head`.
 - `nodes`: the nodes that changed, by name (`view.Node`), or null for one that is gone.
 - `waiting`: groups of pods that wait (`view.ShownGroup`), if they changed.
@@ -21,7 +21,7 @@ from typing import TypeVar
 import msgspec
 
 from proto.devices import DeviceUUID
-from scheduler_ext.status.look import Look
+from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.view import ShownNode, Sums, group_of, node_of, sums_of, told_of
 
 T = TypeVar("T")
@@ -73,30 +73,30 @@ class Board:
         """Returns the id of a reader that has seen everything."""
         return f"{self._process}-{self.number}"
 
-    def apply(self, look: Look) -> bool:
-        """Records a look. Returns whether anything is new."""
-        before, self.number, self._at = self.number, self.number + 1, look.at
-        zero = self._zero_of(look)
-        changed = self._apply_nodes(look)
-        changed |= self._put_if_new("_waiting", _encode(tuple(map(group_of, look.waiting))))
-        changed |= self._put_if_new("_head", _encode(self._totals(look)))
-        for each in look.happened:
+    def apply(self, poll: Poll) -> bool:
+        """Records a poll. Returns whether anything is new."""
+        before, self.number, self._at = self.number, self.number + 1, poll.at
+        zero = self._zero_of(poll)
+        changed = self._apply_nodes(poll)
+        changed |= self._put_if_new("_waiting", _encode(tuple(map(group_of, poll.waiting))))
+        changed |= self._put_if_new("_head", _encode(self._totals(poll)))
+        for each in poll.happened:
             told = told_of(each, self._indices.get(each.node, {}), seconds_since_1970=zero)
             self._told.append((self.number, _encode(told)))
         # The clock may be set back. Time since the start is not.
-        if not self._history or look.monotonic - self._sampled_at >= SAMPLE_SECONDS:
-            self._sampled_at, changed = look.monotonic, True
-            self._history.append((self.number, self._sample(look)))
-        if not (changed or look.happened):
+        if not self._history or poll.monotonic - self._sampled_at >= SAMPLE_SECONDS:
+            self._sampled_at, changed = poll.monotonic, True
+            self._history.append((self.number, self._sample(poll)))
+        if not (changed or poll.happened):
             self.number = before
             return False
         return True
 
-    def _zero_of(self, look: Look) -> float:
+    def _zero_of(self, poll: Poll) -> float:
         """Returns the same time until the clock is set: otherwise the times of pods would differ a little in
-        each look.
+        each poll.
         """
-        zero = look.at - look.monotonic
+        zero = poll.at - poll.monotonic
         if abs(zero - self._zero) > CLOCK_SET_SECONDS:
             self._zero = zero
         return self._zero
@@ -143,17 +143,17 @@ class Board:
 
     # Nodes
 
-    def _apply_nodes(self, look: Look) -> bool:
+    def _apply_nodes(self, poll: Poll) -> bool:
         changed = False
-        for name, found in look.nodes.items():
+        for name, found in poll.nodes.items():
             changed |= self._put(name, node_of(found), sums_of(found.usage))
-        for name, problem in look.broken.items():
+        for name, problem in poll.broken.items():
             if self._broken.get(name) != problem:
                 changed |= self._put(name, ShownNode(problem=problem), Sums())
-        mended = self._broken.keys() - look.broken.keys() - look.nodes.keys()
-        for name in {*look.gone, *mended} - look.broken.keys():
+        mended = self._broken.keys() - poll.broken.keys() - poll.nodes.keys()
+        for name in {*poll.gone, *mended} - poll.broken.keys():
             changed |= self._drop(name)
-        self._broken = dict(look.broken)
+        self._broken = dict(poll.broken)
         if self._gone > MOST_GONE:
             self._nodes = {name: each for name, each in self._nodes.items() if each[1] != _GONE}
             self._gone, self._complete_from = 0, self.number
@@ -186,11 +186,11 @@ class Board:
 
     # Totals
 
-    def _totals(self, look: Look) -> object:
+    def _totals(self, poll: Poll) -> object:
         sums = self._sum()
         return {
-            "problem": look.problem,
-            "synced": look.synced,
+            "problem": poll.problem,
+            "synced": poll.synced,
             "nodes": len(self._sums),
             "gpus": sums.gpus,
             "idle": sums.idle,
@@ -199,17 +199,17 @@ class Board:
             "cores": (sums.cores_held, sums.cores),
             "shared_memory": sums.shared_memory,
             "stranded_memory": sums.stranded_memory,
-            "waiting": look.waiting_total,
-            "fits": look.fits,
+            "waiting": poll.waiting_total,
+            "fits": poll.fits,
         }
 
     def _sum(self) -> Sums:
         return Sums(*map(sum, zip(*self._sums.values(), strict=True))) if self._sums else Sums()
 
-    def _sample(self, look: Look) -> bytes:
+    def _sample(self, poll: Poll) -> bytes:
         sums = self._sum()
         held = (sums.memory_held, sums.memory, sums.cores_held, sums.cores)
-        return _encode((round(look.at, 1), *held, sums.idle, look.waiting_total))
+        return _encode((round(poll.at, 1), *held, sums.idle, poll.waiting_total))
 
 
 _GONE = b"null"

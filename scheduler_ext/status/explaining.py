@@ -11,7 +11,7 @@ from scheduler_ext.status.waiting import Groups, WaitingGroup
 from scheduler_ext.status.why import Crowd, WhyWaiting, crowded, why_of
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 PAUSE = 50.0
 """After each search it rests for so many times the time that the search took."""
 LONGEST_PAUSE_SECONDS = 10.0
@@ -46,7 +46,7 @@ class Explainer:
             if self._watched():
                 await self.search()
             spent = self._monotonic() - began
-            await asyncio.sleep(min(max(LOOK_SECONDS, PAUSE * spent), LONGEST_PAUSE_SECONDS))
+            await asyncio.sleep(min(max(POLL_SECONDS, PAUSE * spent), LONGEST_PAUSE_SECONDS))
 
     async def search(self) -> None:
         """Searches for one kind of pod, and for what still fits."""

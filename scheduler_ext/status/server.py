@@ -17,7 +17,7 @@ from aiohttp.typedefs import Handler
 from scheduler_ext.http.messages import is_local
 from scheduler_ext.status.access import AccessRefusal
 from scheduler_ext.status.board import Board
-from scheduler_ext.status.look import Look
+from scheduler_ext.status.poll import Poll
 
 MOST_STREAMS = 32
 MOST_OTHER_STREAMS = 24
@@ -79,21 +79,21 @@ class StatusServer:
         """Returns whether a browser is connected. Safe in any thread."""
         return self._streams > 0
 
-    async def show(self, look: Look) -> bool:
-        """Returns True once the look is worked in, so that no looks pile up; False before the start and after
+    async def show(self, poll: Poll) -> bool:
+        """Returns True once the poll is worked in, so that no polls pile up; False before the start and after
         the end.
         """
         loop = self._loop
         if loop is None:
             return False
         try:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._apply(look), loop))
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._apply(poll), loop))
         except RuntimeError:  # the loop has ended
             return False
         return True
 
-    async def _apply(self, look: Look) -> None:
-        if self._board.apply(look):
+    async def _apply(self, poll: Poll) -> None:
+        if self._board.apply(poll):
             self._changed.set()
             self._changed = asyncio.Event()
 

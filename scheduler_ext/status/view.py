@@ -1,4 +1,4 @@
-"""Turns what a look found into what the page shows: JSON values with short names, because thousands are sent.
+"""Turns what a poll found into what the page shows: JSON values with short names, because thousands are sent.
 
 Memory is in MiB, cores in percent of one GPU, times in seconds since 1970.
 """
@@ -17,7 +17,7 @@ from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.registered import NODE_CORDONED, RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.reasons import out_of_service
-from scheduler_ext.status.look import NodeLook
+from scheduler_ext.status.poll import NodePoll
 from scheduler_ext.status.waiting import WaitingGroup
 from scheduler_ext.status.why import WhyWaiting
 
@@ -98,17 +98,17 @@ class Told(Struct, frozen=True, omit_defaults=True):
     gpus: tuple[int, ...] = ()
 
 
-def node_of(look: NodeLook) -> ShownNode:
+def node_of(poll: NodePoll) -> ShownNode:
     """Returns the node as the page shows it, with GPUs in the order of their indices."""
-    registered, held = look.usage.node, _held(look)
-    gpus = sorted(look.usage.gpus, key=lambda gpu: gpu.device.index)
+    registered, held = poll.usage.node, _held(poll)
+    gpus = sorted(poll.usage.gpus, key=lambda gpu: gpu.device.index)
     uuids = [gpu.device.uuid for gpu in gpus]
     rows = (registered.pair_scores.get(uuid, {}) for uuid in uuids)
     links = tuple(tuple(row.get(other, -1) for other in uuids[at + 1 :]) for at, row in enumerate(rows))
     return ShownNode(
         gpus=tuple(_gpu(gpu, held.get(gpu.device.uuid, ()), registered) for gpu in gpus),
         links=links[:-1] if registered.pair_scores else (),
-        notes=tuple(_notes(look)),
+        notes=tuple(_notes(poll)),
         taints=tuple(str(taint) for taint in registered.taints if taint != CORDON),
     )
 
@@ -129,15 +129,15 @@ def _gpu(gpu: GpuUsage, held: Iterable[ShownShare], node: RegisteredNode) -> Sho
     )
 
 
-def _held(look: NodeLook) -> Mapping[DeviceUUID, list[ShownShare]]:
+def _held(poll: NodePoll) -> Mapping[DeviceUUID, list[ShownShare]]:
     found: dict[DeviceUUID, list[ShownShare]] = {}
     parts: list[tuple[str, str, Mapping[DeviceUUID, Footprint]]] = [
-        (uid, _STATES.get(record.state, ""), record.on(look.usage.node.name).footprints)
-        for uid, record in look.alone.held.items()
+        (uid, _STATES.get(record.state, ""), record.on(poll.usage.node.name).footprints)
+        for uid, record in poll.alone.held.items()
     ]
-    parts += [(uid, "kept", room.gpus.footprints) for uid, room in look.alone.kept.items()]
+    parts += [(uid, "kept", room.gpus.footprints) for uid, room in poll.alone.kept.items()]
     for uid, state, footprints in parts:
-        pod = _name(look, uid)
+        pod = _name(poll, uid)
         for uuid, part in footprints.items():
             each = ShownShare(pod=pod, memory=part.memory_mib, cores=part.cores, slots=part.slots, state=state)
             found.setdefault(uuid, []).append(each)
@@ -147,16 +147,16 @@ def _held(look: NodeLook) -> Mapping[DeviceUUID, list[ShownShare]]:
 _STATES = {RecordState.RESERVED: "reserved", RecordState.SENT: "reserved", RecordState.OUTLIVING: "deleted"}
 
 
-def _notes(look: NodeLook) -> Iterator[str]:
-    if look.usage.node.closed:
+def _notes(poll: NodePoll) -> Iterator[str]:
+    if poll.usage.node.closed:
         yield f"{NODE_CORDONED.capitalize()}: no new pod gets there."
-    for uid, record in sorted(look.alone.held.items()):
+    for uid, record in sorted(poll.alone.held.items()):
         if record.problem:
-            yield f"Pod {_name(look, uid)}: {record.problem}."
+            yield f"Pod {_name(poll, uid)}: {record.problem}."
 
 
-def _name(look: NodeLook, uid: str) -> str:
-    name = look.names.get(uid)
+def _name(poll: NodePoll, uid: str) -> str:
+    name = poll.names.get(uid)
     return str(name) if name is not None else uid
 
 

@@ -30,8 +30,8 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.look import Look
-from scheduler_ext.status.looking import Looker
+from scheduler_ext.status.poll import Poll
+from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.view import ShownNode, node_of
 from scheduler_ext.status.why import WhyWaiting
 from scheduler_ext.verbs.filter import FilterDecision
@@ -135,10 +135,10 @@ class Extender:
         self.live.apply(Listed(Pod, watched))
         self.index = NodeIndex(self.live.state.ledger)
 
-    async def look(self) -> Look:
+    async def poll(self) -> Poll:
         """What the page shows once every kind of pod was searched for."""
         explainer = Explainer(cluster=self.live, watched=lambda: True)
-        looker = Looker(
+        poller = Poller(
             cluster=self.live,
             explainer=explainer,
             problem=lambda: "",
@@ -149,7 +149,7 @@ class Extender:
         )
         while any(group.why is None for group in await explainer.waiting()):
             await explainer.search()
-        return await looker.look()
+        return await poller.poll()
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
         """The answer to kube-scheduler, which asks about these nodes; nothing stays reserved."""
@@ -180,10 +180,10 @@ def words_by_node(account: PodAccount) -> Mapping[str, str]:
 def test_page_plugin_and_filter_agree_on_every_pod_that_waits(drawn: Drawn) -> None:
     extender, plugin = Extender(drawn), read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
     pending = {pod_name(pod): pod for pod in drawn.pods if pod.metadata.name.startswith("pending")}
-    look = asyncio.run(extender.look())
-    whys = {f"{group.namespace}/{name}": group.why for group in look.waiting for name, *_ in group.pods}
+    poll = asyncio.run(extender.poll())
+    whys = {f"{group.namespace}/{name}": group.why for group in poll.waiting for name, *_ in group.pods}
     assert whys.keys() == {pod_name(pod) for pod in plugin.pods} == pending.keys()
-    assert look.waiting_total == plugin.waiting == len(pending)
+    assert poll.waiting_total == plugin.waiting == len(pending)
     for name, pod in pending.items():
         account, why = answer_for(plugin, pod), whys[name]
         assert why is not None
@@ -251,7 +251,7 @@ def rows_of_plugin(cluster: GpuCluster) -> Mapping[str, list[Row]]:
 @settings(max_examples=80, deadline=None)
 @given(clusters())
 def test_page_and_plugin_agree_on_every_gpu_and_who_holds_it(drawn: Drawn) -> None:
-    look = asyncio.run(Extender(drawn).look())
+    poll = asyncio.run(Extender(drawn).poll())
     plugin = read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
-    assert dict(look.broken) == {node.name: node.problem for node in plugin.nodes if node.problem}
-    assert {name: rows_of_page(node_of(each)) for name, each in look.nodes.items()} == rows_of_plugin(plugin)
+    assert dict(poll.broken) == {node.name: node.problem for node in plugin.nodes if node.problem}
+    assert {name: rows_of_page(node_of(each)) for name, each in poll.nodes.items()} == rows_of_plugin(plugin)

@@ -20,7 +20,7 @@ from scheduler_ext.http.own_thread import in_own_thread
 from scheduler_ext.http.ports import listening, listening_to_kube_scheduler
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, running_extender
-from scheduler_ext.status.look import NodeLook
+from scheduler_ext.status.poll import NodePoll
 from simulation.apiserver import EmbeddedApiServer
 from tests import builders
 from tests.builders import as_json, pod_json
@@ -118,8 +118,8 @@ def _pods_of(name: str, memory_mib: int, drawn: random.Random) -> Iterable[dict[
             index += 1
 
 
-def looked(*bodies: dict[str, Any]) -> Mapping[str, NodeLook]:
-    """All nodes of these objects, as a look finds them."""
+def looked(*bodies: dict[str, Any]) -> Mapping[str, NodePoll]:
+    """All nodes of these objects, as a poll finds them."""
     ledger = Ledger()
     ledger.replace_nodes([msgspec.convert(body, Node) for body in bodies if body["kind"] == "Node"])
     ledger.replace_pods([msgspec.convert(body, Pod) for body in bodies if body["kind"] == "Pod"])
@@ -127,7 +127,7 @@ def looked(*bodies: dict[str, Any]) -> Mapping[str, NodeLook]:
     for name, usage in ledger.nodes.usages().items():
         alone = ledger.alone(name)
         assert alone is not None
-        found[name] = NodeLook(usage=usage, alone=alone, names={})
+        found[name] = NodePoll(usage=usage, alone=alone, names={})
     return found
 
 

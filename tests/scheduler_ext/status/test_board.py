@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from proto.kubernetes.objects import Pod
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.board import MOST_GONE, NODES_AT_ONCE, SAMPLES, Board
-from scheduler_ext.status.look import Look
+from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.waiting import Groups
 from tests.builders import pod_json
 from tests.scheduler_ext.status.shown import MODELS, looked, node, running_pod
@@ -52,20 +52,20 @@ class Reader:
         return values
 
 
-def look(at: float, *bodies: Json, **others: Any) -> Look:
-    return Look(monotonic=at, at=1_800_000_000 + at, nodes=looked(*bodies), **others)
+def poll(at: float, *bodies: Json, **others: Any) -> Poll:
+    return Poll(monotonic=at, at=1_800_000_000 + at, nodes=looked(*bodies), **others)
 
 
 def test_a_new_reader_gets_everything_and_then_only_what_changed() -> None:
     board, reader = Board("p"), Reader()
-    board.apply(look(0, node("a"), node("b")))
+    board.apply(poll(0, node("a"), node("b")))
     (first,) = reader.catch_up(board)
     assert first["full"] is True
     assert set(first["nodes"]) == {"a", "b"}
     assert first["head"]["gpus"] == 16
     mib = MODELS[0][1]
     pod = running_pod("p", "b", (1, 2), memory_mib=mib, cores=100)
-    board.apply(look(1, node("b"), pod))
+    board.apply(poll(1, node("b"), pod))
     (second,) = reader.catch_up(board)
     assert set(second) == {"at", "nodes", "head"}
     assert set(second["nodes"]) == {"b"}
@@ -76,11 +76,11 @@ def test_a_new_reader_gets_everything_and_then_only_what_changed() -> None:
 
 def test_a_look_without_news_is_not_sent() -> None:
     board = Board("p")
-    assert board.apply(look(0, node("a")))
+    assert board.apply(poll(0, node("a")))
     before = board.id
-    assert not board.apply(look(1, node("a")))
+    assert not board.apply(poll(1, node("a")))
     assert board.id == before
-    assert board.apply(replace(look(11), nodes={}))  # the next sample of the history
+    assert board.apply(replace(poll(11), nodes={}))  # the next sample of the history
 
 
 def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little_is_no_news() -> None:
@@ -88,7 +88,7 @@ def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little
     waits = msgspec.convert(pod_json("p", memory_mib=0), Pod)
     waits.metadata.creation_timestamp = "2027-01-15T07:59:55Z"
     waiting = Groups(RequestSettings()).of({"uid-p": waits}, lambda _: None)
-    known = look(0, node("a"), waiting=waiting, waiting_total=1)
+    known = poll(0, node("a"), waiting=waiting, waiting_total=1)
     board.apply(known)
     reader.catch_up(board)
     assert not board.apply(replace(known, monotonic=1.0, at=known.at + 1.004))
@@ -100,7 +100,7 @@ def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little
 
 def test_a_reader_of_another_process_or_with_a_nonsense_id_gets_everything() -> None:
     board = Board("p")
-    board.apply(look(0, node("a")))
+    board.apply(poll(0, node("a")))
     for seen in ("q-1", "p-", "p-2", "p--1", "p-99999999999999999999", "p-١", "-", "p-1.0"):
         assert next(value for _, value in read(board.messages(seen)))["full"] is True
     assert [value for _, value in read(board.messages("p-1"))] == [{"at": 1_800_000_000, "nodes": {}}]
@@ -109,7 +109,7 @@ def test_a_reader_of_another_process_or_with_a_nonsense_id_gets_everything() -> 
 def test_a_large_cluster_comes_in_pieces_and_only_the_last_completes_it() -> None:
     board = Board("p")
     many = 2 * NODES_AT_ONCE + 1
-    board.apply(look(0, *(node(f"n{number}", gpus=1) for number in range(many))))
+    board.apply(poll(0, *(node(f"n{number}", gpus=1) for number in range(many))))
     pieces = list(read(board.messages("")))
     assert [len(value["nodes"]) for _, value in pieces] == [NODES_AT_ONCE, NODES_AT_ONCE, 1]
     assert [identity for identity, _ in pieces] == ["", "", "p-1"]
@@ -117,26 +117,26 @@ def test_a_large_cluster_comes_in_pieces_and_only_the_last_completes_it() -> Non
 
 def test_a_node_that_breaks_says_why_and_comes_back() -> None:
     board, reader = Board("p"), Reader()
-    board.apply(look(0, node("a")))
+    board.apply(poll(0, node("a")))
     reader.catch_up(board)
-    board.apply(look(1, gone=("a",), broken={"a": "the node is not ready"}))
+    board.apply(poll(1, gone=("a",), broken={"a": "the node is not ready"}))
     reader.catch_up(board)
     assert reader.nodes == {"a": {"problem": "the node is not ready"}}
     assert reader.head["gpus"] == 0
-    board.apply(look(2, node("a")))
+    board.apply(poll(2, node("a")))
     reader.catch_up(board)
     assert len(reader.nodes["a"]["gpus"]) == 8
-    board.apply(look(3, gone=("a",)))
+    board.apply(poll(3, gone=("a",)))
     reader.catch_up(board)
     assert reader.nodes == {}
 
 
 def test_what_is_remembered_is_bounded_however_many_nodes_come_and_go() -> None:
     board, late = Board("p"), Reader()
-    board.apply(look(0, node("stays", gpus=1)))
+    board.apply(poll(0, node("stays", gpus=1)))
     late.catch_up(board)
     for number in range(MOST_GONE + 2):
-        board.apply(replace(look(20.0 * number), nodes=looked(node(f"n{number}", gpus=1)), gone=(f"n{number - 1}",)))
+        board.apply(replace(poll(20.0 * number), nodes=looked(node(f"n{number}", gpus=1)), gone=(f"n{number - 1}",)))
     assert len(board._nodes) <= MOST_GONE + 2
     assert len(board._history) == SAMPLES
     (first, *_) = late.catch_up(board)
@@ -164,7 +164,7 @@ def test_however_seldom_a_reader_reads_it_shows_what_a_new_one_is_told(steps: li
             running_pod(f"p{each}", name, (0,), memory_mib=100) for name, count in pods.items() for each in range(count)
         ]
         reasons = dict.fromkeys(broken - pods.keys(), f"broken {number}")
-        board.apply(look(number, *bodies, gone=tuple(there - pods.keys()), broken=reasons))
+        board.apply(poll(number, *bodies, gone=tuple(there - pods.keys()), broken=reasons))
         there = set(pods)
         if reads:
             slow.catch_up(board)

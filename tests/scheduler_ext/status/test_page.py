@@ -16,7 +16,7 @@ from scheduler_ext.cluster.log import LogEntry, LogKind
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.own_thread import in_own_thread
 from scheduler_ext.http.ports import listening
-from scheduler_ext.status.look import Look
+from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.server import StatusServer
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import pod_json
@@ -112,7 +112,7 @@ async def test_names_are_texts_whatever_is_in_them() -> None:
     found = looked(*bodies)
     names = {uid: PodName(namespace=HOSTILE, name=HOSTILE) for uid in found[HOSTILE].alone.held}
     happened = LogEntry(1, 0.0, PodName(namespace=HOSTILE, name=HOSTILE), LogKind.DECIDED, HOSTILE)
-    looks = Look(
+    looks = Poll(
         monotonic=0.0,
         at=1_800_000_000.0,
         problem=HOSTILE,
@@ -270,7 +270,7 @@ async def test_a_page_whose_extender_restarts_says_so_and_shows_what_the_new_one
         for process, name in (("a", "old"), ("b", "new")):
             server = StatusServer(process)
             async with listening(server.application(), port, "--status-bind-address") as url:
-                await server.show(Look(monotonic=0.0, at=1.0, nodes=looked(node(name))))
+                await server.show(Poll(monotonic=0.0, at=1.0, nodes=looked(node(name))))
                 if process == "a":
                     await page.goto(f"{url}/")
                 port = ListenAddress(host="127.0.0.1", port=int(url.rpartition(":")[2]))
@@ -285,7 +285,7 @@ async def test_a_clock_that_is_set_draws_no_history_outside_its_chart(seconds: f
     async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
         for number in range(20):
             at = 1_800_000_000 + 10 * number + seconds * (number >= 10)
-            await server.show(Look(monotonic=10 * number, at=at, nodes={} if number else looked(node("n"))))
+            await server.show(Poll(monotonic=10 * number, at=at, nodes={} if number else looked(node("n"))))
         page = await chromium.new_page()
         await page.goto(f"{url}/")
         points = await page.locator("#history .memory-line").first.get_attribute("points")
@@ -305,7 +305,7 @@ async def test_all_cards_are_right_soon_also_those_out_of_view() -> None:
         for at, held in enumerate((False, True)):
             bodies = [node(f"n{number}", gpus=1) for number in range(many)]
             pods = [running_pod(f"p{number}", f"n{number}", (0,), memory_mib=WHOLE) for number in range(many)]
-            await server.show(Look(monotonic=at, at=1.0 + at, nodes=looked(*bodies, *(pods if held else ()))))
+            await server.show(Poll(monotonic=at, at=1.0 + at, nodes=looked(*bodies, *(pods if held else ()))))
             if not held:
                 await page.goto(f"{url}/")
             words = page.locator(".card .idle", has_text=f"{1 - held} of 1 idle")
@@ -322,7 +322,7 @@ async def test_a_large_node_makes_no_other_card_tall_and_marks_of_direction_turn
     server = StatusServer("p")
     async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
         large, found = looked(node("large", gpus=128)), looked(node("n"), node("next"))
-        await server.show(Look(monotonic=0.0, at=1.0, nodes={**large, **found}, happened=(happened,)))
+        await server.show(Poll(monotonic=0.0, at=1.0, nodes={**large, **found}, happened=(happened,)))
         page = await chromium.new_page(forced_colors="active")
         await page.goto(f"{url}/#node=large")
         await expect(page.locator("dialog .devices tbody tr")).to_have_count(128)

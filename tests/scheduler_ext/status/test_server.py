@@ -14,8 +14,8 @@ import pytest
 from proto.annotations import keys
 from scheduler_ext.http.ports import listening
 from scheduler_ext.status import server as page_server
-from scheduler_ext.status.look import Look
-from scheduler_ext.status.looking import Looker
+from scheduler_ext.status.poll import Poll
+from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.server import PAGE_HEADER, StatusServer
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import pod_json
@@ -263,11 +263,11 @@ async def test_a_pod_that_fits_on_no_empty_node_is_told_so() -> None:
 async def test_a_page_that_fails_stops_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = asyncio.Event()
 
-    async def fail(_: Looker) -> Look:
+    async def fail(_: Poller) -> Poll:
         tried.set()
         raise KeyError("a defect")
 
-    monkeypatch.setattr(Looker, "look", fail)
+    monkeypatch.setattr(Poller, "poll", fail)
     async with showing(node("a")) as it:
         await asyncio.wait_for(tried.wait(), 60)
         assert await it.place(pod_json("p", memory_mib=0), "a") == "a"
@@ -278,7 +278,7 @@ async def test_a_browser_that_does_not_read_is_disconnected() -> None:
     server = StatusServer("p", write_seconds=0.2)
     problems = {f"n{number}": "x" * 100_000 for number in range(200)}  # more than the sockets hold
     async with listening(server.application(), ANY_PORT, "--status-bind-address") as url:
-        await server.show(Look(monotonic=0.0, at=1.0, broken=problems))
+        await server.show(Poll(monotonic=0.0, at=1.0, broken=problems))
         where = urlsplit(url)
         browser = socket.create_connection((where.hostname or "", where.port or 0))
         browser.sendall(f"GET /events HTTP/1.1\r\nHost: {where.netloc}\r\n\r\n".encode())

@@ -12,7 +12,7 @@ from scheduler_ext.status.waiting import WaitingGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeLook:
+class NodePoll:
     """One node with what pods hold of it. `names` are of these pods, by UID."""
 
     usage: NodeUsage
@@ -21,14 +21,14 @@ class NodeLook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """`monotonic` and `at` (seconds since 1970) are the time of the look. Nodes that are not named are as before."""
+class Poll:
+    """`monotonic` and `at` (seconds since 1970) are the time of the poll. Nodes that are not named are as before."""
 
     monotonic: float
     at: float
     problem: str = ""
     """The reason why no decision is possible in this replica; empty if one is."""
-    nodes: Mapping[str, NodeLook] = field(default_factory=dict)
+    nodes: Mapping[str, NodePoll] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
     """All nodes that should offer GPUs and do not, and why."""
     gone: tuple[str, ...] = ()
@@ -40,4 +40,4 @@ class Look:
     """False before nodes, pods and quotas are listed: what is missing may still come."""
     fits: tuple[Largest, ...] = ()
     happened: tuple[LogEntry, ...] = ()
-    """The events since the look before, as far as they are remembered."""
+    """The events since the poll before, as far as they are remembered."""

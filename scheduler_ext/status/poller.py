@@ -1,4 +1,4 @@
-"""Looks at the cluster for the status page, a little at a time, so that kube-scheduler does not notice."""
+"""Polls the cluster for the status page, a little at a time, so that kube-scheduler does not notice."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -6,19 +6,19 @@ from collections.abc import Awaitable, Callable, Mapping
 from scheduler_ext.cluster.events import TimePassed
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.look import Look, NodeLook
+from scheduler_ext.status.poll import NodePoll, Poll
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
-LOOK_SECONDS = 0.5
-"""The time between two looks while a browser is connected: what happens meanwhile is shown together."""
+POLL_SECONDS = 0.5
+"""The time between two polls while a browser is connected: what happens meanwhile is shown together."""
 UNWATCHED_SECONDS = 10.0
-"""The time between two looks otherwise, for the history."""
+"""The time between two polls otherwise, for the history."""
 BREATH_SECONDS = 0.001
 """The time of work after which kube-scheduler gets its answers."""
 
 
-class Looker:
-    """Looks at the cluster again and again. `show` takes each look and returns whether it could; if not, the next look
+class Poller:
+    """Polls the cluster again and again. `show` takes each poll and returns whether it could; if not, the next poll
     has everything. `watched` returns whether a browser is connected.
     """
 
@@ -29,7 +29,7 @@ class Looker:
         explainer: Explainer,
         problem: Callable[[], str],
         synced: Callable[[], bool],
-        show: Callable[[Look], Awaitable[bool]],
+        show: Callable[[Poll], Awaitable[bool]],
         watched: Callable[[], bool],
         seconds_since_1970: Callable[[], float],
     ) -> None:
@@ -53,27 +53,27 @@ class Looker:
             if self._watched() or self._live.monotonic() >= due:
                 shown = False
                 try:
-                    shown = await self._show(await self.look())
+                    shown = await self._show(await self.poll())
                 finally:
                     if not shown:
                         self._known, self._last_happened = {}, 0
                 due = self._live.monotonic() + UNWATCHED_SECONDS
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
-    async def look(self) -> Look:
-        """Returns the findings of one look. Nodes are looked at one by one: each is as it is at its own moment."""
+    async def poll(self) -> Poll:
+        """Returns the findings of one poll. Nodes are read one by one: each is as it is at its own moment."""
         self._live.apply(TimePassed())
         nodes, now = await self._nodes(), self._live.monotonic()
         gone = tuple(name for name in self._known if name not in nodes)
-        self._known = {name: self._known[name] if look is None else look.usage for name, look in nodes.items()}
+        self._known = {name: self._known[name] if poll is None else poll.usage for name, poll in nodes.items()}
         happened = self._cluster.log.since(self._last_happened)
         self._last_happened = happened[-1].number if happened else self._last_happened
         waiting = await self._explainer.waiting() if self._watched() else ()
-        return Look(
+        return Poll(
             monotonic=now,
             at=self._seconds_since_1970(),
             problem=self._problem(),
-            nodes={name: look for name, look in nodes.items() if look is not None},
+            nodes={name: poll for name, poll in nodes.items() if poll is not None},
             gone=gone,
             broken=self._cluster.ledger.nodes.broken(),
             waiting=waiting,
@@ -83,10 +83,10 @@ class Looker:
             happened=tuple(happened),
         )
 
-    async def _nodes(self) -> Mapping[str, NodeLook | None]:
+    async def _nodes(self) -> Mapping[str, NodePoll | None]:
         """Returns every node; None for one that is as before."""
         ledger, monotonic = self._cluster.ledger, self._live.monotonic
-        found: dict[str, NodeLook | None] = {}
+        found: dict[str, NodePoll | None] = {}
         began = monotonic()
         for name in tuple(ledger.nodes.usages()):
             usage = ledger.nodes.usage(name)
@@ -97,13 +97,13 @@ class Looker:
                 began = monotonic()
         return found
 
-    def _node(self, name: str, usage: NodeUsage) -> NodeLook | None:
+    def _node(self, name: str, usage: NodeUsage) -> NodePoll | None:
         ledger, names, departed = self._cluster.ledger, self._cluster.pods.names(), self._cluster.departed
         alone = ledger.alone(name)
         if alone is None:
             return None
         pods = (*alone.held, *alone.kept)
-        return NodeLook(
+        return NodePoll(
             usage=usage,
             alone=alone,
             names={uid: found for uid in pods if (found := names.get(uid) or departed.get(uid)) is not None},
