@@ -101,7 +101,7 @@ async def costs(nodes: int) -> Sequence[Cost]:
             seen, began = board.id, time.thread_time()
             poll = await poller.poll()
             looked = time.thread_time()
-            board.apply(look)
+            board.apply(poll)
             sent = sum(map(len, board.messages(seen)))
             rounds.append((looked - began, time.thread_time() - looked, sent))
         looking, showing, sent_ = (median(column) for column in zip(*rounds, strict=True))
