@@ -15,7 +15,7 @@ GPUS = 2
 MEMORY_MIB = 1000
 NAMESPACE = "default"
 ONE_OF_A_GPU: Amount = (1, MEMORY_MIB, 100)
-"""ActKind a GPU has: no two pods fit on one."""
+"""The whole of a GPU: no two pods fit on one."""
 
 
 class ShownPod(NamedTuple):

@@ -82,7 +82,7 @@ _EVENTS = {
 
 
 class Act(NamedTuple):
-    """ActKind happens to a process. `shown` is what the API server shows of the pod, None if it is gone."""
+    """An event that happens to a process. `shown` is what the API server shows of the pod, None if it is gone."""
 
     what: ActKind
     pod: int = 0
@@ -197,7 +197,7 @@ class ModelProcess:
         return Reaction()
 
     def _happened(self, act: Act) -> None:
-        """ActKind is not about a bind that kube-scheduler waits for."""
+        """Performs an act that is not about a bind that kube-scheduler waits for."""
         pod = act.pod
         match act.what:
             case ActKind.LOOKED:

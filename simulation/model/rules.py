@@ -1,6 +1,6 @@
-"""ActKind may happen next in the small world, and what must hold in it.
+"""The rules of the small world: what may happen next, and what must hold.
 
-ActKind nothing delays happens before the next tick, in any order. A fault is whatever costs: a delay, a lost or doubled
+An event that nothing delays happens before the next tick, in any order. A fault is whatever costs: a delay, a lost or doubled
 message, a process that is killed, a change of the leader, a deleted pod.
 """
 
@@ -103,7 +103,7 @@ class WorldRules:
             yield from self._faults(world._replace(faults=world.faults - 1))
 
     def _reduced(self, world: SmallWorld) -> SmallWorld:
-        """ActKind follows at once, without what makes no difference any more.
+        """Returns the world after what follows at once, without what makes no difference any more.
 
         A replica that does not lead sees pods in time: before it leads it lists them all. One that begins to lead sees
         that in time, and one that does not hold the Binding Lease sees each renewal in time: later would only make it

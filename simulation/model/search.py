@@ -9,7 +9,7 @@ W = TypeVar("W", bound=Hashable)
 
 
 class WorldStep(NamedTuple, Generic[W]):
-    """ActKind happens next. A `fault` may never happen; a world must come to its end without one."""
+    """An event that may happen next. A `fault` may never happen; a world must come to its end without one."""
 
     label: str
     world: W

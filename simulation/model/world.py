@@ -59,7 +59,7 @@ class Replica(NamedTuple):
     chosen: tuple[str, ...]
     """The node to which kube-scheduler will bind each pod."""
     news: tuple[News, ...] | None
-    """ActKind the watch has not shown yet; None until pods are listed."""
+    """The changes that the watch has not shown yet; None until pods are listed."""
     lag: int
     """Ticks for which the watch has been late; -1 if it is in time."""
 
@@ -178,7 +178,7 @@ def pod_changed(world: SmallWorld, pod: int, becomes: ShownPod | None) -> SmallW
 
 
 def killed(world: SmallWorld, r: int, process: int, *, open_ticks: int, given_up: int) -> SmallWorld:
-    """Another process in its place, which knows nothing yet. ActKind was sent may still be carried out for a while."""
+    """Another process in its place, which knows nothing yet. What was sent may still be carried out for a while."""
     return without_receiver(world, r, given_up, pods=range(len(world.pods))).put(
         r,
         process=process,
