@@ -1,7 +1,6 @@
 """Knows which pod holds which part of which GPU. It is the only such place, and each event updates it."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace as with_fields
 from functools import lru_cache
 from math import inf
 from sys import intern
@@ -89,9 +88,8 @@ class Ledger:
         restored API server gives versions again that it gave before.
         """
         current = {pod_key(pod): pod for pod in pods}
-        gone = [record for uid, record in self.records.every().items() if uid not in current]
-        for record in gone:
-            if record.state is RecordState.BOUND:
+        for record in [*self.records.every().values()]:
+            if record.state is RecordState.BOUND and record.uid not in current:
                 self.records.drop(record.uid)
         for record in self.records.of(RecordState.OUTLIVING):
             if 0 < version < record.deleted_at:
@@ -207,9 +205,7 @@ class Ledger:
             self.records.put(replace(record, state=RecordState.SENT, sent_by=attempt))
 
     def watched(self, since: float) -> None:
-        """The watch of pods works since then. It does not if that is infinite: reservations that were sent stay,
-        because no watch shows which of them were bound.
-        """
+        """The watch of pods works since then. If that is infinite it does not: what was sent stays until it shows."""
         self._watched_since = since
         self.records.first_end = -inf
 
@@ -259,10 +255,7 @@ class Ledger:
         snapshot = self.snapshot(pod_key(pod))
         crowded = self.kubelet.refusing(pod, list(snapshot.nodes))
         reasons = {name: f"{TOTAL_EXCEEDED}({resource})" for name, resource in crowded.items()}
-        reasons |= self.nodes.repelling(pod.spec.tolerations)
-        nodes = {name: usage for name, usage in snapshot.nodes.items() if name not in reasons}
-        closed = {name: snapshot.nodes[name] for name in reasons if name in snapshot.nodes}
-        return with_fields(snapshot, nodes=nodes, closed=closed, unregistered={**snapshot.unregistered, **reasons})
+        return snapshot.without({**reasons, **self.nodes.repelling(pod.spec.tolerations)})
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
         """Returns the node and the namespace's quotas as they are now; None for a node that is not registered."""

@@ -111,3 +111,9 @@ class Snapshot:
     hosts: Mapping[str, HostAmount] = field(default_factory=dict)
     """CPU and memory left, by node. Nothing is known of a node that is not named."""
     workload: Workload = NO_WORKLOAD
+
+    def without(self, reasons: Mapping[str, str]) -> "Snapshot":
+        """Returns the cluster without these nodes, which are closed for a pod, and why each of them is."""
+        nodes = {name: usage for name, usage in self.nodes.items() if name not in reasons}
+        closed = {name: self.nodes[name] for name in reasons if name in self.nodes}
+        return replace(self, nodes=nodes, closed=closed, unregistered={**self.unregistered, **reasons})

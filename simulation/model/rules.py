@@ -1,7 +1,7 @@
 """The rules of the small world: what may happen next, and what must hold.
 
-An event that nothing delays happens before the next tick, in any order. A fault is whatever costs: a delay, a lost or doubled
-message, a process that is killed, a change of the leader, a deleted pod.
+An event that nothing delays happens before the next tick, in any order. A fault is whatever costs: a delay, a lost or
+doubled message, a process that is killed, a change of the leader, a deleted pod.
 """
 
 from collections.abc import Iterator
