@@ -83,8 +83,8 @@ class BindActions:
             BindEffect.DECIDE: self._decide,
             BindEffect.TAKE_TURN: self._take_turn,
             BindEffect.TAKE_LOCK: self._take_lock,
-            BindEffect.ASK: self._ask,
-            BindEffect.ASK_LATER: self._ask_later,
+            BindEffect.GET_PERMISSION: self._get_permission,
+            BindEffect.GET_PERMISSION_LATER: self._get_permission_later,
             BindEffect.SEND: self._send,
             BindEffect.READ: self._read,
         }
@@ -179,15 +179,15 @@ class BindActions:
             raise BindRefused(f"{error}; waited {self._settings.lock_wait_seconds:g} s") from error
         return BindEvent.LOCKED
 
-    async def _ask(self, _: Run) -> BindEvent:
+    async def _get_permission(self, _: Run) -> BindEvent:
         problem = await self._forbidden()
         if problem:
             raise BindRefused(problem)
         return BindEvent.PERMITTED
 
-    async def _ask_later(self, run: Run) -> BindEvent:
+    async def _get_permission_later(self, run: Run) -> BindEvent:
         await asyncio.sleep(run.pause_seconds)
-        return await self._ask(run)
+        return await self._get_permission(run)
 
     async def _send(self, run: Run) -> BindEvent:
         """Sends the Binding again until the API server answers. A duplicate does no harm: it conflicts with

@@ -160,7 +160,7 @@ class Binder:
                 run.answer.set_result(self._sentence(run))
             case BindEffect.UNLOCK:
                 self._binds.begin(self._unlock(run.attempt, run.turn.pop_all()))
-            case BindEffect.LOOK:
+            case BindEffect.CHECK_LATER:
                 self._checks.begin(self._settle(run))
 
     async def _unlock(self, attempt: BindAttempt, turn: AsyncExitStack) -> None:

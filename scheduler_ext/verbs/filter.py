@@ -163,7 +163,9 @@ class FilterDecision:
             **self.index.others(request, node_names, choice.node, self.most - 1),
         }
         cluster.record(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
-        offered = [name for name in node_names if name == choice.node or name in others] if others else [choice.node]
+        offered = (
+            [choice.node] if self.most == 1 else [name for name in node_names if name == choice.node or name in others]
+        )
         result = FilterResult(node_names=offered)
         notes = warnings(request)
         return Filtered(result=result, choice=choice, candidates=candidates, offers=self.most > 1, notes=notes)

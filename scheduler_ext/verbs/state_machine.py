@@ -16,7 +16,7 @@ class BindState(StrEnum):
     RECOVERING = "Recovering"
     """A Binding of the previous process may still be carried out."""
     DECIDING = "Deciding"
-    """The pod's GPUs on the node are looked up, or decided again."""
+    """The pod's GPUs on the node are found, or decided again."""
     QUEUED = "Queued"
     """A pod of a node with a lock waits while other pods are bound to the node first."""
     LOCKING = "Locking"
@@ -66,14 +66,14 @@ class BindEffect(StrEnum):
     WRITE_DOWN = "write the Binding down"
     CROSS_OUT = "cross the Binding out"
     ANSWER = "answer kube-scheduler"
-    DECIDE = "look up or decide the GPUs"
+    DECIDE = "find or decide the GPUs"
     TAKE_TURN = "wait for the turn"
     TAKE_LOCK = "take the lock"
-    ASK = "ask for permission"
-    ASK_LATER = "ask for permission after a pause"
+    GET_PERMISSION = "get permission"
+    GET_PERMISSION_LATER = "get permission after a pause"
     SEND = "send the Binding"
     READ = "read the pod"
-    LOOK = "look for the pod later"
+    CHECK_LATER = "check the outcome later"
     UNLOCK = "release the lock"
 
 
@@ -82,8 +82,8 @@ AWAITED = frozenset(
         BindEffect.DECIDE,
         BindEffect.TAKE_TURN,
         BindEffect.TAKE_LOCK,
-        BindEffect.ASK,
-        BindEffect.ASK_LATER,
+        BindEffect.GET_PERMISSION,
+        BindEffect.GET_PERMISSION_LATER,
         BindEffect.SEND,
         BindEffect.READ,
     }
@@ -102,19 +102,19 @@ class Transition(NamedTuple):
 
 S, E, D = BindState, BindEvent, BindEffect
 
-_BEGIN_WRITING = (D.HOLD, D.MARK, D.WRITE_DOWN, D.ASK)
+_BEGIN_WRITING = (D.HOLD, D.MARK, D.WRITE_DOWN, D.GET_PERMISSION)
 _DONE = Transition(S.BOUND, (D.HOLD_LONG, D.CROSS_OUT, D.ANSWER), unanswered=False)
 _GIVEN_UP = Transition(None)
 _GIVEN_UP_FOR_GOOD = Transition(None, unanswered=False)
 _GIVEN_UP_UNANSWERED = Transition(None, unanswered=True)
 GIVING_UP = {
     False: (S.REFUSED, (D.DROP, D.CROSS_OUT, D.ANSWER, D.UNLOCK)),
-    True: (S.SETTLING, (D.HOLD_LONG, D.ANSWER, D.UNLOCK, D.LOOK)),
+    True: (S.SETTLING, (D.HOLD_LONG, D.ANSWER, D.UNLOCK, D.CHECK_LATER)),
 }
 """The next state and the actions when an attempt gives up, for one that is not, or is, unanswered."""
 
 TABLE: dict[tuple[BindState, BindEvent], Transition] = {
-    (S.RECOVERING, E.NOT_BOUND): Transition(S.SETTLING, (D.MARK, D.HOLD_LONG, D.LOOK), unanswered=True),
+    (S.RECOVERING, E.NOT_BOUND): Transition(S.SETTLING, (D.MARK, D.HOLD_LONG, D.CHECK_LATER), unanswered=True),
     (S.RECOVERING, E.HAS_NODE): Transition(S.BOUND, (D.CROSS_OUT,), unanswered=False),
     (S.RECOVERING, E.VOID): Transition(S.REFUSED, (D.CROSS_OUT,), unanswered=False),
     (S.DECIDING, E.DECIDED): Transition(S.WRITING, _BEGIN_WRITING),
@@ -133,8 +133,8 @@ TABLE: dict[tuple[BindState, BindEvent], Transition] = {
     (S.WRITING, E.STOPPED): _GIVEN_UP,
     (S.WRITING, E.CUT_OFF): _GIVEN_UP,
     (S.SENDING, E.TAKEN): _DONE,
-    (S.SENDING, E.LOST): Transition(S.WRITING, (D.ASK_LATER,), unanswered=True),
-    (S.SENDING, E.TURNED_AWAY): Transition(S.WRITING, (D.ASK_LATER,)),
+    (S.SENDING, E.LOST): Transition(S.WRITING, (D.GET_PERMISSION_LATER,), unanswered=True),
+    (S.SENDING, E.TURNED_AWAY): Transition(S.WRITING, (D.GET_PERMISSION_LATER,)),
     (S.SENDING, E.CONFLICT): Transition(S.CHECKING, (D.READ,), unanswered=True),
     (S.SENDING, E.VOID): _GIVEN_UP_FOR_GOOD,
     (S.SENDING, E.STOPPED): _GIVEN_UP,
@@ -146,7 +146,7 @@ TABLE: dict[tuple[BindState, BindEvent], Transition] = {
     (S.CHECKING, E.CUT_OFF): _GIVEN_UP_UNANSWERED,
     (S.SETTLING, E.HAS_NODE): Transition(S.BOUND, (D.CROSS_OUT,), unanswered=False),
     (S.SETTLING, E.NOT_BOUND): Transition(S.REFUSED, (D.DROP, D.CROSS_OUT), unanswered=False),
-    (S.SETTLING, E.UNKNOWN): Transition(S.SETTLING, (D.LOOK,)),
+    (S.SETTLING, E.UNKNOWN): Transition(S.SETTLING, (D.CHECK_LATER,)),
     (S.SETTLING, E.OVERTAKEN): Transition(S.OVERTAKEN, (D.CROSS_OUT,), unanswered=False),
     (S.SETTLING, E.CUT_OFF): Transition(S.OVERTAKEN),
 }

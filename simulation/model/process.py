@@ -277,7 +277,7 @@ class ModelProcess:
         for effect in progress.left:
             if effect in AWAITED:
                 question = effect
-            elif effect is BindEffect.LOOK:
+            elif effect is BindEffect.CHECK_LATER:
                 self._look(pod, progress.attempt)
         return question
 

@@ -41,7 +41,7 @@ WorldSteps = Iterator[WorldStep[SmallWorld]]
 _MOST_LAG = 2
 """Ticks for which a watch may show nothing: less than a written Binding counts from memory."""
 _READS = (BindEffect.DECIDE, BindEffect.READ)
-_ASKS = (BindEffect.ASK, BindEffect.ASK_LATER)
+_ASKS = (BindEffect.GET_PERMISSION, BindEffect.GET_PERMISSION_LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,9 @@ from aiohttp import web
 
 from program.address import ListenAddress
 from proto.kubernetes.client import ApiServer
+from scheduler_ext.extender_parts import made_parts
 from scheduler_ext.http.ports import listening, listening_to_kube_scheduler
+from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, running_extender
 from scheduler_ext.settings import ServeSettings
@@ -21,6 +23,7 @@ from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import node_json, pod_json
 from tests.cluster.control_plane import free_port
 from tests.polling import until
+from tests.scheduler_ext.in_process import InMemory
 
 
 @asynccontextmanager
@@ -34,6 +37,20 @@ async def extender(
             yield api, applications
     finally:
         await api.close()
+
+
+def test_the_parts_of_an_extender_are_made_before_anything_runs() -> None:
+    """No event loop runs."""
+    parts = made_parts(
+        api=InMemory([]),
+        settings=ServeSettings(),
+        requests=RequestSettings(),
+        lease=LeaseSettings(name="sched", namespace="kube-system"),
+        certified=lambda: True,
+        files=None,
+    )
+    assert parts.readiness.problem() == "this replica does not lead: lease kube-system/sched has no holder"
+    assert "/filter" in parts.private_routes()
 
 
 async def test_a_watch_that_fails_by_a_fault_of_ours_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -82,7 +82,9 @@ class Played:
         return await self._ask(Question(run, run.attempt, question, asyncio.get_running_loop().create_future()))
 
     async def checked(self, attempt: BindAttempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
-        return await self._ask(Question(None, attempt, BindEffect.LOOK, asyncio.get_running_loop().create_future()))
+        return await self._ask(
+            Question(None, attempt, BindEffect.CHECK_LATER, asyncio.get_running_loop().create_future())
+        )
 
     async def _ask(self, question: Question) -> BindEvent:
         self.asked.append(question)
@@ -203,7 +205,7 @@ class Binds(RuleBasedStateMachine):
     @rule(mood=st.sampled_from(["well", "lost", "late", "late", "429", "no", "cut"]))
     def go_on(self, mood: str) -> None:
         """With the last attempt, without trouble until it sends, and once more."""
-        while self.questions.asked and self.questions.asked[-1].effect not in {BindEffect.SEND, BindEffect.LOOK}:
+        while self.questions.asked and self.questions.asked[-1].effect not in {BindEffect.SEND, BindEffect.CHECK_LATER}:
             self.answer(len(self.questions.asked) - 1, "well")
         if self.questions.asked and self.questions.asked[-1].effect is BindEffect.SEND:
             self.answer(len(self.questions.asked) - 1, mood)
@@ -220,7 +222,7 @@ class Binds(RuleBasedStateMachine):
         return self.well(effect, run, name, to)
 
     def well(self, effect: BindEffect, run: Run, name: str, to: str) -> BindEvent:
-        if effect in {BindEffect.ASK, BindEffect.ASK_LATER} and self.other_leads:
+        if effect in {BindEffect.GET_PERMISSION, BindEffect.GET_PERMISSION_LATER} and self.other_leads:
             return BindEvent.STOPPED
         match effect:
             case BindEffect.DECIDE:
