@@ -9,7 +9,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException, HTTPResponse
@@ -180,6 +180,3 @@ def decoded(path: str, body: bytes, kind: Any) -> Any:
         return msgspec.json.decode(body, type=kind)
     except msgspec.DecodeError as error:
         raise ObjectsUnreadable(f"the API server's answer to {path} cannot be read: {error}") from error
-
-
-Labels = Mapping[str, str]

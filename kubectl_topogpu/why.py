@@ -14,7 +14,7 @@ from program.tables import Column, FittingTable
 from program.words import counted, gib, spaced
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.evictions import Way, ways
-from scheduler_ext.capacity.judged import Judged, hints, judged, remarks
+from scheduler_ext.capacity.judged import Judged, hints, judged, remarks, without_effect
 from scheduler_ext.capacity.largest import Smaller, smaller
 from scheduler_ext.capacity.nearest import Refusing
 from scheduler_ext.cluster.snapshot import Snapshot
@@ -109,7 +109,7 @@ def _placed(cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapsh
         asks=_asks(request),
         nodes=candidates(decision, order, node),
         placement=placement(request, snapshot, decision, node, held),
-        hints=tuple(since_placed(pod, request, snapshot, decision, held)),
+        hints=(*since_placed(pod, request, snapshot, decision, held), *without_effect(pod, request)),
     )
 
 

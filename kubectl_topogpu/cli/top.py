@@ -52,6 +52,10 @@ def _run(
     asked: CommonOptions, chosen: Callable[[GpuCluster], tuple[GpuNode, ...]], level: str | None, *, used: bool
 ) -> None:
     """Shows the terminal until it is left. Raises ClickException without textual."""
+    if asked.output is not Output.TEXT:
+        raise click.UsageError("-i is for a terminal: it cannot be used with --output")
+    if not sys.stdout.isatty():
+        raise click.UsageError("-i needs a terminal: standard output is none")
     try:
         from kubectl_topogpu.interactive import EVERY_SECONDS, TopApp  # noqa: PLC0415 - optional, and takes long
     except ModuleNotFoundError as error:
@@ -59,10 +63,6 @@ def _run(
     from kubectl_topogpu.views import Choice, Observed, View  # noqa: PLC0415
     from kubectl_topogpu.waiting import waiting  # noqa: PLC0415
 
-    if asked.output is not Output.TEXT:
-        raise click.UsageError("-i is for a terminal: it cannot be used with --output")
-    if not sys.stdout.isatty():
-        raise click.UsageError("-i needs a terminal: standard output is none")
     gc.enable()  # it runs for hours
 
     def read() -> Observed:

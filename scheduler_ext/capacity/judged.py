@@ -119,16 +119,21 @@ def _though_it_fits(pod: Pod, request: GpuRequest, decision: Decision) -> str:
 
 def remarks(pod: Pod, answer: Judged) -> Iterable[str]:
     """Yields sentences about the pod as it is written, and the last answer of its scheduler."""
-    for key, near in misspelt(pod.metadata.annotations):
-        yield f"The annotation {key} is unknown and has no effect. Did you mean {near}?"
-    if answer.request is not None:
-        yield from (f"{each}." for each in answer.request.policies.warnings)
+    yield from without_effect(pod, answer.request)
     refusal = pod.status.unscheduled
     if refusal is not None and refusal.message:
         scheduler = pod.spec.scheduler_name or "default-scheduler"
         yield f"The last answer of scheduler {scheduler}: {refusal.message}"
     if answer.fits:
         yield "GPUs are not what it waits for: its scheduler also looks at CPUs, memory, selectors and affinity."
+
+
+def without_effect(pod: Pod, request: GpuRequest | None) -> Iterable[str]:
+    """Yields sentences about annotations of the pod that change nothing."""
+    for key, near in misspelt(pod.metadata.annotations):
+        yield f"The annotation {key} is unknown and has no effect. Did you mean {near}?"
+    if request is not None:
+        yield from (f"{each}." for each in request.policies.warnings)
 
 
 def hints(answer: Judged, found: Sequence[Way]) -> Iterable[str]:

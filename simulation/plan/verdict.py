@@ -119,7 +119,7 @@ def _compared(criterion: _Criterion, values: Values) -> str:
     other = next(policy for policy in ranked if policy not in best)
     found = interval([criterion.sign * (a - b) for a, b in zip(values[best[0]], values[other], strict=True)])
     ours, theirs = criterion.says(mean(values[best[0]])), criterion.says(mean(values[other]))
-    names = " and ".join(filter(None, (", ".join(best[:-1]), best[-1])))
+    names = f"{best[0]} (like {', '.join(best[1:])})" if len(best) > 1 else best[0]
     sure = _sure(criterion, found)
     if found.orders > 1 and not found.is_clear:
         return f"not clear which policy {criterion.title}: {names} ({ours}) or {other} ({theirs}); {sure}"

@@ -371,6 +371,11 @@ def test_why_explains_a_node_by_each_node_policy(policy: str) -> None:
     assert f"Why this node: policy {policy} takes" in text
 
 
+def test_why_names_a_policy_that_is_misspelt_also_of_a_placed_pod() -> None:
+    text = said("why", "placed", state=placed_with({keys.GPU_POLICY: "toplogy-aware"}))
+    assert "unknown GPU policy 'toplogy-aware'" in text
+
+
 @pytest.mark.parametrize("policy", ["binpack", "spread", "topology-aware", "mutex", "numa", "fgd", "binpack,numa"])
 def test_why_explains_gpus_by_each_gpu_policy_and_tells_how_they_are_connected(policy: str) -> None:
     text = said("why", "placed", state=placed_with({keys.GPU_POLICY: policy}))

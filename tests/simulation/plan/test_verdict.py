@@ -66,7 +66,7 @@ def test_a_difference_that_may_be_chance_is_not_called_one() -> None:
 
 def test_policies_that_do_the_same_share_the_first_place() -> None:
     runs = [outcome("a", 90.0), outcome("b", 90.0), outcome("c", 80.0)]
-    assert verdict(runs).startswith("a and b ")
+    assert verdict(runs).startswith("a (like b) gives most to pods")
     assert "10.0 points more than c" in verdict(runs)
     assert (
         verdict(runs[:2]) == "all 2 policies do the same here: 8 of 10 pods placed, 90.0 % of all GPUs given to pods."
