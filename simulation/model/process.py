@@ -115,7 +115,8 @@ class PodState(NamedTuple):
     """All that a process knows of one pod."""
 
     reservation: tuple[object, ...]
-    holding: str
+    gpus: str
+    """The GPUs that it holds once it is bound."""
     node: str
     lease: int
     bind: ModelledBind | None
@@ -308,7 +309,7 @@ class ModelProcess:
         uid, ledger, known = uid_of(pod), self._cluster.ledger, self._cluster.pods.pod(_name(pod))
         bind = self._binds.get(pod)
         looks = [(attempt, due) for number, attempt, due in self._looks if number == pod]
-        reservation = ledger.records.reserved(uid)
+        reservation, bound = ledger.records.reserved(uid), ledger.records.bound(uid)
         numbers = {attempt.number for attempt, _ in looks} | ({bind.attempt.number} if bind is not None else set())
         sent_by = reservation.sent_by if reservation is not None else 0
         ranks = {number: rank for rank, number in enumerate(sorted({0, *numbers, sent_by}))}
@@ -324,7 +325,7 @@ class ModelProcess:
                 reservation.pending.binding,
                 ranks[sent_by],
             ),
-            holding=repr(ledger.records.bound(uid) or ""),
+            gpus="" if bound is None else repr(bound.gpus),
             node="" if known is None else known.node or "-",
             lease=ceil(ledger.groups.lease_seconds(waiting, self._settings.reservation_lease_seconds) / TICK_SECONDS),
             bind=None

@@ -8,7 +8,8 @@ from scheduler_ext.cluster import events
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.verbs.attempts import Attempts, Progress
 from scheduler_ext.verbs.state_machine import BindAttempt, BindEvent, BindState
-from simulation.model.process import Machines
+from simulation.model.objects import WAITING, ShownPod
+from simulation.model.process import Act, ActKind, Local, Machines, ModelProcess
 from simulation.model.rules import Bounds, WorldRules
 from simulation.model.search import Searched, TooLarge, WorldStep, search
 
@@ -26,6 +27,19 @@ def test_no_gpu_is_overbooked_and_every_pod_ends_bound_or_refused_with_one_fault
 
 def test_three_pods_for_two_nodes_end_bound_or_refused_in_any_order() -> None:
     assert searched(pods=3, faults=0).problem == ""
+
+
+def test_pods_are_alike_for_a_process_of_the_model() -> None:
+    """A state is searched once for all orders of its pods."""
+    devices = "GPU-a-0,NVIDIA,1000,0:;"
+
+    def seen_bound(pod: int) -> Local:
+        process = ModelProcess(Machines(), gpus=1, pods=2, left=())
+        process.act(Act(ActKind.LISTED, every=(WAITING, WAITING)))
+        process.act(Act(ActKind.SEEN, pod, ShownPod("a", devices)))
+        return process.local()
+
+    assert seen_bound(0) == seen_bound(1)[::-1]
 
 
 class ALostAnswerFrees(Attempts):
