@@ -16,9 +16,10 @@ from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS
 from deviceplugin.feedback import FeedbackLoop
 from deviceplugin.following import Choice, follow
 from deviceplugin.gpus import Gpus
-from deviceplugin.hami_core_watch import HamiCoreWatch
 from deviceplugin.immediate.allocator import ImmediateAllocator
 from deviceplugin.immediate.served_pods import ServedPods
+from deviceplugin.limits.driver import DriverLimits
+from deviceplugin.limits.watch import LimitsWatch
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.mode.remembered import RememberedMode
@@ -26,6 +27,7 @@ from deviceplugin.node.announcing import GpuEvents, warn_without_totals
 from deviceplugin.node.contributors import FeatureLabels, NodeTotals, OutlivingPods, RegisteredGpus, UndecidedPods
 from deviceplugin.node.registration import Offer
 from deviceplugin.node.writer import Contributor, NodeWriter
+from deviceplugin.nvml.memory_limits import MemoryLimits
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint_file import checkpoint_reader
@@ -62,7 +64,9 @@ class Agent:
         allocation: AllocationSettings,
         kubelet: KubeletSettings,
         driver_root: DriverRoot | None = None,
+        memory_limits: MemoryLimits | None = None,
     ) -> None:
+        """Without `memory_limits` the driver limits no container."""
         self._settings = settings
         self._gpus = gpus
         self._changes = changes
@@ -87,6 +91,9 @@ class Agent:
             count=metrics.eviction,
         )
         self._read_checkpoint = read_checkpoint = checkpoint_reader(kubelet.root)
+        self.driver_limits = DriverLimits(
+            *(memory_limits, self._own, gpus, settings), record=self._events.record, count=metrics.memory_limit
+        )
         slot_files = SlotFiles(settings.cdi_directory)
         self._pod_resources = PodResources(kubelet.pod_resources_socket, resource)
         self._slots = SlotAllocator(
@@ -95,6 +102,7 @@ class Agent:
             changes,
             slot_files,
             self._pod_resources,
+            driver=self.driver_limits,
             settings=settings,
             allocation=allocation,
             resource=resource,
@@ -113,7 +121,7 @@ class Agent:
         self._memory = RememberedMode(
             self._own, gpus, changes, settings, slots=slot_files, pod_resources=self._pod_resources
         )
-        self._hami_core = HamiCoreWatch(settings.hook_path, settings.unenforced_shares, changes)
+        self._limits = LimitsWatch(settings, self.driver_limits, changes, self._are_slots)
         self._labels = FeatureLabels(gpus, enabled=settings.feature_labels)
         self._writer = NodeWriter(self._own, changes, self._contributors(metrics), now=now)
         self._feedback = FeedbackLoop(
@@ -124,10 +132,9 @@ class Agent:
             now=time.time,
             announce=self._events.record,
         )
-        self._folders = FolderSweep([f"{settings.hook_path}/vgpu/{name}" for name in CONTAINER_FOLDERS])
-        self._announcing = GpuEvents(
-            self._own, gpus, changes, self._events, hami_core=self._hami_core, labels=self._labels
-        )
+        folders = [f"{settings.hook_path}/vgpu/{name}" for name in CONTAINER_FOLDERS]
+        self._folders = FolderSweep([*folders, settings.limits_folder])
+        self._announcing = GpuEvents(self._own, gpus, changes, self._events, limits=self._limits, labels=self._labels)
         self._plugins = Plugins(
             gpus=gpus,
             changes=changes,
@@ -177,7 +184,8 @@ class Agent:
                     self._plugins.run(),
                     self._allocate(),
                     self._memory.keep(),
-                    self._hami_core.run(),
+                    self._limits.run(),
+                    self.driver_limits.run(),
                     self._feedback.run(),
                     self._sweep(),
                     self._events.run(),
@@ -187,6 +195,7 @@ class Agent:
         finally:
             await self._served_pods.close()
             await self._slots.end()
+            await self.driver_limits.end()
             await self._immediate.end()
             await self._pod_resources.end()
 
@@ -209,9 +218,15 @@ class Agent:
             api_problem=self._own.problem,
             lasting_gpus=self._remediation.lasting(),
             stranded_pods=len(self._remediation.stranded()),
-            limits=self._hami_core.limits,
+            limits=self._limits.limits,
+            held_by_driver=self.driver_limits.containers,
+            lost_by_driver=self.driver_limits.unheld,
             waiting=len(self._feedback.waiting),
         )
+
+    def _are_slots(self) -> bool | None:
+        """Returns whether containers are served by slots; None until that is chosen."""
+        return None if self._memory.mode is None else self._memory.mode is AllocationMode.SLOTS
 
     def _booked(self) -> frozenset[DeviceUUID]:
         """Returns the GPUs whose ids kubelet has given out."""
@@ -220,7 +235,7 @@ class Agent:
 
     def _offer(self) -> Offer | None:
         """Returns what schedulers are offered; None until the GPUs, their allocation and their limits are known."""
-        inventory, limits = self._gpus.inventory, self._hami_core.limits
+        inventory, limits = self._gpus.inventory, self._limits.limits
         if self._memory.mode is None or limits is None or not inventory.devices:
             return None
         return Offer(

@@ -13,6 +13,7 @@ from deviceplugin.settings import (
     RemediationSettings,
     Remedy,
     RequestedAllocation,
+    RequestedLimits,
     TaintWhen,
     TotalNames,
     UnenforcedShares,
@@ -216,12 +217,20 @@ class Configuration:
         "Indices of GPUs that are not shared.",
         node_config="filterdevices.index",
     )
+    limits: RequestedLimits = _share(
+        RequestedLimits.AUTO,
+        words_of(RequestedLimits),
+        "What holds containers that start from now on to their parts of GPUs. driver: NVIDIA's driver, which holds "
+        "memory and no cores; it needs release 615, control groups of version 2 and allocation by slots. hami-core: "
+        "HAMi-core, where it is installed. auto: each of both that is there; then the driver holds memory, and "
+        "HAMi-core cores. none: nothing.",
+    )
     unenforced_shares: UnenforcedShares = _share(
         UnenforcedShares.REFUSE,
         words_of(UnenforcedShares),
-        "Whether the node gives out shares that nothing enforces. refuse: without HAMi-core only whole GPUs, and with "
-        "it parts of one GPU for each container. allow: parts without HAMi-core too, and parts of several GPUs, so "
-        "that a container can use all of its GPUs.",
+        "Whether the node gives out parts of GPUs to which nothing holds a container for sure: without HAMi-core and "
+        "limits of the driver all of them, with HAMi-core alone those of several GPUs in one container. refuse: it "
+        "does not. allow: it does, and a container can use all of its GPUs.",
     )
     feedback: Feedback = _share(
         Feedback.OFF,

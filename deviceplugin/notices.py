@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from deviceplugin.gpus import Inventory
-from proto.annotations.node_limits import NodeLimits
+from proto.annotations.node_limits import Backend, NodeLimits
 from proto.kubernetes.notices import Notice
 
 
@@ -40,20 +40,34 @@ def untotalled(device_class: str, resource: str) -> Notice:
 
 
 def unlimited(before: NodeLimits | None, now: NodeLimits | None) -> Notice | None:
-    """Returns the notice of a node that begins to give out unlimited parts of GPUs, or whose HAMi-core has gone."""
-    if now is NodeLimits.PARTLY_ENFORCED:
-        message = (
-            "containers may get parts of several GPUs, and HAMi-core does not hold them to these for sure: "
-            "unenforced_shares is allow"
-        )
-        return Notice(reason="LimitsNotEnforced", message=message, distinct=True)
-    if now is NodeLimits.UNENFORCED:
-        message = (
-            "containers get parts of GPUs, and nothing enforces their memory and cores: HAMi-core is not "
-            "installed, and unenforced_shares is allow"
-        )
-        return Notice(reason="LimitsNotEnforced", message=message, distinct=True)
-    if before is NodeLimits.HAMI_CORE and now is NodeLimits.NONE:
-        message = "HAMi-core has gone: containers that were given a part of a GPU are not started any more"
-        return Notice(reason="HAMiCoreGone", message=message, distinct=True)
+    """Returns the notice of a node that begins to give out unlimited parts of GPUs, or of which a backend has gone."""
+    if now is None or before is now:
+        return None
+    if now.allows_unheld:
+        return Notice(reason="LimitsNotEnforced", message=f"{_UNHELD[now]}; unenforced_shares is allow", distinct=True)
+    for backend, (reason, message) in _GONE.items():
+        if before is not None and backend in before.backends and backend not in now.backends:
+            return Notice(reason=reason, message=message, distinct=True)
     return None
+
+
+_UNHELD = {
+    NodeLimits.UNENFORCED: "containers get parts of GPUs, and nothing enforces their memory and cores: HAMi-core is "
+    "not installed",
+    NodeLimits.PARTLY_ENFORCED: "containers may get parts of several GPUs, and HAMi-core does not hold them to these "
+    "for sure",
+    NodeLimits.DRIVER_UNENFORCED: "containers get parts of cores, and nothing holds them to these: HAMi-core is not "
+    "installed",
+    NodeLimits.DRIVER_PARTLY_ENFORCED: "containers may get parts of the cores of several GPUs, and HAMi-core does not "
+    "hold them to these for sure",
+}
+_GONE = {
+    Backend.DRIVER: (
+        "DriverLimitsGone",
+        "the driver limits GPU memory no more: the log of the device plugin has the reason",
+    ),
+    Backend.HAMI_CORE: (
+        "HAMiCoreGone",
+        "HAMi-core has gone: containers that were given a part of a GPU that it held are not started any more",
+    ),
+}

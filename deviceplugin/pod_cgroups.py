@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from deviceplugin.usage.cgroups import pod_of
+from deviceplugin.usage.cgroups import container_of, pod_of
 
 _DEEPEST = 2
 """Below the root of the hierarchy, for a `--cgroup-root` of kubelet's."""
@@ -40,6 +40,30 @@ class PodCgroups:
                 self._kubelet = folder
                 return found
         return None
+
+
+def is_version_2(root: Path) -> bool:
+    """Returns whether the host has control groups of version 2 alone. Blocks."""
+    return (root / "cgroup.controllers").is_file()
+
+
+def kubelets_group(root: Path) -> Path | None:
+    """Returns a group of version 2 below which kubelet keeps its pods; None where there is none. Blocks."""
+    return next(_kubelets(root, _DEEPEST), None)
+
+
+def container_group(root: Path, pod_uid: str, container_id: str) -> Path | None:
+    """Returns the group of version 2 in which the container's processes are; None where it has none. Blocks.
+
+    crun keeps them in the group `container` below the container's own.
+    """
+    for kubelet in _kubelets(root, _DEEPEST):
+        for pod in (folder for uid, folder in _pods(kubelet) if uid == pod_uid):
+            for folder in _folders(pod):
+                if container_of(folder.name) == container_id:
+                    inner = folder / "container"
+                    return inner if not _is_populated(folder) and _is_populated(inner) else folder
+    return None
 
 
 def _populated(kubelet: Path) -> frozenset[str]:

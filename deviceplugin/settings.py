@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from proto.annotations import keys
 from proto.annotations.keys import RESOURCE_COUNT
+from proto.annotations.node_limits import Backend
 
 
 class HamiScheduler(StrEnum):
@@ -32,6 +33,28 @@ class RequestedAllocation(StrEnum):
     """Allocates by slots if the node can, else immediately."""
     SLOTS = "slots"
     IMMEDIATE = "immediate"
+
+
+class RequestedLimits(StrEnum):
+    """The backends that hold newcomers to their parts of GPUs, as far as they are there."""
+
+    AUTO = "auto"
+    """The driver holds memory, and HAMi-core what the driver does not hold."""
+    DRIVER = "driver"
+    HAMI_CORE = "hami-core"
+    NONE = "none"
+
+    @property
+    def backends(self) -> frozenset[Backend]:
+        match self:
+            case RequestedLimits.AUTO:
+                return frozenset(Backend)
+            case RequestedLimits.DRIVER:
+                return frozenset({Backend.DRIVER})
+            case RequestedLimits.HAMI_CORE:
+                return frozenset({Backend.HAMI_CORE})
+            case RequestedLimits.NONE:
+                return frozenset()
 
 
 class UnenforcedShares(StrEnum):
@@ -154,6 +177,7 @@ class AgentSettings:
 
     node_name: str
     hook_path: str = "/usr/local"
+    limits: RequestedLimits = RequestedLimits.AUTO
     unenforced_shares: UnenforcedShares = UnenforcedShares.REFUSE
     feedback: Feedback = Feedback.OFF
     allocate_seconds: float = 2.0
@@ -180,3 +204,8 @@ class AgentSettings:
     """The Node has labels of its GPUs in the names of GPU feature discovery; else ours are taken off it."""
     total_names: TotalNames = field(default_factory=TotalNames)
     remediation: RemediationSettings = RemediationSettings()
+
+    @property
+    def limits_folder(self) -> str:
+        """Returns the folder with one folder for each container that the driver limits. It is the same on the host."""
+        return f"{self.cdi_directory}/topogpu-limits"

@@ -72,15 +72,16 @@ CHOOSING: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Variables by which NVIDIA's runtime gives a container devices, with the values that are harmless."""
 _CHOOSING_UNANSWERED = MappingProxyType({**CHOOSING, LEGACY_VERSION: ("",)})
+DRIVER_SOFT_LIMIT, DRIVER_HARD_LIMIT = "NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"
+"""The driver's own limits in MiB, which a hook of NVIDIA's toolkit sets. A soft limit takes memory from others."""
 _LIFTING: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         DISABLE_CONTROL: FALSE,
         DEVICE_ORDER: (BY_PCI_ADDRESS,),
         SHARED_CACHE: ("",),
         REDIRECT: ("",),
-        # The driver's own limits, which a hook of NVIDIA's toolkit sets: a request takes memory from others.
-        "NVIDIA_GPU_MEMORY_REQUEST": ("",),
-        "NVIDIA_GPU_MEMORY_LIMIT": ("",),
+        DRIVER_SOFT_LIMIT: ("",),
+        DRIVER_HARD_LIMIT: ("",),
     }
 )
 LIFTING_PREFIXES = (MEMORY_LIMIT, CORE_LIMIT)

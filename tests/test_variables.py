@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceplugin.container.edits import AllocationSettings, HamiCore, container_edits, container_facts
-from deviceplugin.container.limits import unenforced
+from deviceplugin.container.limits import Backends, enforcement
 from deviceplugin.container.own_variables import outdone, unreplaced
 from deviceplugin.slots.slot import applied
 from proto.admission import Json
@@ -169,7 +169,8 @@ def by_daemon(env: tuple[Json, ...], *, slot: bool) -> tuple[str, Mapping[str, s
     edits = container_edits((PART,), INVENTORY, facts, AllocationSettings(), HAMI_CORE)
     answer = applied(edits).env if slot else edits.env
     judge = unreplaced if slot else outdone
-    refused = unenforced((PART,), INVENTORY, facts, "") or judge("c", container.env, answer, limited=True)
+    found = Backends(hami_core=HAMI_CORE)
+    refused = enforcement((PART,), INVENTORY, facts, found).problem or judge("c", container.env, answer, limited=True)
     return refused, answer
 
 

@@ -7,9 +7,9 @@ containerd creates an empty folder instead. Slots name no files.
 from collections.abc import Iterator, Mapping, Sequence
 
 from deviceplugin.allocation.decision import decided_devices
-from deviceplugin.container.edits import PRELOAD_LIST, container_facts
+from deviceplugin.container.edits import PRELOAD_LIST, NoHamiCore, container_facts
 from deviceplugin.container.hami_core import damage
-from deviceplugin.container.limits import unenforced
+from deviceplugin.container.limits import Backends, enforcement
 from deviceplugin.container.slot_names import slot_in
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import AgentSettings, UnenforcedShares
@@ -62,5 +62,6 @@ def _never_limited(
     for container, shares in zip(pod.all_containers, decided, strict=True):
         if container.name == holding.container_name and all(share.uuid in inventory for share in shares):
             facts = container_facts(pod.metadata.uid, container, "")
-            return unenforced(shares, inventory, facts, "it was not there when the pod was admitted; delete the pod")
+            missing = NoHamiCore("it was not there when the pod was admitted; delete the pod")
+            return enforcement(shares, inventory, facts, Backends(hami_core=missing)).problem
     return ""

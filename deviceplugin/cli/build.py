@@ -1,7 +1,7 @@
 """Creates the daemon's parts from the configuration."""
 
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from deviceplugin.metrics.processes import has_ended
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.node_setup import set_up_node
 from deviceplugin.nvml.events import NvmlEvents
+from deviceplugin.nvml.memory_limits import MemoryLimits
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.region_files import RegionReader
@@ -82,9 +83,14 @@ def build_daemon(
         allocation=allocation,
         kubelet=configuration.kubelet,
         driver_root=driver_root(configuration),
+        memory_limits=MemoryLimits(nvml, thread),
     )
     generator = SpecGenerator(driver_root=configuration.driver_root or "/", dev_root=configuration.dev_root)
-    server = _metrics_server(configuration, nvml, thread, metrics, lambda: replace(agent.view(), xids=health.xids))
+    server = _metrics_server(
+        *(configuration, nvml, thread, metrics),
+        view=lambda: replace(agent.view(), xids=health.xids),
+        by_driver=agent.driver_limits.used_now,
+    )
     return agent.run(
         *([agent.follow(choice)] if choice is not None else []),
         health.run(),
@@ -101,7 +107,13 @@ async def _watch_health(gpus: Gpus, health: HealthWatch, changes: Changes) -> No
 
 
 def _metrics_server(
-    configuration: Configuration, nvml: Nvml, thread: NvmlThread, metrics: Metrics, view: Callable[[], DaemonView]
+    configuration: Configuration,
+    nvml: Nvml,
+    thread: NvmlThread,
+    metrics: Metrics,
+    *,
+    view: Callable[[], DaemonView],
+    by_driver: Callable[[], Mapping[tuple[str, str, DeviceUUID], int]],
 ) -> "MetricsServer | None":
     """Imports what metrics need, because a daemon without them does not need these modules' memory."""
     if not configuration.metrics_bind_address:
@@ -113,7 +125,7 @@ def _metrics_server(
 
     use_host_proc(configuration.proc_root)
     regions = RegionReader(f"{configuration.hook_path}/vgpu/containers", has_ended=has_ended)
-    sampler = Sampler(nvml, regions.read, thread.call)
+    sampler = Sampler(nvml, regions.read, thread.call, by_driver=by_driver)
     samples = Samples(sampler.take, metrics, monotonic=time.monotonic)
     telemetry = Samples(sampler.telemetry, metrics, monotonic=time.monotonic, reading="telemetry")
     address = configuration.metrics_bind_address
@@ -137,6 +149,7 @@ def agent_settings(configuration: Configuration) -> AgentSettings:
         node_name=configuration.node_name,
         hook_path=configuration.hook_path,
         feedback=configuration.feedback,
+        limits=configuration.limits,
         unenforced_shares=configuration.unenforced_shares,
         read_seconds=configuration.read_seconds,
         allocation=configuration.allocation,

@@ -23,6 +23,7 @@ from deviceplugin.configuration import Configuration
 from deviceplugin.container.container_folders import is_writable
 from deviceplugin.container.edits import cdi_names
 from deviceplugin.container.hami_core import find_hami_core
+from deviceplugin.container.limits import Backends
 from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.doctor.cluster import daemon_rights
 from deviceplugin.doctor.cluster_facts import cluster_facts
@@ -39,6 +40,7 @@ from deviceplugin.doctor.node_facts import (
     other_sockets,
     runtime_facts,
     socket_facts,
+    why_no_limits,
 )
 from deviceplugin.doctor.unhealthy import judge_unhealthy
 from deviceplugin.machine.discovery import discover_devices
@@ -133,7 +135,8 @@ async def _node_facts(configuration: Configuration) -> NodeFacts:
         ask_enable_cdi(configuration.cri_socket),
     )
     seen = await asyncio.to_thread(_look_around, configuration, driver, machine, metrics)
-    return replace(seen, enable_cdi=enable_cdi)
+    no_driver = await why_no_limits(build_nvml(configuration), configuration.cgroup_root, _DRIVER_SECONDS)
+    return replace(seen, enable_cdi=enable_cdi, backends=replace(seen.backends, no_driver=no_driver))
 
 
 def _look_around(
@@ -152,7 +155,7 @@ def _look_around(
         pod_resources=socket_facts(settings.pod_resources_socket),
         plugin=socket_facts(plugin),
         other_sockets=other_sockets(settings.plugins, settings.resource_name, plugin),
-        hami_core=find_hami_core(configuration.hook_path),
+        backends=Backends(hami_core=find_hami_core(configuration.hook_path)),
         enable_cdi=None,
         nvidia_runtime=runtime_facts(configuration.nvidia_runtime_config, root, driver),
         cdi=cdi_facts(_cdi_names(configuration, machine)),

@@ -90,6 +90,7 @@ def _content(edits: ContainerEdits) -> Mapping[str, object]:
         "env": [f"{key}={value}" for key, value in sorted(edits.env.items())],
         "deviceNodes": [_device_node(node) for node in edits.devices],
         "mounts": [_mount(mount) for mount in edits.mounts],
+        "hooks": list(edits.hooks),
     }
     return {key: value for key, value in content.items() if value}
 

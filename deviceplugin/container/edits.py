@@ -7,9 +7,12 @@ v2.10 writes them (`getAllocateResponse` and its device-list strategies).
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
 
 from deviceplugin.container.hami_core_names import CONTAINERS, LOCK_DIRECTORY, LOCKS, OVERRIDES
 from proto.annotations.keys import RESOURCE_PRIORITY
+from proto.annotations.node_limits import Backend
 from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.environment import (
     BY_PCI_ADDRESS,
@@ -18,6 +21,8 @@ from proto.environment import (
     DEFAULT_CORE_POLICY,
     DEVICE_ORDER,
     DISABLE_CONTROL,
+    DRIVER_HARD_LIMIT,
+    DRIVER_SOFT_LIMIT,
     ENABLED,
     FEATURES,
     FORCED,
@@ -43,6 +48,7 @@ PRELOAD_LIST = "/etc/ld.so.preload"
 """Lists the libraries that the container's loader loads first."""
 _OVERRIDING = (MEMORY_LIMIT, CORE_LIMIT, CORE_POLICY, SHARED_CACHE, REDIRECT, TASK_PRIORITY, DEVICE_ORDER)
 """The beginnings of the names of variables on which limits depend."""
+_NO_LIMITS: Mapping[DeviceUUID, int] = MappingProxyType({})
 _VOLUME_ROOT = "/var/run/nvidia-container-devices"
 _CDI_ANNOTATION = "cdi.k8s.io/nvidia-device-plugin_"
 _CDI_NAME_LIMIT = 63
@@ -99,6 +105,10 @@ class ContainerEdits:
     """Fully qualified CDI names."""
     driver_mounts: tuple[Mount, ...] = ()
     """The driver's files, the same for every container of the node."""
+    hooks: tuple[Mapping[str, Any], ...] = ()
+    """Hooks of the container runtime, as CDI writes them."""
+    driver_mib: Mapping[DeviceUUID, int] = field(default_factory=dict)
+    """The memory to which the driver limits the container, for each of its GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +170,8 @@ class ContainerFacts:
     """The priority of its GPU tasks: 0 is high, 1 yields to it."""
     has_run: bool = False
     """The container is being restarted."""
+    held_before: frozenset[Backend] = frozenset()
+    """The backends with which it has run."""
 
 
 def container_facts(pod_uid: str, container: Container, priority_resource: str) -> ContainerFacts:
@@ -180,12 +192,14 @@ def container_edits(
     hami_core: HamiCore | None,
     *,
     hardware: Hardware | None = None,
+    driver_mib: Mapping[DeviceUUID, int] = _NO_LIMITS,
 ) -> ContainerEdits:
     """Returns the edits for one container. Every share's GPU must be in `inventory`.
 
     GPUs are listed by PCI address, and CUDA_DEVICE_ORDER makes CUDA do the same: HAMi-core applies limit i to CUDA's
     i-th GPU, whatever order the annotation has. Without `hami_core`, as for whole GPUs, the limits are still written,
-    for programs that read them.
+    for programs that read them. `driver_mib` is the memory to which the driver limits the container: then HAMi-core
+    gets no limits of memory.
     """
     hardware = hardware or Hardware()
     ordered = _by_address(shares, inventory, hardware)
@@ -197,11 +211,13 @@ def container_edits(
         env |= _core_env(limited, inventory, container, settings)
     if hami_core is not None:
         env |= {name: value for name, value in _hami_core_env(hami_core, container).items() if name not in env}
+        if driver_mib:
+            env = {name: value for name, value in env.items() if not name.startswith(MEMORY_LIMIT)}
         mounts += _hami_core_mounts(hami_core, container)
     names = cdi_names(uuids, settings)
     chosen = frozenset(settings.strategies)
     return ContainerEdits(
-        env={**env, **_device_env(uuids, settings)},
+        env={**env, **_driver_env(driver_mib), **_device_env(uuids, settings)},
         mounts=mounts + (_volumes(uuids, settings) if DeviceListStrategy.VOLUME_MOUNTS in chosen else ()),
         devices=_device_nodes(uuids, hardware) if _names_device_files(settings) else (),
         annotations=(
@@ -209,6 +225,7 @@ def container_edits(
         ),
         cdi_devices=names if DeviceListStrategy.CDI_CRI in chosen else (),
         driver_mounts=hardware.driver_mounts if DeviceListStrategy.DRIVER_FILES in chosen else (),
+        driver_mib=driver_mib,
     )
 
 
@@ -305,6 +322,12 @@ def _limits(shares: Sequence[DeviceShare], inventory: Mapping[DeviceUUID, Device
     # HAMi-core before April 2026 throttles every GPU by the first one's value and reads only this name.
     limits[CORE_LIMIT] = str(shares[0].cores)
     return limits | {f"{CORE_LIMIT}_{position}": str(share.cores) for position, share in enumerate(shares)}
+
+
+def _driver_env(limits_mib: Mapping[DeviceUUID, int]) -> Mapping[str, str]:
+    """Returns the variables for the hook of NVIDIA's toolkit, which has one limit for all GPUs of a container."""
+    amounts = set(limits_mib.values())
+    return {DRIVER_SOFT_LIMIT: "0", DRIVER_HARD_LIMIT: str(amounts.pop())} if len(amounts) == 1 else {}
 
 
 def _hami_core_env(hami_core: HamiCore, container: ContainerFacts) -> Mapping[str, str]:

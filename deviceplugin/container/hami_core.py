@@ -1,8 +1,9 @@
-"""Finds HAMi-core on this node, and makes the folders its containers write to (edge)."""
+"""Finds HAMi-core on this node, and prepares on the host what holds a container to its parts of GPUs (edge)."""
 
 import os
 import re
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deviceplugin.container.container_folders import is_writable, make_fresh
@@ -22,8 +23,11 @@ from deviceplugin.container.edits import (
 )
 from deviceplugin.container.hami_core_install import HEADER_BYTES, library_problem
 from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS, LIBRARY, PRELOAD
-from deviceplugin.container.limits import is_limited, unenforced
-from deviceplugin.settings import UnenforcedShares
+from deviceplugin.container.limit_folder import limit_folder, make_limit_folder
+from deviceplugin.container.limit_hook import limit_hook
+from deviceplugin.container.limits import Backends, Enforcement, enforcement, is_limited
+from deviceplugin.settings import RequestedLimits, UnenforcedShares
+from proto.annotations.node_limits import Backend
 from proto.devices import ContainerShares, Device, DeviceUUID
 
 _LONGEST_LIST = 4096
@@ -33,7 +37,7 @@ _SEPARATORS, _COMMENT = re.compile(r"[ \t\n:]+"), re.compile(r"#.*")
 
 
 class CannotLimit(Exception):
-    """HAMi-core cannot enforce a container's limits; one sentence."""
+    """Nothing can enforce a container's limits; one sentence."""
 
 
 def find_hami_core(root: str) -> HamiCore | NoHamiCore:
@@ -75,6 +79,19 @@ def damage(mounts: Mapping[str, str], root: str) -> str:
     return problem and f"nothing would enforce this container's share of a GPU, because {problem}; {remedy}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitSettings:
+    """The settings of a node about limits. `no_driver` is why the driver holds nothing now, empty if it does."""
+
+    root: str
+    """The folder `vgpu` of HAMi-core lies in."""
+    folder: str = ""
+    """The folder for the containers that the driver limits."""
+    requested: RequestedLimits = RequestedLimits.AUTO
+    allowed: UnenforcedShares = UnenforcedShares.REFUSE
+    no_driver: str = "allocation is not by slots"
+
+
 def prepared_edits(
     shares: ContainerShares,
     inventory: Mapping[DeviceUUID, Device],
@@ -82,41 +99,58 @@ def prepared_edits(
     settings: AllocationSettings,
     hardware: Hardware,
     *,
-    root: str,
-    allowed: UnenforcedShares,
+    limits: LimitSettings,
 ) -> ContainerEdits:
     """Returns the edits for one container, and makes its folders on the host. Blocks. Raises CannotLimit, also where
-    nothing would hold the container to a part of a GPU and that is not `allowed`.
+    nothing would hold the container to a part of a GPU and that is not allowed.
     """
-    hami_core = hami_core_for(shares, inventory, container, root, allowed)
-    edits = container_edits(shares, inventory, container, settings, hami_core, hardware=hardware)
-    prepare(root, container, edits.env, {mount.host_path for mount in edits.mounts})
-    return edits
+    held = enforcement_for(shares, inventory, container, limits)
+    edits = container_edits(
+        *(shares, inventory, container, settings, held.hami_core), hardware=hardware, driver_mib=held.driver_mib
+    )
+    prepare(limits.root, container, edits.env, {mount.host_path for mount in edits.mounts})
+    if not held.driver_mib:
+        return edits
+    folder = limit_folder(limits.folder, container)
+    try:
+        make_limit_folder(folder, held.driver_mib)
+    except OSError as error:
+        raise CannotLimit(f"cannot make {folder} for the driver's limits: {error.strerror or error}") from error
+    return replace(edits, hooks=(limit_hook(folder),))
 
 
-def hami_core_for(
+def enforcement_for(
     shares: ContainerShares,
     inventory: Mapping[DeviceUUID, Device],
     container: ContainerFacts,
-    root: str,
-    allowed: UnenforcedShares,
-) -> HamiCore | None:
-    """Returns what holds the container to its shares; None if nothing has to, or nothing does and that is allowed.
-
-    Blocks. Raises CannotLimit where nothing would hold it to a part of a GPU and that is not `allowed`.
+    limits: LimitSettings,
+) -> Enforcement:
+    """Returns what holds the container to its shares. Blocks. Raises CannotLimit where nothing would hold it to a part
+    of a GPU and that is not allowed.
     """
     if not is_limited(shares, inventory):
-        return None
-    hami_core = find_hami_core(root)
-    problem = unenforced(shares, inventory, container, hami_core.problem if isinstance(hami_core, NoHamiCore) else "")
-    if problem and allowed is UnenforcedShares.REFUSE:
-        raise CannotLimit(problem)
-    return None if isinstance(hami_core, NoHamiCore) else hami_core
+        return Enforcement()
+    before = _held_before(limits, container)
+    found = Backends(hami_core=find_hami_core(limits.root), no_driver=limits.no_driver)
+    container = replace(container, held_before=before)
+    held = enforcement(shares, inventory, container, found.only(limits.requested.backends | before))
+    if held.problem and limits.allowed is UnenforcedShares.REFUSE:
+        raise CannotLimit(held.problem)
+    return held
 
 
-def ran_without(root: str, container: ContainerFacts) -> bool:
-    """Returns whether the container has run, and without HAMi-core: its folder stays as long as its pod. Blocks."""
-    return container.has_run and not os.path.isdir(cache_directory(root, container))
+def _held_before(limits: LimitSettings, container: ContainerFacts) -> frozenset[Backend]:
+    """Returns what held the container when it ran: its folders stay as long as its pod. Blocks."""
+    folders = {
+        Backend.HAMI_CORE: cache_directory(limits.root, container),
+        Backend.DRIVER: limit_folder(limits.folder, container),
+    }
+    return frozenset(each for each, folder in folders.items() if container.has_run and os.path.isdir(folder))
+
+
+def ran_without(limits: LimitSettings, container: ContainerFacts) -> bool:
+    """Returns whether the container has run, and nothing held it to parts. Blocks."""
+    return container.has_run and not _held_before(limits, container)
 
 
 def prepare(root: str, container: ContainerFacts, env: Mapping[str, str], mounted: Collection[str]) -> None:

@@ -1,58 +1,120 @@
-"""Decides which shares of GPUs need HAMi-core, and which of them it holds."""
+"""Decides what holds a container to its parts of GPUs, out of what the node has."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from deviceplugin.container.edits import ContainerFacts, HamiCore, NoHamiCore
-from deviceplugin.settings import UnenforcedShares
-from proto.annotations.node_limits import NodeLimits
+from deviceplugin.settings import RequestedLimits, UnenforcedShares
+from proto.annotations.node_limits import HOLDS, Backend, Holds, NodeLimits, limits_with
 from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.environment import DISABLE_CONTROL, lifted_by
 
+_BEFORE = NoHamiCore("the setting limits of its daemon leaves it out")
 
-def limits_of(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares) -> NodeLimits:
-    """Returns what enforces the shares of containers on this node."""
-    allowed = unenforced is UnenforcedShares.ALLOW
-    if isinstance(found, HamiCore):
-        return NodeLimits.PARTLY_ENFORCED if allowed else NodeLimits.HAMI_CORE
-    return NodeLimits.UNENFORCED if allowed else NodeLimits.NONE
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backends:
+    """The backends of a node. `no_driver` is why the driver holds nothing, as a clause; empty if it does."""
+
+    hami_core: HamiCore | NoHamiCore
+    no_driver: str = "it was not asked"
+
+    @property
+    def there(self) -> frozenset[Backend]:
+        return frozenset(
+            ([Backend.HAMI_CORE] if isinstance(self.hami_core, HamiCore) else [])
+            + ([] if self.no_driver else [Backend.DRIVER])
+        )
+
+    def only(self, wanted: frozenset[Backend]) -> "Backends":
+        """Returns these backends without those that are not wanted."""
+        is_out = isinstance(self.hami_core, HamiCore) and Backend.HAMI_CORE not in wanted
+        hami_core = _BEFORE if is_out else self.hami_core
+        no_driver = self.no_driver if Backend.DRIVER in wanted else self.no_driver or _BEFORE.problem
+        return replace(self, hami_core=hami_core, no_driver=no_driver)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforcement:
+    """The backends that hold a container to its shares."""
+
+    driver_mib: Mapping[DeviceUUID, int] = field(default_factory=dict)
+    """The memory to which the driver limits it, for each of its GPUs; empty if it does not."""
+    hami_core: HamiCore | None = None
+    """None also where nothing has to hold it."""
+    problem: str = ""
+    """The reason why nothing holds it to some of them, as a sentence; empty if something does, or need not."""
+
+
+def limits_of(found: Backends, requested: RequestedLimits, unenforced: UnenforcedShares) -> NodeLimits:
+    """Returns what holds the containers that start on this node from now on."""
+    return limits_with(found.there & requested.backends, allows_unheld=unenforced is UnenforcedShares.ALLOW)
 
 
 def is_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> bool:
-    """Returns whether these shares need HAMi-core: whether one of them is a part of a GPU.
+    """Returns whether something must hold a container to these shares: whether one of them is a part of a GPU.
 
-    MIG instances do not need it: the hardware limits a container to its instance. Nor do whole GPUs, and it would harm
-    them: it counts the first GPU that a process sees as the container's first. Of several workers with a GPU each, only
-    one would get memory.
+    MIG instances need nothing: the hardware limits a container to its instance. Nor do whole GPUs, and HAMi-core would
+    harm them: it counts the first GPU that a process sees as the container's first. Of several workers with a GPU each,
+    only one would get memory.
     """
-    return _first_part(shares, inventory) is not None
+    return bool(_parts(shares, inventory))
 
 
-def must_be_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], allowed: UnenforcedShares) -> bool:
-    """Returns whether a container that lifts its limits must not start."""
-    return allowed is UnenforcedShares.REFUSE and is_limited(shares, inventory)
+def enforcement(
+    shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], container: ContainerFacts, found: Backends
+) -> Enforcement:
+    """Returns what holds a container to its shares, and what does not. `found` is what may.
+
+    A container that ran with a backend keeps it where it is there: what is chosen for newcomers is theirs. HAMi-core
+    does not hold a process to parts of several GPUs once CUDA_VISIBLE_DEVICES chooses among them, as launchers of one
+    process for each GPU do. A container that has run with them is not refused at its restart.
+    """
+    lifted = DISABLE_CONTROL in lifted_by(container.env)
+    several = len(shares) > 1 and not container.has_run
+    order = sorted(
+        found.there, key=lambda backend: (backend not in container.held_before, list(Backend).index(backend))
+    )
+
+    def holder(holds: Callable[[Holds], bool]) -> Backend | None:
+        for backend in order:
+            able = HOLDS[backend]
+            if holds(able) and (able.several or not several) and not (able.in_process and lifted):
+                return backend
+        return None
+
+    memory = any(inventory[each.uuid].is_part_of_memory(_memory_mib(each, inventory)) for each in shares)
+    cores = any(inventory[each.uuid].is_part_of_cores(each.cores) for each in shares)
+    holders = {
+        *([holder(lambda able: able.memory)] if memory else []),
+        *([holder(lambda able: able.cores)] if cores else []),
+    }
+    problem = _problem(shares, inventory, container, found) if None in holders else ""
+    needed = Backend.HAMI_CORE in holders or bool(problem)
+    return Enforcement(
+        driver_mib=(
+            {share.uuid: _memory_mib(share, inventory) for share in shares if not inventory[share.uuid].is_mig}
+            if Backend.DRIVER in holders
+            else {}
+        ),
+        hami_core=found.hami_core if needed and isinstance(found.hami_core, HamiCore) else None,
+        problem=problem,
+    )
 
 
-def unenforced(
-    shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], container: ContainerFacts, no_hami_core: str
+def _problem(
+    shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], container: ContainerFacts, found: Backends
 ) -> str:
-    """Returns why nothing would enforce the container's shares, as a sentence; empty if something does, or need not.
-
-    `no_hami_core` is why HAMi-core is missing on this node, empty if it is installed. HAMi-core does not hold a process
-    to parts of several GPUs once CUDA_VISIBLE_DEVICES chooses among them, as launchers of one process for each GPU do.
-    A container that has run with them is not refused at its restart.
-    """
-    part = _first_part(shares, inventory)
-    if part is None:
-        return ""
     if DISABLE_CONTROL in lifted_by(container.env):
         why, remedy = f"{DISABLE_CONTROL} turns its limits off", f"remove {DISABLE_CONTROL}"
-    elif no_hami_core:
-        why, remedy = f"HAMi-core does not limit containers on this node ({no_hami_core})", "install HAMi-core"
-    elif len(shares) > 1 and not container.has_run:
+    elif isinstance(found.hami_core, NoHamiCore):
+        why = f"HAMi-core does not limit containers on this node ({found.hami_core.problem})"
+        why += " and the driver holds no cores" if not found.no_driver else ""
+        remedy = "install HAMi-core"
+    else:
         why = f"HAMi-core does not hold a container to parts of several GPUs, here of {len(shares)}"
         remedy = "ask for one GPU in each container"
-    else:
-        return ""
+    part = _parts(shares, inventory)[0]
     amounts = f"{_memory_mib(part, inventory)} MiB" + (f", {part.cores} %" if part.cores else "")
     return (
         f"container {container.name} was given a part of {part.uuid} ({amounts}), and {why}; ask for whole GPUs, "
@@ -60,10 +122,8 @@ def unenforced(
     )
 
 
-def _first_part(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> DeviceShare | None:
-    return next(
-        (each for each in shares if inventory[each.uuid].is_part(_memory_mib(each, inventory), each.cores)), None
-    )
+def _parts(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> list[DeviceShare]:
+    return [each for each in shares if inventory[each.uuid].is_part(_memory_mib(each, inventory), each.cores)]
 
 
 def _memory_mib(share: DeviceShare, inventory: Mapping[DeviceUUID, Device]) -> int:

@@ -12,13 +12,17 @@ from proto.environment import (
     CORE_POLICY,
     DEFAULT_CORE_POLICY,
     DISABLE_CONTROL,
+    DRIVER_HARD_LIMIT,
+    DRIVER_SOFT_LIMIT,
     FEATURES,
+    SHARED_CACHE,
     VISIBLE_DEVICES,
     chosen_by,
     lifted_by,
 )
 from proto.kubernetes.objects import EnvVar
 
+_DRIVERS = frozenset({DRIVER_SOFT_LIMIT, DRIVER_HARD_LIMIT})
 _MAY_DIFFER = frozenset({"LIBCUDA_LOG_LEVEL", DISABLE_CONTROL, *FEATURES})
 """Variables of an answer with more than one harmless value."""
 
@@ -38,9 +42,16 @@ def outdone(container: str, env: Sequence[EnvVar], given: Mapping[str, str], *, 
     return _sentence(container, list(names), given)
 
 
-def unreplaced(container: str, env: Sequence[EnvVar], given: Mapping[str, str], *, limited: bool) -> str:
-    """Returns the same of a container whose slot gives it its variables: those of the slot replace its own."""
-    return _sentence(container, [name for name in _harmful(env, given, limited=limited) if name not in given], given)
+def unreplaced(
+    container: str, env: Sequence[EnvVar], given: Mapping[str, str], *, limited: bool, by_driver: bool = False
+) -> str:
+    """Returns the same of a container whose slot gives it its variables: those of the slot replace its own. Where the
+    driver holds all of its parts, `by_driver`, HAMi-core's variables lift nothing.
+    """
+    harmful = [name for name in _harmful(env, given, limited=limited) if name not in given]
+    if by_driver and SHARED_CACHE not in given:
+        harmful = [name for name in harmful if name in _DRIVERS or name not in lifted_by(env)]
+    return _sentence(container, harmful, given)
 
 
 def _harmful(env: Sequence[EnvVar], given: Mapping[str, str], *, limited: bool) -> Sequence[str]:

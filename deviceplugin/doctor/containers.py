@@ -1,30 +1,58 @@
-"""Checks what containers need besides the GPUs: HAMi-core and CDI."""
+"""Checks what containers need besides the GPUs: something that holds them to their parts, and CDI."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deviceplugin.container.cdi import missing_sentence
 from deviceplugin.container.edits import DeviceListStrategy, HamiCore, NoHamiCore
+from deviceplugin.container.limits import Backends
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.runtimes import APPLY_FOR_SURE, Runtime, doubt, why_no_cdi
-from deviceplugin.settings import UnenforcedShares
+from deviceplugin.settings import RequestedLimits, UnenforcedShares
 from proto.annotations.node_allocation import AllocationMode
+from proto.annotations.node_limits import Backend
 
-HAMI_CORE = "HAMi-core"
+LIMITS = "Limits"
+"""The finding about the backends that hold containers to their parts of GPUs."""
 CDI = "CDI"
 CDI_SPECS = "CDI specifications"
 
+_DRIVER_NEEDS = (
+    "Use a driver of release 615 or newer, control groups of version 2 and allocation by slots, or set limits to auto "
+    "or hami-core."
+)
 CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
 
 
-def judge_hami_core(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares, containers_per_gpu: int) -> Finding:
-    """Checks HAMi-core. Nodes that give out only whole GPUs do not need it."""
+def judge_limits(
+    found: Backends, requested: RequestedLimits, unenforced: UnenforcedShares, containers_per_gpu: int
+) -> Finding:
+    """Checks what holds containers to parts of GPUs. Nodes that give out only whole GPUs need nothing."""
+    if Backend.DRIVER in found.there & requested.backends:
+        return _judge_driver(found.only(requested.backends).hami_core, unenforced)
+    if requested is RequestedLimits.DRIVER:
+        why = f"limits is driver, but the driver limits no GPU memory: {found.no_driver}"
+        return problem(LIMITS, f"{why}; pods that ask for a part of a GPU are refused here.", _DRIVER_NEEDS)
+    return _judge_hami_core(found.only(requested.backends).hami_core, unenforced, containers_per_gpu)
+
+
+def _judge_driver(hami_core: HamiCore | NoHamiCore, unenforced: UnenforcedShares) -> Finding:
+    memory = "The driver holds containers to their part of GPU memory"
+    if isinstance(hami_core, HamiCore):
+        return ok(LIMITS, f"{memory}, and HAMi-core to their part of one GPU's cores.")
+    if unenforced is UnenforcedShares.ALLOW:
+        cores = "Nothing holds containers to their part of cores, which is given out too: unenforced_shares is allow."
+        return warning(LIMITS, f"{memory}. {cores}", "Install HAMi-core, or set unenforced_shares to refuse.")
+    return ok(LIMITS, f"{memory}. Pods that ask for a part of a GPU's cores are refused here: {hami_core.problem}.")
+
+
+def _judge_hami_core(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares, containers_per_gpu: int) -> Finding:
     if isinstance(found, HamiCore):
         installed = f"{found.library} is installed"
         if unenforced is not UnenforcedShares.ALLOW:
-            return ok(HAMI_CORE, f"{installed}.")
+            return ok(LIMITS, f"{installed}.")
         return warning(
-            HAMI_CORE,
+            LIMITS,
             f"{installed}, but it may not hold containers to parts of several GPUs, which are given out too: "
             "unenforced_shares is allow.",
             "Set unenforced_shares to refuse, and containers get whole GPUs or a part of one.",
@@ -36,15 +64,15 @@ def judge_hami_core(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares, 
     )
     if unenforced is UnenforcedShares.ALLOW:
         return warning(
-            HAMI_CORE,
+            LIMITS,
             f"{why}, so no limit of memory or cores holds in containers, although up to {containers_per_gpu} share a "
             "GPU: unenforced_shares is allow.",
             f"{install} Or set unenforced_shares to refuse, and only whole GPUs are given out.",
         )
     refused = "so pods that ask for a part of a GPU are refused here; whole GPUs are given out."
     if found.is_damaged:
-        return problem(HAMI_CORE, f"{why}, {refused}", install)
-    return ok(HAMI_CORE, f"{why}, {refused}")
+        return problem(LIMITS, f"{why}, {refused}", install)
+    return ok(LIMITS, f"{why}, {refused}")
 
 
 def judge_cdi(node: Runtime, strategies: Sequence[DeviceListStrategy], mode: AllocationMode) -> Finding:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from deviceplugin.configuration import Configuration
-from deviceplugin.container.edits import HamiCore, NoHamiCore
-from deviceplugin.container.limits import limits_of
+from deviceplugin.container.limits import Backends, limits_of
 from deviceplugin.doctor.allocation import ALLOCATION, judge_allocation
 from deviceplugin.doctor.annotations import (
     ANNOTATIONS,
@@ -24,7 +23,7 @@ from deviceplugin.doctor.containers import (
     CdiFolderFacts,
     judge_cdi,
     judge_cdi_specs,
-    judge_hami_core,
+    judge_limits,
 )
 from deviceplugin.doctor.driver import (
     GPUS,
@@ -58,7 +57,7 @@ from deviceplugin.mode.rules import NodeAbilities
 from deviceplugin.node.registration import Offer
 from deviceplugin.node.totals import node_totals
 from deviceplugin.runtimes import Runtime
-from deviceplugin.settings import HamiScheduler, RequestedAllocation, TotalNames, UnenforcedShares
+from deviceplugin.settings import HamiScheduler, RequestedAllocation, TotalNames
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
 from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Node, NodeInfo
@@ -82,7 +81,7 @@ class NodeFacts:
     """Our own socket."""
     other_sockets: tuple[str, ...]
     """Sockets of other GPU device plugins in the same folder."""
-    hami_core: HamiCore | NoHamiCore
+    backends: Backends
     enable_cdi: bool | None
     """The answer of the container runtime, if it can be reached."""
     nvidia_runtime: RuntimeFacts
@@ -143,8 +142,9 @@ def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None
     strategies = configuration.device_list_strategy
     told = node.status.node_info if node is not None else NodeInfo()
     versions = Runtime(kubelet=told.kubelet_version, runtime=told.container_runtime_version, enable_cdi=seen.enable_cdi)
-    unenforced = UnenforcedShares(configuration.unenforced_shares)
-    yield judge_hami_core(seen.hami_core, unenforced, configuration.device_split_count)
+    yield judge_limits(
+        seen.backends, configuration.limits, configuration.unenforced_shares, configuration.device_split_count
+    )
     yield judge_cdi(versions, strategies, _mode(node))
     yield judge_cdi_specs(seen.cdi, strategies)
     yield judge_runtime(seen.nvidia_runtime, strategies)
@@ -228,7 +228,7 @@ def _annotations(
                 devices=devices,
                 scores=pair_scores(build_topology(seen.machine), [device.uuid for device in devices]),
                 mode=published_mode(node),
-                limits=limits_of(seen.hami_core, UnenforcedShares(configuration.unenforced_shares)),
+                limits=limits_of(seen.backends, configuration.limits, configuration.unenforced_shares),
                 simulated=seen.machine.is_simulated,
             ),
             scheduler=scheduler,

@@ -18,8 +18,11 @@ from deviceplugin.doctor.containers import CdiFolderFacts
 from deviceplugin.doctor.driver import DriverFacts, DriverFilesFacts, library_version, module_version
 from deviceplugin.doctor.kubelet import PortState, SocketFacts, SocketState
 from deviceplugin.doctor.nvidia_runtime import RuntimeFacts
+from deviceplugin.limits.asking import ask_driver
+from deviceplugin.limits.conditions import why_no_driver
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.calls import CallFailed
+from deviceplugin.nvml.memory_limits import MemoryLimits
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.socket_names import shared_name
@@ -50,6 +53,22 @@ async def driver_facts(
         library = library_version(_text(Path("/proc/self/maps")))
         return DriverFacts(problem=str(error), code=code, library_version=library, module_version=module), None
     return DriverFacts(answered_version=machine.driver, module_version=module), machine
+
+
+async def why_no_limits(nvml: Nvml, cgroup_root: str, deadline_seconds: float) -> str:
+    """Returns why the driver holds no container to its GPU memory, as a clause; empty if it does."""
+    thread = NvmlThread()
+    try:
+        async with asyncio.timeout(deadline_seconds):
+            machine = await thread.call(nvml.read_machine)
+            gpus = [gpu.uuid for gpu in machine.gpus if gpu.healthy and not gpu.mig_enabled]
+            return why_no_driver(await ask_driver(MemoryLimits(nvml, thread), Path(cgroup_root), gpus))
+    except TimeoutError:
+        return f"the driver gave no answer within {deadline_seconds:g} s"
+    except NvmlUnavailable as error:
+        return str(error)
+    finally:
+        nvml.close()
 
 
 def driver_files_facts(root: DriverRoot) -> DriverFilesFacts:

@@ -20,8 +20,8 @@ from deviceplugin.container.edits import (
     ContainerFacts,
     container_facts,
 )
-from deviceplugin.container.hami_core import CannotLimit, prepare, prepared_edits
-from deviceplugin.container.limits import must_be_limited
+from deviceplugin.container.hami_core import CannotLimit, LimitSettings, prepare, prepared_edits
+from deviceplugin.container.limits import is_limited
 from deviceplugin.container.own_variables import outdone
 from deviceplugin.gpus import Gpus
 from deviceplugin.immediate.proof import NodeView, Proven, Refused, prove
@@ -29,7 +29,7 @@ from deviceplugin.immediate.served_pods import ServedPods
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.checkpoint import Holding, witness_reader
 from deviceplugin.replicas import preferred_replicas, split_replica
-from deviceplugin.settings import AgentSettings
+from deviceplugin.settings import AgentSettings, UnenforcedShares
 from program.tasks import Tasks
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Pod
@@ -196,8 +196,9 @@ class ImmediateAllocator:
         prepared = partial(
             prepared_edits,
             *(proven.shares, known, facts, self._allocation, hardware),
-            root=settings.hook_path,
-            allowed=settings.unenforced_shares,
+            limits=LimitSettings(
+                root=settings.hook_path, requested=settings.limits, allowed=settings.unenforced_shares
+            ),
         )
         try:
             # The folders are on the host's disks, which may hang; kubelet needs an answer.
@@ -207,7 +208,7 @@ class ImmediateAllocator:
             problem = str(error) or f"the folders of HAMi-core were not made in {settings.allocate_seconds:g} s"
             self._served_pods.refuse(proven.pod)
             raise CannotAllocate(f"pod {pod_name(proven.pod)}: {problem}") from error
-        limited = must_be_limited(proven.shares, known, settings.unenforced_shares)
+        limited = settings.unenforced_shares is UnenforcedShares.REFUSE and is_limited(proven.shares, known)
         problem = outdone(container.name, container.env, edits.env, limited=limited)
         if problem:
             self._served_pods.refuse(proven.pod)

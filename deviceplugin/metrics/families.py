@@ -10,7 +10,6 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.usage.used import GpuSample, MigUse, NodeSample, Usage, VgpuUsage
-from proto.annotations.node_limits import NodeLimits
 from proto.build import BUILD_LABELS, build_labels
 
 MOST_VGPUS = 512
@@ -187,13 +186,23 @@ def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterat
         ),
         (
             "topogpu_limits_enforced",
-            "1 while HAMi-core is installed to hold containers to their part of a GPU.",
-            view.limits in (NodeLimits.HAMI_CORE, NodeLimits.PARTLY_ENFORCED),
+            "1 while something holds containers to their part of a GPU: HAMi-core, or the driver to memory.",
+            view.limits is not None and bool(view.limits.backends),
         ),
         (
             "topogpu_unenforced_shares_allowed",
             "1 while containers may get parts of GPUs to which nothing holds them, with HAMi-core of several GPUs.",
-            view.limits in (NodeLimits.UNENFORCED, NodeLimits.PARTLY_ENFORCED),
+            view.limits is not None and view.limits.allows_unheld,
+        ),
+        (
+            "topogpu_memory_limits_by_driver",
+            "Containers whose GPU memory the driver limits.",
+            view.held_by_driver,
+        ),
+        (
+            "topogpu_memory_limits_lost",
+            "Running containers whose limit of GPU memory the driver does not take.",
+            view.lost_by_driver,
         ),
         ("topogpu_containers_waiting", "Containers whose GPU tasks wait for tasks of higher priority.", view.waiting),
         ("topogpu_pods_known", "1 once the pods of this node have been listed.", view.pods_known),

@@ -71,6 +71,12 @@ class Metrics:
         self._health_events = Counter(
             "topogpu_health_events", "Events that changed or may change a GPU's health.", ("kind",), registry=registry
         )
+        self._memory_limits = Counter(
+            "topogpu_memory_limit_changes",
+            "Limits of GPU memory that the driver was given, by what happened: set, restored or refused.",
+            ("outcome",),
+            registry=registry,
+        )
         self._evictions = Counter(
             "topogpu_evictions",
             "Attempts to evict pods from GPUs that stay unhealthy: evicted, refused (by a PodDisruptionBudget or the "
@@ -119,6 +125,10 @@ class Metrics:
             kind = "other"
         self._kinds.add(kind)
         self._health_events.labels(kind).inc()
+
+    def memory_limit(self, outcome: str) -> None:
+        """`outcome` is set, restored or refused."""
+        self._memory_limits.labels(outcome).inc()
 
     def eviction(self, outcome: str) -> None:
         """`outcome` is evicted, refused, spared, needless or paused."""

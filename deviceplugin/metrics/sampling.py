@@ -13,6 +13,7 @@ from deviceplugin.own_threads import OwnThreads
 from deviceplugin.region_files import RegionFiles
 from deviceplugin.usage.telemetry import NodeTelemetry
 from deviceplugin.usage.used import GpuSample, NodeSample
+from proto.devices import DeviceUUID
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +32,17 @@ class Sampler:
     Tenants' files are read on a separate thread: the driver's thread also serves the GPUs' health.
     """
 
-    def __init__(self, nvml: Nvml, read_regions: Callable[[], RegionFiles], call: Call) -> None:
+    def __init__(
+        self,
+        nvml: Nvml,
+        read_regions: Callable[[], RegionFiles],
+        call: Call,
+        *,
+        by_driver: Callable[[], Mapping[tuple[str, str, DeviceUUID], int]] = dict,
+    ) -> None:
+        """`by_driver` returns what containers use that the driver limits; it runs on that thread too."""
         self._nvml = nvml
+        self._by_driver = by_driver
         self._call = call
         self._files = OwnThreads("regions")
         self._read_regions = read_regions
@@ -41,7 +51,7 @@ class Sampler:
 
     async def take(self) -> NodeSample:
         """Reads what is used; no GPUs without a driver. Raises OSError if the regions' folder cannot be read."""
-        gpus = await self._call(self._gpus)
+        gpus, by_driver = await self._call(lambda: (self._gpus(), self._by_driver()))
         pids = {process.pid for gpu in gpus for process in gpu.processes or ()}
         files, owners = await self._files.call(lambda: (self._read_regions(), owners_of(sorted(pids))))
         self._tell(files.problems)
@@ -49,6 +59,7 @@ class Sampler:
             gpus=gpus,
             owners=owners,
             regions=files.regions,
+            by_driver=by_driver,
             unreadable_regions=len(files.problems),
             regions_left_out=files.left_out,
         )

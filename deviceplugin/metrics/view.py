@@ -35,6 +35,10 @@ class DaemonView:
     """Pods on them."""
     limits: NodeLimits | None = None
     """The program that holds containers to a part of a GPU; None while that is not known."""
+    held_by_driver: int = 0
+    """Containers whose GPU memory the driver limits."""
+    lost_by_driver: int = 0
+    """Running containers whose limit the driver does not take."""
     waiting: int = 0
     """Containers whose GPU tasks must wait for others."""
 

@@ -6,7 +6,7 @@ import logging
 from deviceplugin.apiserver import OwnNode, device_classes
 from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus, Inventory
-from deviceplugin.hami_core_watch import HamiCoreWatch
+from deviceplugin.limits.watch import LimitsWatch
 from deviceplugin.node.contributors import FeatureLabels
 from deviceplugin.node.labels import left_to_others
 from deviceplugin.node.totals import hazardous
@@ -32,12 +32,12 @@ class GpuEvents:
         changes: Changes,
         events: EventRecorder,
         *,
-        hami_core: HamiCoreWatch,
+        limits: LimitsWatch,
         labels: FeatureLabels,
     ) -> None:
         self._own = own
         self._gpus = gpus
-        self._hami_core = hami_core
+        self._limits = limits
         self._feature_labels = labels
         self._changes = changes
         self._events = events
@@ -62,7 +62,7 @@ class GpuEvents:
 
     async def _limits_changed(self) -> None:
         told: NodeLimits | None = None
-        async for limits in self._changes.of(lambda: self._hami_core.limits):
+        async for limits in self._changes.of(lambda: self._limits.limits):
             notice = unlimited(told, limits)
             if notice is not None:
                 self._events.record(self._own.reference(), notice)

@@ -9,7 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from deviceplugin.allocation.answered import why_unlimited
@@ -27,15 +27,17 @@ from deviceplugin.container.edits import (
     DeviceListStrategy,
     container_facts,
 )
-from deviceplugin.container.hami_core import CannotLimit, prepared_edits, ran_without
-from deviceplugin.container.limits import must_be_limited
+from deviceplugin.container.hami_core import CannotLimit, LimitSettings, prepared_edits, ran_without
+from deviceplugin.container.limit_hook import by_nvidia, without_limit_hook
+from deviceplugin.container.limits import is_limited
 from deviceplugin.container.own_variables import unreplaced
 from deviceplugin.gpus import Gpus
+from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.records.checkpoint import Holding, witness_reader
 from deviceplugin.records.listed import ListedContainer
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.replicas import preferred_replicas
-from deviceplugin.settings import AgentSettings
+from deviceplugin.settings import AgentSettings, UnenforcedShares
 from deviceplugin.slots.files import SlotFiles, Spec
 from deviceplugin.slots.promises import Promises
 from deviceplugin.slots.proof import Evidence, Proven, ProvenSlot, Unproven, prove_slot
@@ -58,6 +60,15 @@ _SLOWEST_LOOK_SECONDS = 1.0
 _NAME_BYTES = 16
 
 
+@dataclass(frozen=True, slots=True)
+class PreparedSlot:
+    """The spec of a slot for a container. `driver_mib` is the memory to which the driver limits it."""
+
+    container: str
+    spec: Spec
+    driver_mib: Mapping[DeviceUUID, int] = field(default_factory=dict)
+
+
 class SlotAllocator:
     """Answers for the GPUs that pods share. `monotonic` is the clock for removing specs; `draw` makes slot names."""
 
@@ -71,6 +82,7 @@ class SlotAllocator:
         files: SlotFiles,
         pod_resources: PodResources,
         *,
+        driver: DriverLimits,
         settings: AgentSettings,
         allocation: AllocationSettings,
         resource: str,
@@ -84,6 +96,7 @@ class SlotAllocator:
         self._changes = changes
         self._files = files
         self._pod_resources = pod_resources
+        self._driver = driver
         self._settings = settings
         # The device files too: a systemd or CPU manager that writes the cgroup again knows only those of the spec.
         self._allocation = replace(allocation, pass_device_specs=True)
@@ -175,9 +188,12 @@ class SlotAllocator:
             self._promises.begin(answer.pod)
             try:
                 async with self._folders:
-                    specs = await asyncio.to_thread(self._prepared, ids, answer)
-                await self.specs.put(specs, self._starts(answer))
-            except (CannotLimit, CannotWriteSpec) as error:
+                    prepared = await asyncio.to_thread(self._prepared, ids, answer)
+                for each in prepared.values():
+                    if each.driver_mib:
+                        self._driver.expect(answer.pod.metadata.uid, each.container, each.driver_mib)
+                await self.specs.put({slot: each.spec for slot, each in prepared.items()}, self._starts(answer))
+            except (CannotLimit, CannotWriteSpec, OSError) as error:
                 return f"pod {pod_name(answer.pod)}: {error}"
         for slot in answer.slots:
             names = " and ".join(answer.pod.all_containers[position].name for position in slot.containers)
@@ -266,7 +282,7 @@ class SlotAllocator:
             for slot, name in last.items()
         }
 
-    def _prepared(self, ids: frozenset[str], proven: Proven) -> Mapping[str, Spec]:
+    def _prepared(self, ids: frozenset[str], proven: Proven) -> Mapping[str, PreparedSlot]:
         """Makes the specs of the slots. None of their containers runs, so their folders are emptied. Blocks. Raises
         CannotLimit or CannotWriteSpec.
         """
@@ -281,22 +297,33 @@ class SlotAllocator:
             raise CannotLimit(others)
         return {slot.name: self._prepared_one(proven.pod, slot, known) for slot in proven.slots}
 
-    def _prepared_one(self, pod: Pod, slot: ProvenSlot, known: Mapping[DeviceUUID, Device]) -> Spec:
+    def _prepared_one(self, pod: Pod, slot: ProvenSlot, known: Mapping[DeviceUUID, Device]) -> PreparedSlot:
         facts = slot_facts(pod, slot.containers, self._allocation.priority_resource)
         hardware = self._gpus.inventory.hardware
         if slot.problem:
             by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
-            return self._files.spec(slot.name, refused(slot.problem, hardware.driver_mounts if by_files else ()))
-        allowed, root = self._settings.unenforced_shares, self._settings.hook_path
-        if ran_without(root, facts):
-            known = self._gpus.with_own_memory(known)
-        edits = applied(
-            prepared_edits(*(slot.shares, known, facts, self._allocation, hardware), root=root, allowed=allowed)
+            edits = refused(slot.problem, hardware.driver_mounts if by_files else ())
+            return PreparedSlot(facts.name, self._files.spec(slot.name, edits))
+        settings = self._settings
+        limits = LimitSettings(
+            root=settings.hook_path,
+            folder=settings.limits_folder,
+            requested=settings.limits,
+            allowed=settings.unenforced_shares,
+            no_driver=self._driver.problem,
         )
-        limited = must_be_limited(slot.shares, known, allowed)
-        if problem := unreplaced(facts.name, facts.env, edits.env, limited=limited):
+        if ran_without(limits, facts):
+            known = self._gpus.with_own_memory(known)
+        edits = applied(prepared_edits(slot.shares, known, facts, self._allocation, hardware, limits=limits))
+        limited = limits.allowed is UnenforcedShares.REFUSE and is_limited(slot.shares, known)
+        if problem := unreplaced(
+            *(facts.name, facts.env, edits.env), limited=limited, by_driver=bool(edits.driver_mib)
+        ):
             raise CannotLimit(problem)
-        return self._files.spec(slot.name, edits)
+        spec = self._files.spec(slot.name, edits)
+        if len(set(edits.driver_mib.values())) == 1 and by_nvidia(spec, tuple(edits.driver_mib)):
+            spec = without_limit_hook(spec)
+        return PreparedSlot(facts.name, spec, edits.driver_mib)
 
 
 def slot_facts(pod: Pod, positions: Sequence[int], priority_resource: str) -> ContainerFacts:

@@ -30,6 +30,12 @@ def pod_of(folder: str) -> str:
     return found["uid"].replace("_", "-") if found else ""
 
 
+def container_of(folder: str) -> str:
+    """The id of the container whose cgroup has this name; empty for any other."""
+    found = _CONTAINER.match(folder)
+    return found["id"] if found else ""
+
+
 def owner_of(text: str) -> CgroupOwner | None:
     """Returns the pod's container that the process runs in; None for a process of the host."""
     owners = (_owner(path) for path in _paths(text))

@@ -53,6 +53,8 @@ class NodeSample:
     """The owner of each process by the host's pid; processes outside pods are left out."""
     regions: Mapping[tuple[str, str], Region] = field(default_factory=dict)
     """HAMi-core's regions by pod UID and container name."""
+    by_driver: Mapping[tuple[str, str, DeviceUUID], int] = field(default_factory=dict)
+    """Bytes that the driver counts for a container that it limits, by pod UID, container name and GPU."""
     unreadable_regions: int = 0
     regions_left_out: int = 0
     """Processes beyond the number that is read."""
@@ -72,7 +74,7 @@ class VgpuUsage:
     """0 means no limit of its own."""
     core_limit_percent: int
     memory_used_bytes: int | None
-    """The memory in use as the driver counts it by process, else as HAMi-core counts it."""
+    """The memory in use as the driver counts it for the container or its processes, else as HAMi-core counts it."""
     busy_percent: int | None
     """The percent of the GPU's SM time, from the same source."""
     region: RegionDevice | None = None
@@ -130,7 +132,7 @@ def node_usage(pods: Iterable[Pod], sample: NodeSample, indices: Mapping[DeviceU
             unreadable += 1
     used, foreign = _attribute(holders, sample)
     gpus = {gpu.uuid: gpu for gpu in sample.gpus}
-    vgpus = [row for holder in holders for row in _rows(holder, used, gpus, sample.regions, indices)]
+    vgpus = [row for holder in holders for row in _rows(holder, used, gpus, sample, indices)]
     return Usage(vgpus=tuple(vgpus), mig=tuple(mig), foreign_bytes=foreign, unreadable_pods=unreadable)
 
 
@@ -216,11 +218,11 @@ def _rows(
     holder: _GpuUser,
     used: _Used,
     gpus: Mapping[DeviceUUID, GpuSample],
-    regions: Mapping[tuple[str, str], Region],
+    sample: NodeSample,
     indices: Mapping[DeviceUUID, int],
 ) -> Iterable[VgpuUsage]:
     metadata = holder.pod.metadata
-    region = regions.get((metadata.uid, holder.name))
+    region = sample.regions.get((metadata.uid, holder.name))
     devices = {device.uuid: device for device in region.devices} if region is not None else {}
     ordered = sorted(holder.shares, key=lambda share: indices.get(gpu_of(share), len(indices)))
     for position, share in enumerate(ordered):
@@ -235,7 +237,7 @@ def _rows(
             uuid=uuid,
             memory_limit_bytes=share.memory_mib * _MIB or _whole(gpus.get(uuid)),
             core_limit_percent=share.cores,
-            memory_used_bytes=_memory_used(processes, account),
+            memory_used_bytes=sample.by_driver.get((metadata.uid, holder.name, uuid), _memory_used(processes, account)),
             busy_percent=_busy(processes, account),
             region=account,
             last_kernel_unix_seconds=region.last_kernel_unix_seconds if region and account else None,

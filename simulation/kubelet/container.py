@@ -51,10 +51,19 @@ class CdiMount(_Lenient):
     options: list[str] = []
 
 
+class CdiHook(_Lenient):
+    hook_name: str
+    path: str
+    args: list[str] = []
+    env: list[str] = []
+    timeout: int | None = None
+
+
 class CdiEdits(_Lenient):
     env: list[str] = []
     device_nodes: list[CdiDeviceNode] = []
     mounts: list[CdiMount] = []
+    hooks: list[CdiHook] = []
 
 
 class CdiDevice(_Lenient):
@@ -94,6 +103,8 @@ class CreatedContainer:
     devices: tuple[CreatedDeviceNode, ...]
     annotations: Mapping[str, str]
     cdi_devices: tuple[str, ...]
+    hooks: tuple[CdiHook, ...] = ()
+    container_id: str = ""
 
 
 def create_container(
@@ -126,6 +137,7 @@ def create_container(
         devices=_answered_devices(answers) + _edited_devices(edits),
         annotations={key: value for answer in answers for key, value in sorted(answer.annotations.items())},
         cdi_devices=names,
+        hooks=tuple(hook for edit in edits for hook in edit.hooks),
     )
 
 

@@ -5,8 +5,10 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from secrets import token_hex
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
@@ -28,6 +30,7 @@ from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
 from simulation.kubelet.lives import Life
 from simulation.kubelet.pod_resources import PodResourcesServer
+from simulation.kubelet.runtime_hooks import remove_group, run_hooks
 
 _FIRST_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 5.0
@@ -56,10 +59,12 @@ class KubeletStandIn:
         image_env: Mapping[str, str] | None = None,
         plugins_by_path: bool = True,
         life: Callable[[Pod], Life | None] = lambda _: None,
+        cgroups: Path | None = None,
     ) -> None:
         """With `cdi_lags` the runtime's cache of CDI specs sees a change too late, as containerd's and
         CRI-O's may; each container sees the folder as it was for the one before. `image_env` is that of every image.
-        `plugins_by_path`: see DeviceManager. `life` returns how a pod ends by itself.
+        `plugins_by_path`: see DeviceManager. `life` returns how a pod ends by itself. Below `cgroups` it makes control
+        groups, and runs the hooks of containers.
         """
         self.node_name = node_name
         self.root = root
@@ -80,6 +85,7 @@ class KubeletStandIn:
         self._cdi_lags = cdi_lags
         self._cached: list[CdiSpec] = []
         self._image_env = dict(image_env or {})
+        self._cgroups = cgroups
         self._admissions: asyncio.Queue[Pod] = asyncio.Queue()
         self._seen: set[str] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}
@@ -139,7 +145,7 @@ class KubeletStandIn:
         phase: Phase = "init" if any(one.name == name for one in pod.spec.init_containers) else "app"
         container = next(one for one in pod.all_containers if one.name == name)
         await self.devices.pre_start(pod_uid, name)
-        made = self._create(pod, container, phase)
+        made = await self._create(pod, container, phase)
         self._note(pod_uid, made)
         return made
 
@@ -253,7 +259,7 @@ class KubeletStandIn:
             while True:
                 try:
                     await self.devices.pre_start(pod.metadata.uid, container.name)
-                    self._note(pod.metadata.uid, self._create(pod, container, phase))
+                    self._note(pod.metadata.uid, await self._create(pod, container, phase))
                     break
                 except (PreStartRefused, CdiError) as refusal:
                     # The runtime refuses what kubelet had no objection to.
@@ -261,9 +267,13 @@ class KubeletStandIn:
                     await self._report_waiting(pod, container.name, list(made), reason, str(refusal))
                     await asyncio.sleep(delay_seconds)
                     delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)
-        await self._write_status(pod, status.running(pod, self._now()))
+        await self._write_status(pod, status.running(pod, self._now(), ids=self._ids(pod)))
         if (life := self.life(pod)) is not None:
             self._lives[pod.metadata.uid] = asyncio.create_task(self._live(pod, life))
+
+    def _ids(self, pod: Pod) -> Mapping[str, str]:
+        """Returns the ids of the pod's containers by name."""
+        return {name: made.container_id for name, made in self._running[pod.metadata.uid].items()}
 
     async def _live(self, pod: Pod, life: Life) -> None:
         """Lets the containers run for their time, again and again where they are started again; then frees devices."""
@@ -280,20 +290,28 @@ class KubeletStandIn:
             for container in pod.spec.containers:
                 with suppress(PreStartRefused, CdiError):
                     await self.restart_container(pod.metadata.uid, container.name)
-            await self._write_status(pod, status.running(pod, self._now(), restarts))
+            await self._write_status(pod, status.running(pod, self._now(), restarts, self._ids(pod)))
         codes = {name: ending.exit_code for name, ending in life.endings.items()}
         await self._write_status(pod, status.ended(pod, self._now(), codes, since))
         self._end(pod.metadata.uid)
 
-    def _create(self, pod: Pod, container: Container, phase: Phase) -> CreatedContainer:
+    async def _create(self, pod: Pod, container: Container, phase: Phase) -> CreatedContainer:
         held = [one for one in self.devices.held(pod.metadata.uid) if one.container == container.name]
         ids = [name for one in held for name in one.ids]
-        return create_container(
+        made = create_container(
             *(container, phase, ids, [one.response for one in held], self._cdi_specs()),
             order=self._cdi_order,
             image_env=self._image_env,
             has_file=os.path.lexists,
         )
+        if self._cgroups is None:
+            return made
+        before = self._running.get(pod.metadata.uid, {}).get(container.name)
+        if before is not None:
+            remove_group(self._cgroups / "kubepods", pod.metadata.uid, before.container_id)
+        made = replace(made, container_id=token_hex(32))
+        await run_hooks(made.hooks, self._cgroups / "kubepods", pod.metadata.uid, made.container_id)
+        return made
 
     def _cdi_specs(self) -> list[CdiSpec]:
         files = [file for directory in self._cdi_directories for file in sorted(directory.glob("*.json"))]

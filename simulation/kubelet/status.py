@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from datetime import datetime
+from types import MappingProxyType
 
 from proto.kubernetes.objects import POD_SCHEDULED, Container, Pod
 
@@ -46,10 +47,17 @@ def waiting(pod: Pod, container: str, started: Collection[str], at: datetime, *,
     return _status(pod, "Pending", started, at, {container: problem})
 
 
-def running(pod: Pod, at: datetime, restarts: int = 0) -> Body:
+def running(pod: Pod, at: datetime, restarts: int = 0, ids: Mapping[str, str] = MappingProxyType({})) -> Body:
+    """`ids` are those of containers by name, where they have any."""
     names = {container.name for container in pod.all_containers}
     body = _status(pod, "Running", names, at, {})
-    return body | {"containerStatuses": [_app(c, True, {}, at, restarts) for c in pod.spec.containers]}
+    inits = [_init(c, True, {}, at) | _identity(c.name, ids) for c in pod.spec.init_containers]
+    apps = [_app(c, True, {}, at, restarts) | _identity(c.name, ids) for c in pod.spec.containers]
+    return body | {"initContainerStatuses": inits, "containerStatuses": apps}
+
+
+def _identity(container: str, ids: Mapping[str, str]) -> Body:
+    return {"containerID": f"simulated://{ids[container]}"} if ids.get(container) else {}
 
 
 def crashed(pod: Pod, at: datetime, restarts: int) -> Body:

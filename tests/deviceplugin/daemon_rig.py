@@ -267,13 +267,14 @@ async def daemon(
     image_env: Mapping[str, str] | None = None,
     before: Callable[[EmbeddedApiServer, Path], None] = lambda *_: None,
     under: Callable[[Path], Sequence[str]] = lambda root: (),
+    control_groups: bool = False,
 ) -> AsyncIterator[DaemonRig]:
     """With `hami_core` HAMi-core seems to be installed. With `ready` it has registered and reported when the block
     begins.
 
     The daemon chooses by the runtime's version whether it serves by slots. `before` is called with the API server and
     the node's root once kubelet runs. `under`: the words before the daemon's command, for the folder that it may
-    write to.
+    write to. With `control_groups` there are folders that look like those of version 2, and containers run their hooks.
     """
     library = library or build_library()
     async with AsyncExitStack() as stack:
@@ -293,6 +294,7 @@ async def daemon(
             cdi_order=cdi_order,
             cdi_lags=cdi_lags,
             image_env=image_env,
+            cgroups=root / "cgroup" if control_groups else None,
         )
         stack.push_async_callback(kubelet.stop)
         await kubelet.start()
@@ -303,6 +305,11 @@ async def daemon(
         own = ["--node-name", NODE, "--kubeconfig", str(config), "--kubelet-root", str(root)]
         own += ["--sysfs-root", str(root / "sys"), "--hook-path", str(root / "hook"), "--nvml-library", str(library)]
         own += ["--cdi-directory", str(cdi), "--metrics-bind-address", "127.0.0.1:0"]
+        own += ["--cgroup-root", str(root / "cgroup")]
+        if control_groups:
+            (root / "cgroup/kubepods").mkdir(parents=True)
+            (root / "cgroup/cgroup.controllers").touch()
+            (root / "cgroup/kubepods/cgroup.procs").touch()
         before(server, root)
         rig = DaemonRig(server, kubelet, description, (*own, *flags), tuple(under(root)))
         await rig.start()

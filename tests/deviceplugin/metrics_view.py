@@ -102,6 +102,7 @@ def busy_metrics() -> Metrics:
     metrics.heard("pods")
     metrics.health_event("xid")
     metrics.eviction("evicted")
+    metrics.memory_limit("set")
     metrics.nvml_read("usage", 0.01)
     return metrics
 

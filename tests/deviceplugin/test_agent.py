@@ -174,7 +174,7 @@ async def test_where_the_library_is_installed_its_folders_are_made() -> None:
 async def test_a_part_of_a_gpu_is_refused_until_something_holds_containers_to_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("deviceplugin.hami_core_watch.LOOK_SECONDS", 0.05)
+    monkeypatch.setattr("deviceplugin.limits.watch.LOOK_SECONDS", 0.05)
     with tempfile.TemporaryDirectory() as hami_core:
         async with running(hook_path=hami_core) as rig:
             await until(lambda: rig.annotations("nodes", NODE).get(NODE_LIMITS) == "none")

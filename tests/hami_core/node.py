@@ -23,7 +23,7 @@ from deviceplugin.container.edits import (
     Hardware,
     Mount,
 )
-from deviceplugin.container.hami_core import prepared_edits
+from deviceplugin.container.hami_core import LimitSettings, prepared_edits
 from deviceplugin.container.hami_core_install import install_hami_core
 from deviceplugin.settings import UnenforcedShares
 from proto.devices import Device, DeviceShare, DeviceUUID
@@ -86,7 +86,8 @@ class CoreNode:
         self, facts: ContainerFacts, shares: tuple[DeviceShare, ...], allowed: UnenforcedShares
     ) -> ContainerEdits:
         return prepared_edits(
-            shares, self.inventory, facts, AllocationSettings(), self._hardware, root=str(self.root), allowed=allowed
+            *(shares, self.inventory, facts, AllocationSettings(), self._hardware),
+            limits=LimitSettings(root=str(self.root), allowed=allowed),
         )
 
     @property

@@ -184,7 +184,7 @@ async def test_everything_broken_at_once_is_told_at_once() -> None:
         report = await node.examine("--proc-root", str(node.root / "proc"))
         assert report.exit_code == 1
         assert report.found("problem") == {
-            *("NVIDIA driver", "Kubelet's registration socket", "Device plugin", "HAMi-core", "RBAC")
+            *("NVIDIA driver", "Kubelet's registration socket", "Device plugin", "Limits", "RBAC")
         }
         assert report.found("warning") == {"CDI", "Pod-resources socket", "Handshake of HAMi's scheduler"}
         assert "kernel module 550.90.12" in report.told("NVIDIA driver")
@@ -285,7 +285,7 @@ def test_the_text_shows_what_was_found_and_below_it_what_to_do(tmp_path: Path) -
     answer = CliRunner().invoke(doctor, [*bare_machine(str(tmp_path)), "--kubeconfig", "/nonexistent/kubeconfig"])
     lines = answer.output.splitlines()
     place = lines.index(
-        f"✗ HAMi-core: {library} is not an ELF file, so pods that ask for a part of a GPU are refused "
+        f"✗ Limits: {library} is not an ELF file, so pods that ask for a part of a GPU are refused "
         "here; whole GPUs are given out."
     )
     assert lines[place + 1].startswith(

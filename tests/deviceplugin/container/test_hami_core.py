@@ -13,7 +13,14 @@ from deviceplugin.container.edits import (
     Hardware,
     NoHamiCore,
 )
-from deviceplugin.container.hami_core import CannotLimit, find_hami_core, hami_core_for, prepare, prepared_edits
+from deviceplugin.container.hami_core import (
+    CannotLimit,
+    LimitSettings,
+    enforcement_for,
+    find_hami_core,
+    prepare,
+    prepared_edits,
+)
 from deviceplugin.settings import UnenforcedShares
 from proto.devices import DeviceShare, DeviceUUID
 from proto.kubernetes.objects import EnvVar
@@ -55,8 +62,11 @@ def missing(root: Path) -> tuple[str, bool]:
 
 def given(root: Path) -> ContainerEdits:
     """A container that gets a part of a GPU."""
-    settings, refuse = AllocationSettings(), UnenforcedShares.REFUSE
-    return prepared_edits((PART,), INVENTORY, FACTS, settings, Hardware(), root=str(root), allowed=refuse)
+    return prepared_edits((PART,), INVENTORY, FACTS, AllocationSettings(), Hardware(), limits=limited(root))
+
+
+def limited(root: Path, allowed: UnenforcedShares = UnenforcedShares.REFUSE) -> LimitSettings:
+    return LimitSettings(root=str(root), allowed=allowed)
 
 
 def mode(path: Path) -> int:
@@ -190,7 +200,7 @@ def test_where_no_folder_can_be_made_nothing_is_limited(root: Path, hami_core: H
 
 
 def asked(root: Path, *shares: DeviceShare, allowed: UnenforcedShares = UnenforcedShares.REFUSE) -> HamiCore | None:
-    return hami_core_for(shares, INVENTORY, FACTS, str(root), allowed)
+    return enforcement_for(shares, INVENTORY, FACTS, limited(root, allowed)).hami_core
 
 
 def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(root: Path) -> None:
@@ -214,19 +224,16 @@ def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(r
 def test_a_container_that_turns_its_limits_off_is_given_no_part_of_a_gpu(root: Path, hami_core: HamiCore) -> None:
     free = ContainerFacts(pod_uid="0d4f", name="train", env=(EnvVar(name="CUDA_DISABLE_CONTROL", value="true"),))
     with pytest.raises(CannotLimit, match="CUDA_DISABLE_CONTROL turns its limits off; ask for whole GPUs, remove"):
-        hami_core_for((PART,), INVENTORY, free, str(root), UnenforcedShares.REFUSE)
-    assert hami_core_for((WHOLE,), INVENTORY, free, str(root), UnenforcedShares.REFUSE) is None
-    assert hami_core_for((PART,), INVENTORY, free, str(root), UnenforcedShares.ALLOW) == hami_core
+        enforcement_for((PART,), INVENTORY, free, limited(root))
+    assert enforcement_for((WHOLE,), INVENTORY, free, limited(root)).hami_core is None
+    allowing = limited(root, UnenforcedShares.ALLOW)
+    assert enforcement_for((PART,), INVENTORY, free, allowing).hami_core == hami_core
 
 
 def test_whole_gpus_come_without_the_library(root: Path, hami_core: HamiCore) -> None:
     other = DeviceShare(uuid=B, memory_mib=0, cores=100)
     assert asked(root, WHOLE, other) is None
-    edits = prepared_edits(
-        *((WHOLE, other), INVENTORY, FACTS, AllocationSettings(), Hardware()),
-        root=str(root),
-        allowed=UnenforcedShares.REFUSE,
-    )
+    edits = prepared_edits(*((WHOLE, other), INVENTORY, FACTS, AllocationSettings(), Hardware()), limits=limited(root))
     assert (edits.mounts, edits.env["CUDA_DEVICE_MEMORY_LIMIT_1"]) == ((), "40960m")
     assert "CUDA_DEVICE_MEMORY_SHARED_CACHE" not in edits.env
     assert not list(root.glob("vgpu/*/0d4f_train"))
@@ -245,7 +252,7 @@ def test_parts_of_several_gpus_are_refused_unless_that_is_allowed_or_the_contain
     )
     assert asked(root, *several, allowed=UnenforcedShares.ALLOW) == hami_core
     again = replace(FACTS, has_run=True)
-    assert hami_core_for(several, INVENTORY, again, str(root), UnenforcedShares.REFUSE) == hami_core
+    assert enforcement_for(several, INVENTORY, again, limited(root)).hami_core == hami_core
 
 
 def test_the_file_with_the_limits_belongs_to_the_daemon_alone(root: Path, hami_core: HamiCore) -> None:
@@ -267,4 +274,4 @@ def test_mig_instances_need_no_hami_core(root: Path) -> None:
     instance = DeviceUUID("MIG-0")
     part = DeviceShare(uuid=instance, memory_mib=1000, cores=10)
     known = {instance: a100(instance, 0)}
-    assert hami_core_for((part,), known, FACTS, str(root / "nowhere"), UnenforcedShares.REFUSE) is None
+    assert enforcement_for((part,), known, FACTS, limited(root / "nowhere")).hami_core is None

@@ -8,6 +8,7 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.records.listed import ListedContainer
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
@@ -94,6 +95,7 @@ class Daemon:
             self._changes,
             SlotFiles(str(node.cdi), others=()),
             Socket(node),
+            driver=DriverLimits(None, own, self._gpus, settings),
             settings=settings,
             allocation=AllocationSettings(),
             resource=GPU,

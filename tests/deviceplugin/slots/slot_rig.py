@@ -15,6 +15,7 @@ from deviceplugin.changes import Changes
 from deviceplugin.container.edits import AllocationSettings, Hardware
 from deviceplugin.container.slot_names import qualified, slot_in
 from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.records.checkpoint import Holding
@@ -183,6 +184,7 @@ async def slots(
             changes,
             files,
             kubelet,
+            driver=DriverLimits(None, own, gpus, settings),
             settings=settings,
             allocation=allocation or AllocationSettings(),
             resource=GPU,

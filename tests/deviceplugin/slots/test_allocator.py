@@ -18,6 +18,7 @@ from deviceplugin.container.edits import ContainerEdits, Mount
 from deviceplugin.container.slot_names import slot_in
 from deviceplugin.gpus import Inventory
 from deviceplugin.plugin_calls import allocate_response
+from deviceplugin.slots.allocator import PreparedSlot
 from deviceplugin.slots.files import Spec
 from deviceplugin.slots.proof import Proven
 from deviceplugin.slots.slot import SPEC_FILE, Start, named
@@ -440,7 +441,7 @@ async def test_a_thread_that_hangs_cannot_empty_the_folder_of_a_container_starte
         hanging, entered = asyncio.Event(), asyncio.Event()
         loop, prepared = asyncio.get_running_loop(), rig.allocator._prepared
 
-        def slow(ids: frozenset[str], proven: Proven) -> Mapping[str, Spec]:
+        def slow(ids: frozenset[str], proven: Proven) -> Mapping[str, PreparedSlot]:
             if not hanging.is_set():
                 loop.call_soon_threadsafe(entered.set)
                 asyncio.run_coroutine_threadsafe(hanging.wait(), loop).result()
@@ -472,7 +473,7 @@ async def test_a_disk_that_hangs_leaves_threads_to_all_others() -> None:
             rig.kubelet.hold(pod, "c0", each)
         hangs, entered, prepared = threading.Event(), list[Proven](), rig.allocator._prepared
 
-        def slow(ids: frozenset[str], proven: Proven) -> Mapping[str, Spec]:
+        def slow(ids: frozenset[str], proven: Proven) -> Mapping[str, PreparedSlot]:
             entered.append(proven)
             hangs.wait()
             return prepared(ids, proven)

@@ -1,0 +1,45 @@
+"""Decides whether the driver of a node limits GPU memory by control group, from what was read."""
+
+import re
+from dataclasses import dataclass
+
+FIRST_BRANCH = 615
+_NUMBER = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverFacts:
+    """Facts that were read on the node."""
+
+    version: str = ""
+    """Empty where the driver does not report it."""
+    is_version_2: bool = False
+    """The host's control groups are those of version 2, and nothing else."""
+    has_pods: bool = False
+    """Kubelet's control groups were found."""
+    gpus: int = 0
+    """Healthy GPUs that are not in MIG mode."""
+    refusal: str = ""
+    """The reason why the driver does not read or set the limits of one of them, as a clause; empty where it does."""
+
+
+def may_limit(facts: DriverFacts) -> bool:
+    """Returns whether driver and node have what limits need, so that it is worth trying."""
+    return not _why_not(facts)
+
+
+def why_no_driver(facts: DriverFacts) -> str:
+    """Returns why the driver holds no container to its memory, as a clause; empty if it does."""
+    no_gpu = "" if facts.gpus else "no healthy GPU of this node is without MIG"
+    return _why_not(facts) or no_gpu or facts.refusal
+
+
+def _why_not(facts: DriverFacts) -> str:
+    number = _NUMBER.match(facts.version)
+    if number is None:
+        return "the driver does not report its release"
+    if int(number[0]) < FIRST_BRANCH:
+        return f"the driver is {facts.version}, and limits by control group need {FIRST_BRANCH}"
+    if not facts.is_version_2:
+        return "the control groups of this node are not those of version 2"
+    return "" if facts.has_pods else "kubelet's control groups are not seen below cgroup_root"

@@ -1,0 +1,238 @@
+"""Has the driver limit the GPU memory of containers, before they start and as long as they run.
+
+A hook requests them before the first instruction of a container. After that the limits are read back, because a driver
+that starts again has none, and set again where they are missing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from deviceplugin.apiserver import OwnNode
+from deviceplugin.container.container_folders import split_folder
+from deviceplugin.container.limit_folder import read_limits
+from deviceplugin.gpus import Gpus
+from deviceplugin.limits.asking import ask_driver
+from deviceplugin.limits.conditions import why_no_driver
+from deviceplugin.limits.pipes import HookPipes
+from deviceplugin.nvml.memory_limits import MemoryLimits, holds
+from deviceplugin.own_threads import OwnThreads
+from deviceplugin.pod_cgroups import container_group
+from deviceplugin.settings import AgentSettings
+from proto.devices import DeviceUUID
+from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import ObjectReference, Pod
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+"""Seconds between two looks at the limits of all containers."""
+_MIB = 1 << 20
+_NOT_ASKED = "it was not asked yet"
+
+
+class _State(msgspec.Struct):
+    """The runtime's state of a container, as its hooks get it (runtime.md of opencontainers/runtime-spec)."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limited:
+    """One container that the driver limits. `container_id` is that of its hook; empty where it was not seen."""
+
+    limits_mib: Mapping[DeviceUUID, int]
+    container_id: str = ""
+    group: str = ""
+    """The folder of its control group; empty while it is not known."""
+
+
+Key = tuple[str, str]
+"""Pod UID and name of the container."""
+
+
+class DriverLimits:
+    """`problem` is why the driver limits nothing here, as a clause; empty while it does."""
+
+    def __init__(
+        self,
+        memory: MemoryLimits | None,
+        own: OwnNode,
+        gpus: Gpus,
+        settings: AgentSettings,
+        *,
+        record: Callable[[ObjectReference, Notice], None] = lambda *_: None,
+        count: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Without `memory` the driver limits nothing. `count` gets `set`, `restored` or `refused`."""
+        self._memory = memory
+        self._own = own
+        self._gpus = gpus
+        self._root = Path(settings.cgroup_root)
+        self._folder = settings.limits_folder
+        self._record = record
+        self._count = count
+        self._pipes = HookPipes(self._grant)
+        self._thread = OwnThreads("limits")
+        self._limited: dict[Key, Limited] = {}
+        self._told: dict[Key, str] = {}
+        self.problem = _NOT_ASKED
+
+    @property
+    def unheld(self) -> int:
+        """Returns how many containers have limits that the driver does not take."""
+        return len(self._told)
+
+    @property
+    def containers(self) -> int:
+        return sum(bool(each.group) for each in self._limited.values())
+
+    async def look(self) -> bool:
+        """Reads whether the driver limits memory here. Returns whether that was possible: not without a GPU."""
+        if self._memory is None or not self._gpus.inventory.devices:
+            return self._memory is None
+        gpus = [device.uuid for device in self._gpus.inventory.devices if device.healthy and not device.is_mig]
+        self.problem = why_no_driver(await ask_driver(self._memory, self._root, gpus))
+        return True
+
+    def expect(self, pod_uid: str, container: str, limits_mib: Mapping[DeviceUUID, int]) -> None:
+        """Answers the hook of this container from now on. Raises OSError."""
+        self._limited[pod_uid, container] = Limited(limits_mib=limits_mib)
+        self._told.pop((pod_uid, container), None)
+        self._pipes.open(f"{self._folder}/{pod_uid}_{container}")
+
+    async def run(self) -> None:
+        """Reads the limits of containers back, and sets those again that are missing, until cancelled."""
+        for pod_uid, container, limits_mib in await self._thread.call(lambda: tuple(read_limits(self._folder))):
+            self._limited.setdefault((pod_uid, container), Limited(limits_mib=limits_mib))
+        while True:
+            if self._memory is not None and self._own.pods_known:
+                await self._keep(self._memory)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def end(self) -> None:
+        """Answers no hook after this."""
+        await self._pipes.end()
+
+    def used_now(self) -> Mapping[tuple[str, str, DeviceUUID], int]:
+        """Returns the bytes that each container uses of each of its GPUs, as the driver counts them. Runs on the
+        thread that owns NVML.
+        """
+        groups = {each.group: (key, each.limits_mib) for key, each in self._limited.items() if each.group}
+        if self._memory is None or not groups:
+            return {}
+        answers = self._memory.read_now({group: tuple(limits) for group, (_, limits) in groups.items()})
+        return {
+            (*groups[group][0], gpu): answer.used_bytes
+            for group, by_gpu in answers.items()
+            for gpu, answer in by_gpu.items()
+            if not isinstance(answer, str)
+        }
+
+    async def _grant(self, folder: str, state: bytes) -> str:
+        """Sets the limits of the container for its hook. Returns why that failed, empty if it did not."""
+        pod_uid, container = key = split_folder(Path(folder).name)
+        limited = self._limited.get(key)
+        try:
+            container_id = msgspec.json.decode(state, type=_State).id
+        except msgspec.MsgspecError as error:
+            return f"the runtime's state of the container cannot be read: {error}"
+        if limited is None or self._memory is None:
+            return "the device plugin does not know this container"
+        group = await self._thread.call(lambda: container_group(self._root, pod_uid, container_id))
+        if group is None:
+            problem = f"the control group of container {container_id} is not seen below {self._root}"
+        else:
+            problem = await self._memory.set(str(group), _bytes(limited.limits_mib))
+        if problem:
+            self._count("refused")
+            log.warning("container %s of pod %s does not start: %s", container, pod_uid, problem)
+            return problem
+        if self._limited.get(key) is limited:
+            self._limited[key] = replace(limited, container_id=container_id, group=str(group))
+        self._count("set")
+        return ""
+
+    async def _keep(self, memory: MemoryLimits) -> None:
+        """Looks once at all containers."""
+        for key in [key for key in self._limited if key[0] not in self._own.pods]:
+            del self._limited[key]
+            self._told.pop(key, None)
+            self._pipes.close(f"{self._folder}/{key[0]}_{key[1]}")
+        found = await self._thread.call(lambda: {key: self._group(*item) for key, item in self._seen().items()})
+        for key, (before, group) in found.items():
+            if self._limited.get(key) is before and before.group != group:
+                self._limited[key] = replace(before, group=group)
+        limited = {key: each for key, each in self._limited.items() if each.group}
+        answers = await memory.read({each.group: tuple(each.limits_mib) for each in limited.values()})
+        for key, each in limited.items():
+            wanted = _bytes(each.limits_mib)
+            if not all(holds(answers[each.group][gpu], wanted[gpu]) for gpu in wanted):
+                await self._restore(memory, key, each)
+            else:
+                self._told.pop(key, None)
+
+    def _seen(self) -> Mapping[Key, tuple[Limited, str, str]]:
+        """Returns each container with its pod's UID and the container id that its pod's status has."""
+        return {
+            key: (each, key[0], _container_id(self._own.pods[key[0]], key[1])) for key, each in self._limited.items()
+        }
+
+    def _group(self, limited: Limited, pod_uid: str, container_id: str) -> tuple[Limited, str]:
+        """Returns the group of the container's last start. Its hook names it before its pod's status does. Blocks."""
+        if limited.group and Path(limited.group).is_dir():
+            return limited, limited.group
+        for each in filter(None, (limited.container_id, container_id)):
+            if (group := container_group(self._root, pod_uid, each)) is not None:
+                return limited, str(group)
+        return limited, ""
+
+    async def _restore(self, memory: MemoryLimits, key: Key, limited: Limited) -> None:
+        problem = await memory.set(limited.group, _bytes(limited.limits_mib))
+        if self._limited.get(key) is not limited or not await self._thread.call(lambda: Path(limited.group).is_dir()):
+            return  # it has ended, or starts again
+        pod = self._own.pods.get(key[0])
+        amounts = ", ".join(f"{mib} MiB of {gpu}" for gpu, mib in sorted(limited.limits_mib.items()))
+        if not problem:
+            self._told.pop(key, None)
+            self._count("restored")
+            notice = Notice(
+                reason="GPUMemoryLimitRestored",
+                message=f"container {key[1]} had lost its limit of GPU memory; the driver holds it to {amounts} again",
+                distinct=True,
+            )
+        elif self._told.get(key) == problem:
+            return
+        else:
+            self._told[key] = problem
+            notice = Notice(
+                reason="GPUMemoryLimitLost",
+                message=f"nothing holds container {key[1]} to {amounts}: {problem}",
+                distinct=True,
+            )
+        log.warning(
+            "pod %s: %s", key[0] if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}", notice.message
+        )
+        if pod is not None:
+            self._record(_reference(pod), notice)
+
+
+def _bytes(limits_mib: Mapping[DeviceUUID, int]) -> dict[DeviceUUID, int | None]:
+    return {gpu: mib * _MIB for gpu, mib in limits_mib.items()}
+
+
+def _container_id(pod: Pod, container: str) -> str:
+    """Returns the id in the pod's status without the runtime's name, empty before the first start."""
+    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    return next((each.container_id.rpartition("/")[2] for each in statuses if each.name == container), "")
+
+
+def _reference(pod: Pod) -> ObjectReference:
+    metadata = pod.metadata
+    return ObjectReference(
+        api_version="v1", kind="Pod", namespace=metadata.namespace, name=metadata.name, uid=metadata.uid
+    )

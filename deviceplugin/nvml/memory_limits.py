@@ -1,0 +1,137 @@
+"""The driver's limits of GPU memory by control group, which it has since branch 615.
+
+Source: https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html. A limit is one of a GPU and of the folder of
+a control group of version 2; the driver refuses an allocation that would exceed it.
+"""
+
+import ctypes
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from deviceplugin.nvml.calls import FUNCTION_NOT_FOUND, CallFailed, NvmlCalls
+from deviceplugin.nvml.lanes import Hangs
+from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.thread import NvmlThread
+from proto.devices import DeviceUUID
+
+_NONE = ctypes.c_ulonglong(-1).value
+_NO_ANSWER = "the driver does not show it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimit:
+    """The limit of one GPU for one control group, and what the group uses of it."""
+
+    hard_bytes: int | None = None
+    """None where nothing limits the group."""
+    soft_bytes: int = 0
+    """The part that no other group gets."""
+    used_bytes: int = 0
+
+    def holds(self, hard_bytes: int | None) -> bool:
+        """Returns whether this is the limit that was wanted, and reserves nothing."""
+        return (self.hard_bytes, self.soft_bytes) == (hard_bytes, 0)
+
+
+Answer = MemoryLimit | str
+"""The problem where the driver refuses."""
+Limits = Mapping[DeviceUUID, int | None]
+"""The hard limit of each GPU in bytes; None takes it away."""
+
+
+def holds(answer: Answer, hard_bytes: int | None) -> bool:
+    """Returns whether the driver answers that this limit holds."""
+    return not isinstance(answer, str) and answer.holds(hard_bytes)
+
+
+class MemoryLimits:
+    """Sets and reads limits, on the thread that owns NVML. Answers are texts where the driver refuses."""
+
+    def __init__(self, nvml: Nvml, thread: NvmlThread) -> None:
+        self._nvml = nvml
+        self._thread = thread
+
+    @property
+    def driver(self) -> str:
+        """Returns the driver's version, empty before the GPUs were read."""
+        return self._nvml.driver
+
+    async def set(self, group: str, limits: Limits) -> str:
+        """Sets the limits and reads them back. Returns why one of them does not hold, empty if all do."""
+        return await self._thread.call(lambda: self._set(group, limits))
+
+    async def read(self, groups: Mapping[str, Collection[DeviceUUID]]) -> dict[str, dict[DeviceUUID, Answer]]:
+        """Returns the limits of these GPUs for each group."""
+        return await self._thread.call(lambda: self.read_now(groups))
+
+    def read_now(self, groups: Mapping[str, Collection[DeviceUUID]]) -> dict[str, dict[DeviceUUID, Answer]]:
+        """Returns the same, on the thread that owns NVML."""
+        return {
+            group: self._answers(f"limits of {group}", gpus, partial(_read_one, group))
+            for group, gpus in groups.items()
+        }
+
+    def _set(self, group: str, limits: Limits) -> str:
+        def set_one(calls: NvmlCalls, handle: object, gpu: DeviceUUID) -> MemoryLimit:
+            _set(calls, handle, group, limits[gpu])
+            return _read(calls, handle, group)
+
+        for gpu, found in self._answers(f"set limits of {group} to {limits}", limits, set_one).items():
+            if isinstance(found, str):
+                return f"the driver does not limit the memory of {gpu}: {found}"
+            if not found.holds(limits[gpu]):
+                return f"the driver took another limit for {gpu}: {found.hard_bytes} bytes, {limits[gpu]} wanted"
+        return ""
+
+    def _answers(
+        self,
+        question: str,
+        gpus: Collection[DeviceUUID],
+        ask: Callable[[NvmlCalls, object, DeviceUUID], MemoryLimit],
+    ) -> dict[DeviceUUID, Answer]:
+        try:
+            calls, handles = self._nvml.calls(), self._nvml.handles()
+        except NvmlUnavailable as error:
+            return dict.fromkeys(gpus, str(error))
+
+        def ask_one(gpu: DeviceUUID) -> Answer:
+            try:
+                return ask(calls, handles[gpu], gpu)
+            except CallFailed as error:
+                return error.problem
+
+        answers = calls.lanes.ask(question, {gpu: partial(ask_one, gpu) for gpu in gpus if gpu in handles})
+        found = {gpu: str(answer) if isinstance(answer, Hangs) else answer for gpu, answer in answers.items()}
+        return {gpu: found.get(gpu, _NO_ANSWER) for gpu in gpus}
+
+
+def _set(calls: NvmlCalls, handle: object, group: str, hard_bytes: int | None) -> None:
+    """Raises CallFailed."""
+    hard = _NONE if hard_bytes is None else hard_bytes
+    calls.ask("nvmlDeviceSetMemoryLimits_v1", handle, _struct(calls, "c_nvmlSetMemoryLimits_v1_t", group, 0, hard))
+
+
+def _read_one(group: str, calls: NvmlCalls, handle: object, _: DeviceUUID) -> MemoryLimit:
+    """Raises CallFailed."""
+    return _read(calls, handle, group)
+
+
+def _read(calls: NvmlCalls, handle: object, group: str) -> MemoryLimit:
+    """Raises CallFailed."""
+    found = _struct(calls, "c_nvmlGetMemoryLimits_v1_t", group)
+    calls.ask("nvmlDeviceGetMemoryLimits_v1", handle, found)
+    return MemoryLimit(
+        hard_bytes=None if found.hardLimit == _NONE else found.hardLimit,
+        soft_bytes=found.softLimit,
+        used_bytes=found.currentUsed,
+    )
+
+
+def _struct(calls: NvmlCalls, name: str, group: str, *amounts: int) -> Any:
+    """Raises CallFailed where nvidia-ml-py is older than the call."""
+    make = getattr(calls.pynvml, name, None)
+    if make is None:
+        raise CallFailed(name, FUNCTION_NOT_FOUND, "this release of nvidia-ml-py has no limits of memory")
+    return make(group.encode(), *amounts)

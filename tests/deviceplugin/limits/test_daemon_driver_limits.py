@@ -1,0 +1,246 @@
+"""The daemon as a process over the fake driver, which limits GPU memory by control group."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from proto.annotations.keys import NODE_LIMITS
+from proto.devices import DeviceShare
+from simulation.kubelet.device_manager import PreStartRefused
+from simulation.machines.description import MachineDescription
+from simulation.nvml.machine_file import Process
+from tests.deviceplugin.daemon_rig import BRIDGED, DaemonRig, daemon
+from tests.polling import until
+from tests.variables import value
+
+pytestmark = pytest.mark.needs_compiler
+
+BY_SLOTS = "containerd://2.4.2"
+MIB = 1 << 20
+
+
+def with_driver(version: str) -> MachineDescription:
+    return replace(BRIDGED, software=replace(BRIDGED.software, driver=version))
+
+
+@asynccontextmanager
+async def limiting(*flags: str, driver: str = "615.10", hami_core: bool = False) -> AsyncIterator[DaemonRig]:
+    async with daemon(
+        *flags,
+        description=with_driver(driver),
+        runtime_version=BY_SLOTS,
+        hami_core=hami_core,
+        control_groups=True,
+    ) as node:
+        yield node
+
+
+def limits_file(node: DaemonRig) -> Path:
+    return node.kubelet.root / "machine.limits"
+
+
+def held(node: DaemonRig) -> Mapping[tuple[str, str], int]:
+    """The hard limits of the driver in MiB, by GPU and folder of the group."""
+    lines = limits_file(node).read_text().splitlines() if limits_file(node).exists() else []
+    found = {}
+    for uuid, soft, hard, folder in (line.split(" ", 3) for line in lines):
+        assert soft == "0"
+        found[uuid, folder] = int(hard) // MIB
+    return found
+
+
+def group(node: DaemonRig, uid: str, container: str = "c0") -> str:
+    made = node.kubelet.running()[uid][container]
+    return str(node.kubelet.root / f"cgroup/kubepods/pod{uid}/{made.container_id}")
+
+
+def part(node: DaemonRig, gpu: int, memory_mib: int = 3000, cores: int = 0) -> DeviceShare:
+    return DeviceShare(uuid=node.uuid(gpu), memory_mib=memory_mib, cores=cores)
+
+
+def bind(node: DaemonRig, name: str, gpu: int) -> str:
+    """A pod whose one container has a part of the GPU's memory; its UID."""
+    return node.bind(name, lent=((part(node, gpu),),))
+
+
+async def test_the_driver_limits_each_gpu_of_a_container_before_it_is_created_and_no_library_is_loaded() -> None:
+    async with limiting(hami_core=True) as node:
+        assert node.annotation(NODE_LIMITS) == "driver+hami-core"
+        uid = node.bind_shares("two", ((part(node, 0, 3000), part(node, 1, 5000)),))
+        await node.runs("two")
+        assert held(node) == {(node.uuid(0), group(node, uid)): 3000, (node.uuid(1), group(node, uid)): 5000}
+        (made,) = node.kubelet.created[uid]
+        assert not [mount for mount in made.mounts if "libvgpu" in mount.container_path]
+        assert "NVIDIA_GPU_MEMORY_LIMIT" not in made.env
+
+
+async def test_with_both_the_driver_holds_memory_and_hami_core_the_cores_alone() -> None:
+    async with limiting(hami_core=True) as node:
+        uid = node.bind("both", lent=((part(node, 0, 3000, 30),),))
+        await node.runs("both")
+        assert held(node) == {(node.uuid(0), group(node, uid)): 3000}
+        env = node.env(uid)
+        assert (env["NVIDIA_GPU_MEMORY_REQUEST"], env["NVIDIA_GPU_MEMORY_LIMIT"]) == ("0", "3000")
+        assert env["CUDA_DEVICE_SM_LIMIT_0"] == "30"
+        assert "CUDA_DEVICE_MEMORY_LIMIT_0" not in env
+        assert [mount for mount in node.kubelet.created[uid][0].mounts if "libvgpu" in mount.container_path]
+
+
+async def test_cores_are_refused_where_the_driver_is_alone_and_a_whole_gpu_needs_nothing() -> None:
+    async with limiting() as node:
+        assert node.annotation(NODE_LIMITS) == "driver"
+        whole = DeviceShare(uuid=node.uuid(1), memory_mib=node.gpus()[1].memory_mib, cores=100)
+        node.bind("cores", lent=((part(node, 0, 3000, 30),),))
+        node.bind("whole", lent=((whole,),))
+        node.bind("lifting", lent=((part(node, 2),),), env=[value("CUDA_DISABLE_CONTROL", "true")])
+        await node.runs("whole", "lifting")
+        await until(lambda: "the driver holds no cores" in node.waiting("cores"))
+        assert [uuid for uuid, _ in held(node)] == [node.uuid(2)]
+
+
+@pytest.mark.parametrize(
+    ("flags", "driver", "word", "why"),
+    [
+        pytest.param((), "580.95", "hami-core", "", id="an older driver"),
+        pytest.param(("--limits", "hami-core"), "615.10", "hami-core", "", id="the setting"),
+        pytest.param(("--limits", "none"), "615.10", "none", "the setting limits", id="nothing"),
+        pytest.param(("--limits", "driver"), "580.95", "none", "the driver is 580.95, and limits by", id="not there"),
+        pytest.param(("--limits", "driver"), "615.10", "driver", "", id="the driver alone"),
+        pytest.param(("--allocation", "immediate"), "615.10", "hami-core", "", id="immediate allocation"),
+    ],
+)
+async def test_the_node_says_which_backends_hold_parts(
+    flags: tuple[str, ...], driver: str, word: str, why: str
+) -> None:
+    async with limiting(*flags, driver=driver, hami_core=True) as node:
+        assert node.annotation(NODE_LIMITS) == word
+        assert not why or node.said(why)
+
+
+async def test_a_container_is_not_created_while_the_driver_refuses_its_limit() -> None:
+    async with limiting() as node:
+        limits_file(node).unlink(missing_ok=True)
+        limits_file(node).mkdir()
+        bind(node, "part", 0)
+        await until(lambda: "hook #0: the driver does not limit the memory of" in node.waiting("part"))
+        limits_file(node).rmdir()
+        await node.runs("part")
+
+
+async def test_a_container_is_not_created_if_the_daemon_ends_before_it_answers() -> None:
+    async with limiting() as node:
+        uid = bind(node, "first", 0)
+        await node.runs("first")
+        node.process.send_signal(signal.SIGSTOP)
+        (hook,) = node.kubelet.created[uid][0].hooks
+        running = await asyncio.create_subprocess_exec(
+            *(hook.path, *hook.args[1:]), stdin=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        )
+        assert running.stdin is not None
+        running.stdin.write(b"{}")
+        running.stdin.close()
+        answer = Path(hook.args[-1]) / "answer"
+        await until(lambda: str(answer) in opened_by(running.pid))
+        await node.kill()
+        assert running.stderr is not None
+        assert b"the device plugin of this node ended" in await running.stderr.read()
+        assert await running.wait() == 1
+
+
+def opened_by(pid: int) -> list[str]:
+    """The files that the process has open."""
+    found = []
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found.append(os.readlink(link))
+        except OSError:
+            continue
+    return found
+
+
+async def test_limits_that_a_driver_lost_are_set_again_and_everything_says_so() -> None:
+    async with limiting() as node:
+        uid = bind(node, "part", 0)
+        await node.runs("part")
+        wanted = {(node.uuid(0), group(node, uid)): 3000}
+        limits_file(node).write_text("")
+        await until(lambda: held(node) == wanted)
+        await until(lambda: node.events("GPUMemoryLimitRestored"))
+        assert node.said("had lost its limit of GPU memory; the driver holds it to 3000 MiB of")
+        await until(lambda: node.counts('topogpu_memory_limit_changes_total{outcome="restored"}'))
+        assert (await node.series())["topogpu_memory_limits_by_driver"] == 1
+
+
+async def test_a_daemon_that_starts_reads_the_limits_of_running_containers_back() -> None:
+    async with limiting() as node:
+        uid = bind(node, "part", 0)
+        await node.runs("part")
+        wanted = {(node.uuid(0), group(node, uid)): 3000}
+        await node.kill()
+        limits_file(node).write_text("")
+        await node.start()
+        await node.ready()
+        await until(lambda: held(node) == wanted)
+
+
+async def test_a_container_that_starts_again_is_limited_in_its_new_group() -> None:
+    async with limiting() as node:
+        uid = bind(node, "part", 0)
+        await node.runs("part")
+        before = group(node, uid)
+        await node.kubelet.restart_container(uid, "c0")
+        assert group(node, uid) != before
+        assert held(node) == {(node.uuid(0), group(node, uid)): 3000}
+
+
+async def test_two_containers_of_a_pod_have_limits_of_their_own() -> None:
+    async with limiting() as node:
+        uid = node.bind_shares("pair", ((part(node, 0, 1000),), (part(node, 0, 2000),)))
+        await node.runs("pair")
+        assert held(node) == {
+            (node.uuid(0), group(node, uid, "c0")): 1000,
+            (node.uuid(0), group(node, uid, "c1")): 2000,
+        }
+
+
+async def test_running_containers_keep_what_held_them_when_the_setting_changes() -> None:
+    async with limiting("--limits", "hami-core", hami_core=True) as node:
+        by_library = bind(node, "library", 0)
+        await node.runs("library")
+        await node.kill()
+        node.options = tuple("driver" if option == "hami-core" else option for option in node.options)
+        await node.start()
+        await until(lambda: node.annotation(NODE_LIMITS) == "driver")
+        await node.ready()
+        by_driver = bind(node, "driver", 1)
+        await node.runs("driver")
+        again = await node.kubelet.restart_container(by_library, "c0")
+        assert [mount for mount in again.mounts if "libvgpu" in mount.container_path]
+        assert held(node) == {(node.uuid(1), group(node, by_driver)): 3000}
+        await node.kill()
+        node.options = tuple("none" if option == "driver" else option for option in node.options)
+        await node.start()
+        await until(lambda: node.annotation(NODE_LIMITS) == "none")
+        await node.ready()
+        with pytest.raises(PreStartRefused, match="was given a part"):
+            await node.kubelet.restart_container(by_driver, "c0")
+
+
+async def test_what_a_container_uses_is_what_the_driver_counts_for_its_group() -> None:
+    async with limiting() as node:
+        uid = bind(node, "part", 0)
+        await node.runs("part")
+        Path(group(node, uid), "cgroup.procs").write_text("4711\n")
+        node.machine(usage=[Process(gpu=0, pid=4711, used_mib=700)])
+
+        async def used() -> bool:
+            found = await node.series()
+            return [used for name, used in found.items() if name.startswith("hami_vgpu_memory_used")] == [700 * MIB]
+
+        await until(used)
