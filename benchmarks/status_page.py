@@ -26,7 +26,7 @@ from scheduler_ext.http.own_thread import in_own_thread
 from scheduler_ext.http.ports import listening
 from scheduler_ext.status.board import Board
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.poll import Poll
+from scheduler_ext.status.poll import Poll, Standing
 from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.server import StatusServer
 from scheduler_ext.verbs.live_cluster import LiveCluster
@@ -71,8 +71,7 @@ class Played:
         return Poller(
             cluster=self.live,
             explainer=Explainer(cluster=self.live, watched=lambda: False),
-            problem=lambda: "",
-            synced=lambda: True,
+            standing=Standing,
             show=show,
             watched=watched,
             seconds_since_1970=time.time,

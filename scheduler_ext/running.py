@@ -12,18 +12,24 @@ from secrets import token_hex
 from aiohttp import web
 
 from program.tasks import Tasks
+from proto import __version__
 from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import NotFound
+from proto.kubernetes.objects import PODS
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.apiserver import ClusterWatch
+from scheduler_ext.capacity.account import account
 from scheduler_ext.extender_parts import ExtenderParts, made_parts
 from scheduler_ext.http.messages import Endpoints
 from scheduler_ext.http.server import web_routes
 from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.metrics.server import metrics_port
-from scheduler_ext.requests import RequestSettings
+from scheduler_ext.requests import RequestSettings, pod_key
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.status.access import AccessRefusal, TokenAccess
 from scheduler_ext.status.explaining import Explainer
+from scheduler_ext.status.pod_page import ShownPod, shown_pod
+from scheduler_ext.status.poll import Standing
 from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.server import Admission, StatusServer
 from scheduler_ext.verbs.binder import Binder
@@ -59,13 +65,45 @@ class Applications:
             settings=settings, quota_of=quota_of, metrics=parts.metrics, monotonic=parts.cluster.monotonic
         ).application()
 
+    def _standing(self) -> Standing:
+        parts = self.parts
+        return Standing(
+            problem=parts.readiness.problem(),
+            synced=not parts.watch.missing(),
+            version=__version__,
+            cluster=parts.api.url,
+            leads=parts.leadership.leads(),
+        )
+
+    async def _shown_pod(self, explainer: Explainer, namespace: str, name: str) -> ShownPod | None:
+        """Returns the pod for the page; None if there is none. Raises ApiError or ApiUnreachable."""
+        cluster = self.parts.cluster
+        try:
+            pod = await self.parts.api.get(PODS, name, namespace)
+        except NotFound:
+            return None
+        why, history = explainer.why(pod), cluster.state.history.of(pod_key(pod))
+        standing, snapshot = self.parts.readiness.problem(), cluster.state.ledger.snapshot_for(pod)
+        now = cluster.monotonic()
+        settings = cluster.state.requests
+        found = await asyncio.to_thread(account, pod, settings, standing, snapshot, history, now=now)
+        return shown_pod(pod, found, settings, snapshot, why)
+
     def status_page(self, *, for_other_hosts: bool) -> web.Application:
         """Returns the status page for browsers; those of other hosts need a token. From then on the extender looks at
         its state for the page.
         """
         cluster = self.parts.cluster
         access = TokenAccess(self.parts.api, cluster.monotonic)
-        server = StatusServer(token_hex(4), _from_any_thread(access) if for_other_hosts else None)
+        loop = asyncio.get_running_loop()
+
+        async def pod_of(namespace: str, name: str) -> ShownPod | None:
+            # The API client belongs to this thread's event loop, and the page has another one.
+            return await asyncio.wrap_future(
+                asyncio.run_coroutine_threadsafe(self._shown_pod(explainer, namespace, name), loop)
+            )
+
+        server = StatusServer(token_hex(4), _from_any_thread(access) if for_other_hosts else None, pod_of=pod_of)
 
         def watched() -> bool:
             return server.watched
@@ -74,8 +112,7 @@ class Applications:
         poller = Poller(
             cluster=cluster,
             explainer=explainer,
-            problem=self.parts.readiness.problem,
-            synced=lambda: not self.parts.watch.missing(),
+            standing=self._standing,
             show=server.show,
             watched=watched,
             seconds_since_1970=time.time,

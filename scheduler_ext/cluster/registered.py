@@ -24,6 +24,14 @@ from proto.kubernetes.objects import Node, Toleration
 from proto.kubernetes.taints import CORDON, Taint, repelling, untolerated
 from proto.quantity import QuantityError, integer_quantity
 
+POOL_LABELS = (
+    "karpenter.sh/nodepool",
+    "cloud.google.com/gke-nodepool",
+    "eks.amazonaws.com/nodegroup",
+    "kubernetes.azure.com/agentpool",
+    "node.kubernetes.io/instance-type",
+)
+"""Labels that name a node's pool; the first that is there counts. The last one is the kind of machine."""
 UNREGISTERED = "node unregistered"
 NODE_CORDONED = "the node is cordoned"
 
@@ -53,6 +61,8 @@ class RegisteredNode:
     """True if its GPUs are not real."""
     given: Mapping[str, Given] = field(default_factory=dict)
     """The slots that kubelet gave of each GPU to pods without a decision, by UID, as far as the daemon knows."""
+    pool: str = ""
+    """The pool of nodes to which it belongs, by its labels; empty without one."""
     taints: tuple[Taint, ...] = ()
     """The taints that keep pods away which do not tolerate them."""
 
@@ -98,6 +108,7 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
         limits=decode_limits(annotations.get(NODE_LIMITS)),
         simulated=NODE_SIMULATED in annotations,
         given=_given(annotations.get(NODE_UNDECIDED, "")),
+        pool=next((node.metadata.labels[each] for each in POOL_LABELS if node.metadata.labels.get(each)), ""),
         taints=repelling(node),
     )
 

@@ -8,6 +8,8 @@ Looks enter, and messages of an event stream leave. No clock, no connection. A m
 - `nodes`: the nodes that changed, by name (`view.Node`), or null for one that is gone.
 - `waiting`: groups of pods that wait (`view.ShownGroup`), if they changed.
 - `told`: what happened to pods since (`view.Told`), oldest first.
+- `teams`: the namespaces that have held GPUs: pods, GPUs and MiB that they hold, and GPU-hours since the extender
+  began to look. A part of a GPU counts as the larger of its parts of memory and cores.
 - `history`: samples since, oldest first: time, memory held and total, cores held and total, idle GPUs, waiting pods.
 
 Its `id` names the process and the number of the last change in it. A reader that comes back with it gets the rest.
@@ -22,7 +24,7 @@ import msgspec
 
 from proto.devices import DeviceUUID
 from scheduler_ext.status.poll import Poll
-from scheduler_ext.status.view import ShownNode, Sums, group_of, node_of, sums_of, told_of
+from scheduler_ext.status.view import NOTHING_HELD, Held, ShownNode, Sums, group_of, held_of, node_of, sums_of, told_of
 
 T = TypeVar("T")
 
@@ -32,6 +34,8 @@ CLOCK_SET_SECONDS = 1.0
 """The most seconds between two clocks, beyond what passes while both are read, before one counts as set."""
 SAMPLES = 360
 """One hour of samples."""
+MOST_TEAMS = 1_000
+"""Namespaces whose GPU-hours are remembered: those with the most."""
 MOST_GONE = 1_000
 """Nodes that went and are remembered, for readers that still show them."""
 NODES_AT_ONCE = 100
@@ -60,6 +64,13 @@ class Board:
         self._sums: dict[str, Sums] = {}
         self._indices: dict[str, Mapping[DeviceUUID, int]] = {}
         self._head = (-1, b"{}")
+        self._teams = (0, b"{}")
+        self._held: dict[str, Mapping[str, Held]] = {}
+        """The parts of each node that namespaces hold."""
+        self._team_sums: Mapping[str, Held] = {}
+        self._gpu_hours: dict[str, float] = {}
+        self._looked_at = 0.0
+        """The monotonic time of the last look."""
         self._waiting = (0, b"[]")
         self._told: deque[tuple[int, bytes]] = deque(maxlen=MOST_TOLD)
         self._history: deque[tuple[int, bytes]] = deque(maxlen=SAMPLES)
@@ -74,10 +85,14 @@ class Board:
         return f"{self._process}-{self.number}"
 
     def apply(self, poll: Poll) -> bool:
-        """Records a poll. Returns whether anything is new."""
+        """Records a look. Returns whether anything is new."""
         before, self.number, self._at = self.number, self.number + 1, poll.at
         zero = self._zero_of(poll)
+        self._pass(poll.monotonic)
         changed = self._apply_nodes(poll)
+        if poll.nodes or poll.gone or changed:
+            self._team_sums = self._by_team()
+        changed |= self._put_if_new("_teams", _encode(self._of_teams()))
         changed |= self._put_if_new("_waiting", _encode(tuple(map(group_of, poll.waiting))))
         changed |= self._put_if_new("_head", _encode(self._totals(poll)))
         for each in poll.happened:
@@ -115,7 +130,7 @@ class Board:
         fields = [b'"at":' + _encode(self._at), b'"nodes":' + _object(first)]
         if full:
             fields.insert(0, b'"full":true')
-        for name, (changed, value) in (("head", self._head), ("waiting", self._waiting)):
+        for name, (changed, value) in (("head", self._head), ("teams", self._teams), ("waiting", self._waiting)):
             if changed > after:
                 fields.append(_encode(name) + b":" + value)
         for name, entries in (("told", self._told), ("history", self._history)):
@@ -124,9 +139,11 @@ class Board:
                 fields.append(_encode(name) + b":[" + b",".join(entry[1] for entry in later) + b"]")
         return self._written(b"{" + b",".join(fields) + b"}", rest, self.id)
 
-    def beat(self) -> bytes:
-        """Returns a message without news: the reader learns that the connection lives."""
-        return _message(b"{}")
+    def beat(self, age: float | None) -> bytes:
+        """Returns a message without news: the reader learns that the connection lives, and the seconds since the last
+        look; None before the first.
+        """
+        return _message(_encode({"age": None if age is None else round(age, 1)}))
 
     @staticmethod
     def _written(first: bytes, rest: Sequence[tuple[str, tuple[int, bytes]]], last_id: str) -> Iterator[bytes]:
@@ -146,9 +163,11 @@ class Board:
     def _apply_nodes(self, poll: Poll) -> bool:
         changed = False
         for name, found in poll.nodes.items():
+            self._held[name] = held_of(found)
             changed |= self._put(name, node_of(found), sums_of(found.usage))
         for name, problem in poll.broken.items():
             if self._broken.get(name) != problem:
+                self._held.pop(name, None)
                 changed |= self._put(name, ShownNode(problem=problem), Sums())
         mended = self._broken.keys() - poll.broken.keys() - poll.nodes.keys()
         for name in {*poll.gone, *mended} - poll.broken.keys():
@@ -165,7 +184,7 @@ class Board:
         return self._note(name, _encode(node))
 
     def _drop(self, name: str) -> bool:
-        for kept in (self._sums, self._indices):
+        for kept in (self._sums, self._indices, self._held):
             kept.pop(name, None)
         return name in self._nodes and self._note(name, _GONE)
 
@@ -184,13 +203,44 @@ class Board:
         setattr(self, part, (self.number, value))
         return True
 
+    # Namespaces
+
+    def _pass(self, now: float) -> None:
+        """Adds up GPU-hours since the look before."""
+        hours = (now - self._looked_at) / 3600 if self._looked_at else 0.0
+        for namespace, held in self._team_sums.items():
+            self._gpu_hours[namespace] = self._gpu_hours.get(namespace, 0.0) + held.gpus * hours
+        self._looked_at = now
+        if len(self._gpu_hours) > MOST_TEAMS:
+            most = sorted(self._gpu_hours, key=self._gpu_hours.__getitem__)[-MOST_TEAMS:]
+            self._gpu_hours = {namespace: self._gpu_hours[namespace] for namespace in most}
+
+    def _by_team(self) -> Mapping[str, Held]:
+        found: dict[str, Held] = {}
+        for teams in self._held.values():
+            for namespace, held in teams.items():
+                found[namespace] = found.get(namespace, NOTHING_HELD).plus(held)
+        return found
+
+    def _of_teams(self) -> object:
+        held = self._team_sums
+        names = sorted(held.keys() | self._gpu_hours.keys())
+        every = ((name, held.get(name, NOTHING_HELD)) for name in names)
+        return {
+            name: (each.pods, round(each.gpus, 2), each.memory, round(self._gpu_hours.get(name, 0.0), 1))
+            for name, each in every
+        }
+
     # Totals
 
     def _totals(self, poll: Poll) -> object:
         sums = self._sum()
         return {
-            "problem": poll.problem,
-            "synced": poll.synced,
+            "problem": poll.standing.problem,
+            "synced": poll.standing.synced,
+            "version": poll.standing.version,
+            "cluster": poll.standing.cluster,
+            "leads": poll.standing.leads,
             "nodes": len(self._sums),
             "gpus": sums.gpus,
             "idle": sums.idle,

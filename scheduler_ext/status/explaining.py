@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.judged import Judged, judged
+from scheduler_ext.capacity.judged import Judged, judged, likeness_of
 from scheduler_ext.capacity.largest import Largest, largest
 from scheduler_ext.decide.preempt import gpu_holders
 from scheduler_ext.status.waiting import Groups, WaitingGroup
@@ -38,6 +38,10 @@ class Explainer:
     async def waiting(self) -> tuple[WaitingGroup, ...]:
         """Returns the pods that wait, each with the last answer about it."""
         return await asyncio.to_thread(self._groups.of, self._cluster.waiting_pods(), self._whys.get)
+
+    def why(self, pod: Pod) -> WhyWaiting | None:
+        """Returns the last answer about a pod that waits; None without one yet."""
+        return self._whys.get(likeness_of(pod))
 
     async def run(self) -> None:
         """Searches until cancelled, one kind of pod after the other."""

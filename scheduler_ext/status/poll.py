@@ -21,13 +21,25 @@ class NodePoll:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The state of this replica: its version, the address of its API server, and whether it leads."""
+
+    problem: str = ""
+    """The reason why no decision is possible here; empty if one is."""
+    synced: bool = True
+    """False before nodes, pods and quotas are listed: what is missing may still come."""
+    version: str = ""
+    cluster: str = ""
+    leads: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """`monotonic` and `at` (seconds since 1970) are the time of the poll. Nodes that are not named are as before."""
+    """`monotonic` and `at` (seconds since 1970) are the time of the look. Nodes that are not named are as before."""
 
     monotonic: float
     at: float
-    problem: str = ""
-    """The reason why no decision is possible in this replica; empty if one is."""
+    standing: Standing = Standing()
     nodes: Mapping[str, NodePoll] = field(default_factory=dict)
     broken: Mapping[str, str] = field(default_factory=dict)
     """All nodes that should offer GPUs and do not, and why."""
@@ -36,8 +48,6 @@ class Poll:
     waiting: tuple[WaitingGroup, ...] = ()
     """The pods that wait, up to a bound."""
     waiting_total: int = 0
-    synced: bool = True
-    """False before nodes, pods and quotas are listed: what is missing may still come."""
     fits: tuple[Largest, ...] = ()
     happened: tuple[LogEntry, ...] = ()
     """The events since the poll before, as far as they are remembered."""

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from scheduler_ext.cluster.events import TimePassed
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.poll import NodePoll, Poll
+from scheduler_ext.status.poll import NodePoll, Poll, Standing
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
 POLL_SECONDS = 0.5
@@ -27,20 +27,15 @@ class Poller:
         *,
         cluster: LiveCluster,
         explainer: Explainer,
-        problem: Callable[[], str],
-        synced: Callable[[], bool],
+        standing: Callable[[], Standing],
         show: Callable[[Poll], Awaitable[bool]],
         watched: Callable[[], bool],
         seconds_since_1970: Callable[[], float],
     ) -> None:
-        """`problem` returns why no decision is possible here now; empty if one is. `synced` returns whether everything
-        is listed.
-        """
         self._live = cluster
         self._cluster = cluster.state
         self._explainer = explainer
-        self._problem = problem
-        self._synced = synced
+        self._standing = standing
         self._show = show
         self._watched = watched
         self._seconds_since_1970 = seconds_since_1970
@@ -72,13 +67,12 @@ class Poller:
         return Poll(
             monotonic=now,
             at=self._seconds_since_1970(),
-            problem=self._problem(),
+            standing=self._standing(),
             nodes={name: poll for name, poll in nodes.items() if poll is not None},
             gone=gone,
             broken=self._cluster.ledger.nodes.broken(),
             waiting=waiting,
             waiting_total=len(self._cluster.waiting_pods()),
-            synced=self._synced(),
             fits=tuple(self._explainer.fits),
             happened=tuple(happened),
         )

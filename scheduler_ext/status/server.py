@@ -6,17 +6,21 @@ cluster, and the event stream needs a token.
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from importlib.resources import files
 from urllib.parse import urlsplit
 
+import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from proto.kubernetes.errors import ApiError, ApiUnreachable
 from scheduler_ext.http.messages import is_local
 from scheduler_ext.status.access import AccessRefusal
 from scheduler_ext.status.board import Board
+from scheduler_ext.status.pod_page import ShownPod
 from scheduler_ext.status.poll import Poll
 
 MOST_STREAMS = 32
@@ -26,13 +30,17 @@ STREAM_SECONDS = 60.0
 """A stream ends after this time, and the browser continues it: a listener's limit for an answer is 120 s, and who
 may see the page is looked up for each stream.
 """
-BEAT_SECONDS = 5.0
+BEAT_SECONDS = 1.0
+"""A page without a message for 3 s does not call itself live."""
 WRITE_SECONDS = 10.0
 """A browser that takes none of a message for so long is disconnected."""
 RETRY_MILLISECONDS = range(1_000, 3_000)
 """The range of the time after which a reader comes back. It differs from stream to stream, so that readers do not all
 come back at once.
 """
+MOST_PODS_ASKED = 8
+"""Pods that are read from the API server at the same time."""
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 HEADER = "X-TopoGPU-Token"
 PAGE_HEADER = "X-TopoGPU-Page"
 """The page sends it with any value."""
@@ -53,17 +61,30 @@ _HEADERS = {
 
 Admission = Callable[[str], Awaitable[AccessRefusal | None]]
 """Returns why a token does not open the stream; None if it does."""
+PodSource = Callable[[str, str], Awaitable[ShownPod | None]]
+"""Returns the pod of this namespace and name; None if there is none. Raises ApiError or ApiUnreachable."""
+
+
+async def _no_pods(_namespace: str, _name: str) -> ShownPod | None:
+    return None
 
 
 class StatusServer:
     """Everything runs on the event loop that serves the application; only `show` may be called from another one."""
 
     def __init__(
-        self, process: str, admission: Admission | None = None, *, write_seconds: float = WRITE_SECONDS
+        self,
+        process: str,
+        admission: Admission | None = None,
+        *,
+        pod_of: PodSource = _no_pods,
+        write_seconds: float = WRITE_SECONDS,
     ) -> None:
         """Numbers messages for this `process`, as `Board` does. Without `admission` only callers of this host get an
         answer.
         """
+        self._pod_of = pod_of
+        self._pods_asked = 0
         self._write_seconds = write_seconds
         self._admission = admission
         self._board = Board(process)
@@ -72,6 +93,7 @@ class StatusServer:
         """The last messages, and the ids from which and to which they lead: most readers need the same ones."""
         self._streams = 0
         self._ending = False
+        self._looked_at: float | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -93,6 +115,7 @@ class StatusServer:
         return True
 
     async def _apply(self, poll: Poll) -> None:
+        self._looked_at = asyncio.get_running_loop().time()
         if self._board.apply(poll):
             self._changed.set()
             self._changed = asyncio.Event()
@@ -102,6 +125,7 @@ class StatusServer:
         application.on_response_prepare.append(_put_headers)
         application.on_shutdown.append(self._end_streams)
         application.router.add_get("/events", self._events)
+        application.router.add_get("/pod", self._pod)
         for path, file, media_type in _page():
             application.router.add_get(path, _handing_out(file, media_type))
         application.cleanup_ctx.append(self._started)
@@ -116,11 +140,33 @@ class StatusServer:
         yield
         self._loop = None
 
+    async def _refused(self, request: web.Request) -> web.Response | None:
+        """Returns the answer to a caller who may not see the page; None for one who may."""
+        refusal = None if self._admission is None else await self._admission(_token(request))
+        return None if refusal is None else web.Response(status=refusal.status, text=f"{refusal.why}\n")
+
+    async def _pod(self, request: web.Request) -> web.StreamResponse:
+        if (refused := await self._refused(request)) is not None:
+            return refused
+        namespace, _, name = request.query.get("name", "").partition("/")
+        if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
+            return web.Response(status=404, text="there is no such pod\n")
+        if self._pods_asked >= MOST_PODS_ASKED:
+            return web.Response(status=503, text="too many pods are being read; try again in a second\n")
+        self._pods_asked += 1
+        try:
+            found = await self._pod_of(namespace, name)
+        except (ApiError, ApiUnreachable) as error:
+            return web.Response(status=502, text=f"the API server does not answer: {error}\n")
+        finally:
+            self._pods_asked -= 1
+        if found is None:
+            return web.Response(status=404, text=f"there is no pod {namespace}/{name} any more\n")
+        return web.Response(body=msgspec.json.encode(found), content_type="application/json", charset="utf-8")
+
     async def _events(self, request: web.Request) -> web.StreamResponse:
-        if self._admission is not None:
-            refusal = await self._admission(_token(request))
-            if refusal is not None:
-                return web.Response(status=refusal.status, text=f"{refusal.why}\n")
+        if (denied := await self._refused(request)) is not None:
+            return denied
         most = MOST_STREAMS if PAGE_HEADER in request.headers else MOST_OTHER_STREAMS
         if self._streams >= most:
             text = f"{self._streams} browsers show this page already; close one of them\n"
@@ -159,7 +205,8 @@ class StatusServer:
                 async with asyncio.timeout(BEAT_SECONDS):
                     await changed.wait()
             except TimeoutError:
-                await self._write(response, self._board.beat())
+                looked_at = self._looked_at
+                await self._write(response, self._board.beat(None if looked_at is None else loop.time() - looked_at))
 
     def _messages(self, seen: str) -> list[bytes]:
         ids = seen, self._board.id

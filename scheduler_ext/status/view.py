@@ -57,6 +57,7 @@ class ShownNode(Struct, frozen=True, omit_defaults=True):
     problem: str = ""
     notes: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
+    pool: str = ""
 
 
 class Sums(NamedTuple):
@@ -73,6 +74,20 @@ class Sums(NamedTuple):
     cores: int = 0
     shared_memory: int = 0
     stranded_memory: int = 0
+
+
+class Held(NamedTuple):
+    """The part of a node, or of the cluster, that the pods of one namespace hold."""
+
+    pods: int = 0
+    gpus: float = 0.0
+    memory: int = 0
+
+    def plus(self, other: "Held") -> "Held":
+        return Held(self.pods + other.pods, self.gpus + other.gpus, self.memory + other.memory)
+
+
+NOTHING_HELD = Held()
 
 
 class ShownGroup(Struct, frozen=True, omit_defaults=True):
@@ -109,6 +124,7 @@ def node_of(poll: NodePoll) -> ShownNode:
         gpus=tuple(_gpu(gpu, held.get(gpu.device.uuid, ()), registered) for gpu in gpus),
         links=links[:-1] if registered.pair_scores else (),
         notes=tuple(_notes(poll)),
+        pool=registered.pool,
         taints=tuple(str(taint) for taint in registered.taints if taint != CORDON),
     )
 
@@ -141,6 +157,22 @@ def _held(poll: NodePoll) -> Mapping[DeviceUUID, list[ShownShare]]:
         for uuid, part in footprints.items():
             each = ShownShare(pod=pod, memory=part.memory_mib, cores=part.cores, slots=part.slots, state=state)
             found.setdefault(uuid, []).append(each)
+    return found
+
+
+def held_of(poll: NodePoll) -> Mapping[str, Held]:
+    """Returns what pods hold of the node, by namespace."""
+    devices = {gpu.device.uuid: gpu.device for gpu in poll.usage.gpus}
+    found: dict[str, Held] = {}
+    for uid, record in poll.alone.held.items():
+        name = poll.names.get(uid)
+        namespace, gpus, memory = "" if name is None else name.namespace, 0.0, 0
+        for uuid, part in record.on(poll.usage.node.name).footprints.items():
+            device = devices.get(uuid)
+            if device is not None:
+                gpus += min(max(part.memory_mib / max(device.memory_mib, 1), part.cores / max(device.cores, 1)), 1.0)
+                memory += part.memory_mib
+        found[namespace] = found.get(namespace, NOTHING_HELD).plus(Held(1, gpus, memory))
     return found
 
 

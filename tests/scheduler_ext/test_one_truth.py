@@ -30,7 +30,7 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.poll import Poll
+from scheduler_ext.status.poll import Poll, Standing
 from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.view import ShownNode, node_of
 from scheduler_ext.status.why import WhyWaiting
@@ -141,8 +141,7 @@ class Extender:
         poller = Poller(
             cluster=self.live,
             explainer=explainer,
-            problem=lambda: "",
-            synced=lambda: True,
+            standing=Standing,
             show=lambda _: asyncio.sleep(0, True),
             watched=lambda: True,
             seconds_since_1970=lambda: 0.0,

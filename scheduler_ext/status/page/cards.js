@@ -16,11 +16,16 @@ export class Cards {
     this.list = list;
     this.cards = new Map();
     this.order = []; // names, sorted
+    this.keys = new Map(); // by name what it is sorted by: group, rank, name
+    this.sort = "";
+    this.group = "";
+    this.headings = [];
     this.current = ""; // the one card that Tab reaches
     this.due = new Set(); // names of nodes whose cards are not up to date
     this.near = new Set(); // names of nodes whose cards the browser draws: those in view, or almost
     list.addEventListener("contentvisibilityautostatechange", ({ target, skipped }) => {
       const { name } = target.firstChild;
+      if (!name) return;
       if (skipped) this.near.delete(name);
       else if (this.near.add(name) && this.due.has(name)) draw();
     });
@@ -53,21 +58,65 @@ export class Cards {
         this.remove(name);
         continue;
       }
-      const card = this.cards.get(name) ?? this.add(name);
+      const key = this.keyOf(node);
+      const moved = known && byKey(key, this.keys.get(name)) !== 0;
+      this.keys.set(name, key);
+      const card = known ? this.cards.get(name) : this.make(name);
+      if (moved) this.order.splice(this.order.indexOf(name), 1);
+      if (moved || !known) this.place(name, card);
       fill(card, node);
       const hidden = !matches(node, filter);
       if (card.parentElement.hidden !== hidden) card.parentElement.hidden = hidden;
     }
     this.keepReachable();
+    this.head();
     return done;
+  }
+
+  // Sorts by `sort` within groups by `group`: "" for none, or a property of a node.
+  arrange(nodes, sort, group) {
+    if (sort === this.sort && group === this.group) return;
+    [this.sort, this.group] = [sort, group];
+    for (const name of this.order) if (nodes.has(name)) this.keys.set(name, this.keyOf(nodes.get(name)));
+    this.order.sort((a, b) => byKey(this.keys.get(a), this.keys.get(b)));
+    this.list.append(...this.order.map((name) => this.cards.get(name).parentElement));
+    this.head();
+  }
+
+  keyOf(node) {
+    const group = { model: node.models.join(", "), pool: node.pool, namespace: this.group === "namespace" ? node.namespace : "" }[this.group];
+    const rank = { idle: -node.idle, held: -percent(...node.memory) }[this.sort] ?? 0;
+    return [group ?? "", rank, node.name];
+  }
+
+  // Puts a heading before the first card of each group.
+  head() {
+    const firsts = [];
+    let last;
+    for (const name of this.group ? this.order : []) {
+      const card = this.cards.get(name);
+      const [group] = this.keys.get(name);
+      if (card.parentElement.hidden || group === last) continue;
+      last = group;
+      firsts.push([group, card.parentElement]);
+    }
+    const same = firsts.length === this.headings.length && firsts.every(([group, item], at) => this.headings[at].textContent === (group || "none") && this.headings[at].nextElementSibling === item);
+    if (same) return;
+    for (const heading of this.headings) heading.remove();
+    this.headings = firsts.map(([group, item]) => {
+      const heading = element("li", { class: "group" }, group || "none");
+      item.before(heading);
+      return heading;
+    });
   }
 
   filter(nodes, filter) {
     for (const [name, card] of this.cards) card.parentElement.hidden = !nodes.has(name) || !matches(nodes.get(name), filter);
     this.keepReachable();
+    this.head();
   }
 
-  add(name) {
+  make(name) {
     const card = element("button", { type: "button", class: "card", tabindex: "-1" });
     card.name = name;
     card.parts = {
@@ -79,17 +128,22 @@ export class Cards {
     };
     write(card.parts.name, name);
     card.append(...Object.values(card.parts));
+    element("li", {}, card);
+    this.cards.set(name, card);
+    return card;
+  }
+
+  place(name, card) {
+    const key = this.keys.get(name);
     let [low, high] = [0, this.order.length];
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (byName.compare(this.order[middle], name) < 0) low = middle + 1;
+      if (byKey(this.keys.get(this.order[middle]), key) < 0) low = middle + 1;
       else high = middle;
     }
     const after = this.cards.get(this.order[low])?.parentElement ?? null;
     this.order.splice(low, 0, name);
-    this.list.insertBefore(element("li", {}, card), after);
-    this.cards.set(name, card);
-    return card;
+    this.list.insertBefore(card.parentElement, after);
   }
 
   remove(name) {
@@ -97,6 +151,7 @@ export class Cards {
     if (!card) return;
     card.parentElement.remove();
     this.cards.delete(name);
+    this.keys.delete(name);
     this.near.delete(name);
     this.order.splice(this.order.indexOf(name), 1);
   }
@@ -131,6 +186,10 @@ export class Cards {
     event.preventDefault();
     shown[Math.min(Math.max(to, 0), shown.length - 1)].focus();
   }
+}
+
+function byKey(one, other) {
+  return byName.compare(one[0], other[0]) || one[1] - other[1] || byName.compare(one[2], other[2]);
 }
 
 function fill(card, node) {

@@ -1,7 +1,9 @@
 // One node in a dialog: how its GPUs are connected, and who holds what.
 
+import * as address from "./address.js";
 import { element, svg } from "./dom.js";
 import { described } from "./cards.js";
+import { podLink } from "./lists.js";
 import { counted, link, memory, percent } from "./words.js";
 
 const SIZE = 320;
@@ -12,8 +14,9 @@ export class Details {
     this.dialog = dialog;
     this.name = "";
     dialog.addEventListener("close", () => {
+      const { name } = this;
       this.name = "";
-      if (location.hash.startsWith("#node=")) history.replaceState(null, "", location.pathname + location.search);
+      if (address.read().node === name) address.close();
     });
     dialog.addEventListener("click", (event) => {
       if (event.target === dialog) dialog.close();
@@ -24,7 +27,6 @@ export class Details {
     this.name = node.name;
     this.fill(node);
     if (!this.dialog.open) this.dialog.showModal();
-    history.replaceState(null, "", `#node=${encodeURIComponent(node.name)}`);
   }
 
   // Brings an open dialog up to date; `node` is undefined once it is gone.
@@ -42,6 +44,8 @@ export class Details {
     close.addEventListener("click", () => this.dialog.close());
     const parts = [element("div", { class: "heading" }, element("h2", { id: "node-title" }, node.name), element("p", { class: "count" }, summary(node)), close)];
     for (const note of [node.problem, ...node.notes].filter(Boolean)) parts.push(element("p", { class: "problem" }, note));
+    const about = [node.pool && `pool ${node.pool}`, ...node.taints.map((taint) => `taint ${taint}`)].filter(Boolean);
+    if (about.length) parts.push(element("p", { class: "count" }, about.join(", ")));
     if (node.gpus.length) {
       const body = element("div", { class: "inside" });
       if (node.links.length && node.gpus.length <= MOST_IN_GRAPH) body.append(element("figure", {}, graph(node), legend(node)));
@@ -82,7 +86,7 @@ function table(node) {
     const held = (gpu.held ?? []).map((each) => {
       const cores = each.cores ? `, ${each.cores} %` : "";
       const state = each.state ? `, ${each.state}` : "";
-      return element("li", {}, element("span", { class: "pod" }, each.pod), ` ${memory(each.memory)}${cores}${state}`);
+      return element("li", {}, podLink(each.pod), ` ${memory(each.memory)}${cores}${state}`);
     });
     const state = gpu.state ? element("strong", { class: "bad" }, gpu.state) : "no pod";
     return element(
@@ -170,16 +174,4 @@ function matrix(node) {
     })),
   );
   return element("table", { class: "matrix" }, element("thead", {}, head), element("tbody", {}, ...rows));
-}
-
-export function nodeInHash() {
-  return location.hash.startsWith("#node=") ? decoded(location.hash.slice(6)) : "";
-}
-
-function decoded(text) {
-  try {
-    return decodeURIComponent(text);
-  } catch {
-    return "";
-  }
 }

@@ -1,7 +1,7 @@
 // Pods that hold GPUs, pods that wait, and decisions.
 
 import { byId, element, keep, write } from "./dom.js";
-import { matches } from "./state.js";
+import { matches, waits } from "./state.js";
 import { counted, duration, memory, number, ranges, time } from "./words.js";
 
 const MOST_ROWS = 200;
@@ -27,46 +27,69 @@ export function showPods(names, nodes, filter) {
 }
 
 function makePod() {
-  return element("tr", {}, element("th", { scope: "row", class: "pod" }), element("td"), element("td"), element("td", { class: "number" }), element("td", { class: "number" }), element("td"));
+  return element("tr", {}, element("th", { scope: "row" }, podLink("")), element("td"), element("td"), element("td", { class: "number" }), element("td", { class: "number" }), element("td"));
 }
 
 function fillPod(row, pod) {
   const texts = [pod.pod, pod.node, ranges(pod.gpus), memory(pod.memory), pod.cores ? `${pod.cores} %` : "no limit", pod.state];
-  texts.forEach((text, at) => write(row.children[at], text));
+  const link = row.firstChild.firstChild;
+  if (link.pod !== pod.pod) link.replaceWith(podLink(pod.pod));
+  texts.forEach((text, at) => at && write(row.children[at], text));
 }
 
-export function showWaiting(waiting, head, now) {
+// Pods with one reason are one entry; within it those of one owner are one line.
+export function showWaiting(waiting, head, now, filter) {
   const none = head.synced ? "none: every pod that asked has a node" : "not known yet: the extender is still reading the cluster";
-  write(byId("waiting-count"), head.waiting ? `${counted(head.waiting, "pod")} on no node` : none);
-  keep(byId("waiting-list"), waiting, (group) => JSON.stringify([group.namespace, group.owner, group.pods[0]]), makeWaiting, (made, group) => fillWaiting(made, group, now));
+  const groups = waiting.filter((group) => waits(group, filter));
+  const found = filter.text ? `${number(groups.reduce((sum, group) => sum + group.count, 0))} of ` : "";
+  write(byId("waiting-count"), head.waiting ? `${found}${counted(head.waiting, "pod")} on no node` : none);
+  const reasons = new Map();
+  for (const group of groups) {
+    const reason = group.why?.sentence ?? "not judged yet";
+    if (!reasons.has(reason)) reasons.set(reason, { reason, groups: [] });
+    reasons.get(reason).groups.push(group);
+  }
+  keep(byId("waiting-list"), [...reasons.values()], ({ groups: [first] }) => `${first.namespace}/${first.pods[0][0]}`, makeWaiting, (made, each) => fillWaiting(made, each, now));
 }
 
 function makeWaiting() {
-  const summary = element("summary", {}, element("span", { class: "pod" }), element("span", { class: "since" }), element("span", { class: "asks" }), element("span", { class: "asks because" }));
+  const summary = element("summary", {}, element("span", { class: "pod" }), element("span", { class: "since" }), element("span", { class: "asks because" }));
   return element("li", {}, element("details", {}, summary, element("div", { class: "reasons" })));
 }
 
-function fillWaiting(made, group, now) {
+function fillWaiting(made, { reason, groups }, now) {
   const [summary, reasons] = made.firstChild.children;
-  const [name, since, priority] = group.pods[0];
-  const others = group.count > 1 ? ` and ${counted(group.count - 1, "other")}` : "";
-  write(summary.children[0], `${group.namespace}/${name}${others}`);
-  write(summary.children[1], `${duration(now - since)}${priority ? `, priority ${priority}` : ""}`);
-  write(summary.children[2], [group.owner, ...(group.why?.asks ?? [])].filter(Boolean).join("; "));
-  write(summary.children[3], group.why?.sentence ?? "not judged yet");
-  const text = JSON.stringify([group.pods, group.why]);
+  const pods = groups.reduce((sum, group) => sum + group.count, 0);
+  const first = `${groups[0].namespace}/${groups[0].pods[0][0]}`;
+  const longest = Math.min(...groups.flatMap((group) => group.pods.map(([, since]) => since)));
+  write(summary.children[0], pods === 1 ? first : counted(pods, "pod"));
+  write(summary.children[1], `${pods === 1 ? "" : "up to "}${duration(now - longest)}`);
+  write(summary.children[2], reason);
+  const text = JSON.stringify(groups);
   if (made.text === text) return;
   made.text = text;
-  reasons.replaceChildren(...whyOf(group));
+  reasons.replaceChildren(...groups.map(ownerOf), ...whyOf(groups[0].why));
 }
 
-function* whyOf(group) {
-  if (group.count > 1) yield element("p", {}, group.pods.map(([name]) => name).join(", ") + (group.count > group.pods.length ? " and more" : ""));
-  if (!group.why) {
-    yield element("p", {}, "Not judged yet.");
-    return;
-  }
-  const { refused = [], ways = [], less = "", hints = [] } = group.why;
+function ownerOf(group) {
+  const line = element("p", { class: "owner" }, `${group.namespace}${group.owner ? ` ${group.owner}` : ""}: `);
+  group.pods.forEach(([name, , priority], at) => {
+    line.append(at ? ", " : "", podLink(`${group.namespace}/${name}`, name), priority ? ` (priority ${priority})` : "");
+  });
+  const more = group.count - group.pods.length;
+  if (more > 0) line.append(` and ${number(more)} more`);
+  return element("div", {}, line, ...(group.why?.asks ?? []).map((ask) => element("p", { class: "count" }, ask)));
+}
+
+export function podLink(pod, text) {
+  const link = element("a", { href: `#${new URLSearchParams({ pod })}`, class: "pod" }, text ?? pod);
+  link.pod = pod;
+  return link;
+}
+
+export function* whyOf(why) {
+  if (!why) return;
+  const { refused = [], ways = [], less = "", hints = [] } = why;
   if (refused.length) {
     const groups = refused.map((group) => {
       const nearest = group.lacks ? element("span", { class: "nearest" }, `nearest is ${group.nearest}: ${group.lacks}`) : "";
@@ -97,7 +120,7 @@ const SENTENCES = {
 };
 
 // A pod that was decided and then seen on its node has one line.
-export function showTold(told) {
+export function showTold(told, filter) {
   const lines = new Map();
   const decided = new Map();
   for (const each of told) {
@@ -109,7 +132,7 @@ export function showTold(told) {
     lines.set(each.number, each);
     if (each.what === "decided") decided.set(`${each.pod} ${each.node}`, each);
   }
-  const shown = [...lines.values()].slice(-MOST_LINES).reverse();
+  const shown = [...lines.values()].filter((each) => `${each.pod}\n${each.node ?? ""}`.toLowerCase().includes(filter.text)).slice(-MOST_LINES).reverse();
   write(byId("told-count"), told.length ? `${lines.size > MOST_LINES ? `the newest ${MOST_LINES}, ` : ""}the newest first` : "none yet");
   keep(byId("told-list"), shown, (each) => each.number, makeTold, fillTold);
 }

@@ -3,23 +3,37 @@
 import { byId, element, keep, svg, write } from "./dom.js";
 import { counted, memory, number, percent, time } from "./words.js";
 
-export function showHead(head) {
+// `sums` are those of the nodes that match the filter; null without one.
+export function showHead(head, sums) {
   const problem = byId("problem");
   write(problem, head.problem ? `No decisions here: ${head.problem}.` : "");
   problem.hidden = !head.problem;
-  const busy = head.gpus - head.idle - head.lost;
+  const of = sums ?? head;
+  const busy = of.gpus - of.idle - of.lost;
   const free = head.memory[1] - head.memory[0];
   const figures = [
-    ["GPUs", number(head.gpus), `on ${counted(head.nodes, "node")}`],
-    ["idle", number(head.idle), `${number(busy)} held${head.lost ? `, ${number(head.lost)} out of service` : ""}`],
-    ["memory held", `${percent(...head.memory)} %`, `${memory(head.memory[0])} of ${memory(head.memory[1])}`, percent(...head.memory)],
-    ["cores held", `${percent(...head.cores)} %`, `of ${counted(head.gpus, "GPU")}`, percent(...head.cores), "cores"],
+    ["GPUs", number(of.gpus), `on ${counted(of.nodes, "node")}${sums ? " that match" : ""}`],
+    ["idle", number(of.idle), `${number(busy)} held${of.lost ? `, ${number(of.lost)} out of service` : ""}`],
+    ["memory held", `${percent(...of.memory)} %`, `${memory(of.memory[0])} of ${memory(of.memory[1])}`, percent(...of.memory)],
+    ["cores held", `${percent(...of.cores)} %`, `of ${counted(of.gpus, "GPU")}`, percent(...of.cores), "cores"],
     ["fragmented", `${percent(head.shared_memory, free)} %`, `${memory(head.shared_memory)} free beside other pods`],
     ["stranded", memory(head.stranded_memory), "free, but no pod can get it"],
     ["waiting", number(head.waiting), head.synced ? "on no node" : "not known yet"],
   ];
   keep(byId("figures"), figures, ([title]) => title, makeFigure, fillFigure);
   showFits(head.fits);
+  const about = [head.version && `version ${head.version}`, head.cluster, head.leads ? "" : "not the leader"];
+  write(byId("about"), about.filter(Boolean).join(", "));
+}
+
+export function showTeams(teams, filter) {
+  const rows = Object.entries(teams).map(([name, [pods, gpus, mib, hours]]) => ({ name, pods, gpus, mib, hours }));
+  const shown = rows.filter((row) => row.name.toLowerCase().includes(filter.text)).sort((a, b) => b.gpus - a.gpus || b.hours - a.hours).slice(0, MOST_TEAMS);
+  write(byId("teams-count"), `${counted(rows.length, "namespace")}, hours since the extender began to look`);
+  keep(byId("team-rows"), shown, (row) => row.name, () => element("tr", {}, element("th", { scope: "row", class: "pod" }), ...["", "", "", ""].map(() => element("td", { class: "number" }))), (made, row) => {
+    const texts = [row.name || "(deleted pods)", number(row.pods), row.gpus.toFixed(1), memory(row.mib), row.hours.toFixed(1)];
+    texts.forEach((text, at) => write(made.children[at], text));
+  });
 }
 
 function makeFigure([title]) {
@@ -57,15 +71,17 @@ function showFits(fits) {
   place.replaceChildren(element("p", {}, sentence), element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
 }
 
+const MOST_TEAMS = 50;
+const SHORTEST_SECONDS = 600; // that the chart shows
 const [WIDTH, HEIGHT] = [600, 110];
 
 // A sample is: time, memory held and total, cores held and total, idle GPUs, waiting pods.
 export function showHistory(known) {
   if (!known.length) return;
   const to = known.at(-1)[0];
-  const from = to - 3600;
+  const from = to - Math.min(Math.max(to - known[0][0], SHORTEST_SECONDS), 3600);
   const samples = known.filter(([at]) => from <= at && at <= to); // the extender's clock may have been set
-  const x = (at) => (WIDTH * (at - from)) / 3600;
+  const x = (at) => (WIDTH * (at - from)) / (to - from);
   const most = Math.max(...samples.map((sample) => sample[6]), 1);
   const curve = (value) => samples.map((sample) => `${x(sample[0]).toFixed(1)},${(HEIGHT * (1 - value(sample))).toFixed(1)}`);
   const part = (used, total) => (total ? Math.min(used / total, 1) : 0);
@@ -87,8 +103,10 @@ export function showHistory(known) {
     ["cores-line", `cores ${percent(last[3], last[4])} %`],
     ["waiting-line", `waiting ${number(last[6])}, at most ${number(Math.max(...samples.map((sample) => sample[6])))}`],
   ].map(([kind, text]) => element("li", {}, element("span", { class: `line ${kind}` }), text));
-  const axis = element("p", { class: "axis", "aria-hidden": "true" }, element("span", {}, time(from)), element("span", {}, time(to)));
-  byId("history").replaceChildren(drawing, axis, element("ul", { class: "legend" }, ...keys));
+  const axis = element("p", { class: "axis", "aria-hidden": "true" }, ...[0, 0.5, 1].map((part) => element("span", {}, time(from + part * (to - from)))));
+  const scale = (texts, side) => element("span", { class: `scale ${side}`, "aria-hidden": "true" }, ...texts.map((text) => element("span", {}, text)));
+  const framed = element("div", { class: "framed" }, scale(["100 %", "50", "0"], "left"), drawing, scale([number(most), "waiting", "0"], "right"));
+  byId("history").replaceChildren(framed, axis, element("ul", { class: "legend" }, ...keys));
 }
 
 function summary(samples) {

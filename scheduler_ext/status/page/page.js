@@ -1,18 +1,21 @@
 // The page: follows the event stream, and shows what changed at the next frame.
 
+import * as address from "./address.js";
 import { Cards } from "./cards.js";
-import { Details, nodeInHash } from "./details.js";
+import { Details } from "./details.js";
 import { byId, write } from "./dom.js";
 import { showPods, showTold, showWaiting } from "./lists.js";
-import { showHead, showHistory } from "./overview.js";
-import { matches, State } from "./state.js";
+import { showHead, showHistory, showTeams } from "./overview.js";
+import { PodPage } from "./pod.js";
+import { matches, State, sumsOf } from "./state.js";
 import { Stream } from "./stream.js";
 import { counted, number } from "./words.js";
 
 const state = new State();
 const filter = { text: "", show: "all" };
 const details = new Details(byId("node"));
-const cards = new Cards(byId("cards"), (name) => details.open(state.nodes.get(name)), later);
+const podPage = new PodPage(byId("pod"), () => stream.headers());
+const cards = new Cards(byId("cards"), (name) => go("node", name), later);
 const REST_MILLISECONDS = 250; // until cards out of view follow, with all that came meanwhile
 const PODS_MILLISECONDS = 1_000; // between two drawings of the long table
 const parts = new Set(); // those to draw
@@ -23,9 +26,10 @@ const soon = window.requestIdleCallback ? (work) => requestIdleCallback(work, { 
 const DRAW = {
   node: () => details.update(state.nodes.get(details.name)),
   count: showShown,
-  head: () => state.head && showHead(state.head),
-  waiting: () => state.head && showWaiting(state.waiting, state.head, state.at),
-  told: () => showTold(state.told),
+  head: () => state.head && showHead(state.head, filter.text || filter.show !== "all" ? sumsOf(state.nodes, filter) : null),
+  teams: () => showTeams(state.teams, filter),
+  waiting: () => state.head && showWaiting(state.waiting, state.head, state.at, filter),
+  told: () => showTold(state.told, filter),
   history: () => showHistory(state.history),
 };
 
@@ -37,7 +41,8 @@ function take(changed) {
     parts.add("count");
     podsDue = true;
     if (changed.nodes.has(details.name)) parts.add("node");
-    if (!details.name && nodeInHash()) openFromHash();
+    if (!details.name && address.read().node) openFromAddress();
+    if (filter.text) parts.add("head");
   }
   if (changed.nodes.size || changed.parts.size) later();
 }
@@ -85,16 +90,41 @@ function showShown() {
 }
 
 function refilter() {
+  const sort = byId("sort").value;
+  const group = byId("group").value;
+  const show = document.querySelector("input[name=show]:checked").value;
+  address.choose({ q: byId("filter").value.trim(), show: show === "all" ? "" : show, sort, group });
   filter.text = byId("filter").value.trim().toLowerCase();
-  filter.show = document.querySelector("input[name=show]:checked").value;
+  filter.show = show;
+  cards.arrange(state.nodes, sort, group);
   cards.filter(state.nodes, filter);
   showShown();
   showPods(cards.order, state.nodes, filter);
+  for (const part of ["head", "teams", "waiting", "told"]) DRAW[part]();
 }
 
-function openFromHash() {
-  const node = state.nodes.get(nodeInHash());
-  if (node) details.open(node);
+function go(what, name) {
+  address.open(what, name);
+  openFromAddress();
+}
+
+function openFromAddress() {
+  const { node, pod } = address.read();
+  if (pod) podPage.open(pod);
+  else byId("pod").close();
+  if (!node) byId("node").close();
+  else if (state.nodes.has(node)) details.open(state.nodes.get(node));
+}
+
+// The address was changed: by Back, by a link, or by hand.
+function arrive() {
+  const { q, show, sort, group } = address.read();
+  byId("filter").value = q;
+  const wanted = document.querySelector(`input[name=show][value="${CSS.escape(show || "all")}"]`);
+  if (wanted) wanted.checked = true;
+  for (const [id, value] of [["sort", sort], ["group", group]]) byId(id).value = [...byId(id).options].some((each) => each.value === value) ? value : "";
+  refilter();
+  openFromAddress();
 }
 
 function showState(what, why) {
@@ -114,7 +144,26 @@ byId("ask").addEventListener("submit", (event) => {
 });
 byId("filter").addEventListener("input", refilter);
 byId("show").addEventListener("change", refilter);
-addEventListener("hashchange", openFromHash);
+byId("order").addEventListener("change", refilter);
+addEventListener("popstate", arrive);
+addEventListener("click", (event) => {
+  const link = event.target.closest?.("a[href^='#pod='], a[href^='#node=']");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  event.preventDefault();
+  const [[what, name]] = new URLSearchParams(link.hash.slice(1));
+  go(what, name);
+});
+addEventListener("keydown", (event) => {
+  if (event.key !== "/" || event.ctrlKey || event.metaKey || event.target.closest("input, select, dialog[open]")) return;
+  event.preventDefault();
+  byId("filter").focus();
+});
+for (const heading of document.querySelectorAll(".columns section > .heading")) {
+  const section = heading.parentElement;
+  const fold = heading.querySelector(".fold");
+  fold.addEventListener("click", () => fold.setAttribute("aria-expanded", `${!section.classList.toggle("folded")}`));
+  if (matchMedia("(max-width: 760px)").matches) fold.click();
+}
 byId("pause").addEventListener("click", (event) => {
   const paused = event.currentTarget.getAttribute("aria-pressed") !== "true";
   event.currentTarget.setAttribute("aria-pressed", `${paused}`);
@@ -122,4 +171,5 @@ byId("pause").addEventListener("click", (event) => {
   if (paused) stream.close();
   else stream.open();
 });
+arrive();
 stream.open();

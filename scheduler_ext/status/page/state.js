@@ -2,6 +2,7 @@
 
 const MOST_TOLD = 200;
 const MOST_SAMPLES = 360;
+const PARTS = ["head", "teams", "waiting", "told", "history"];
 
 export class State {
   constructor() {
@@ -11,6 +12,7 @@ export class State {
   forget() {
     this.nodes = new Map();
     this.head = null;
+    this.teams = {};
     this.waiting = [];
     this.told = [];
     this.history = [];
@@ -24,7 +26,7 @@ export class State {
     if (message.full) {
       for (const name of this.nodes.keys()) nodes.add(name);
       this.forget();
-      for (const part of ["head", "waiting", "told", "history"]) parts.add(part);
+      for (const part of PARTS) parts.add(part);
     }
     if (message.at) this.at = message.at;
     for (const [name, node] of Object.entries(message.nodes ?? {})) {
@@ -32,7 +34,7 @@ export class State {
       else this.nodes.set(name, new Known(name, node));
       nodes.add(name);
     }
-    for (const part of ["head", "waiting"]) {
+    for (const part of ["head", "teams", "waiting"]) {
       if (message[part]) {
         this[part] = message[part];
         parts.add(part);
@@ -53,15 +55,20 @@ class Known {
     this.links = node.links ?? [];
     this.notes = node.notes ?? [];
     this.problem = node.problem ?? "";
+    this.taints = node.taints ?? [];
+    this.pool = node.pool ?? "";
     this.models = [...new Set(this.gpus.map((gpu) => gpu.model))];
     this.idle = 0;
     this.lost = 0;
     this.memory = [0, 0];
+    this.cores = [0, 0];
     for (const gpu of this.gpus) {
       if (gpu.state) this.lost += 1;
       else if (!gpu.slots[0]) this.idle += 1;
       this.memory[0] += gpu.memory[0];
       this.memory[1] += gpu.memory[1];
+      this.cores[0] += gpu.cores[0];
+      this.cores[1] += gpu.cores[1];
     }
     this.troubled = Boolean(this.problem || this.notes.length || this.lost);
   }
@@ -70,8 +77,15 @@ class Known {
     return (this.foundPods ??= podsOf(this));
   }
 
+  // The namespace that holds most of it.
+  get namespace() {
+    const held = new Map();
+    for (const pod of this.pods) held.set(namespaceOf(pod.pod), (held.get(namespaceOf(pod.pod)) ?? 0) + pod.memory);
+    return [...held].sort((a, b) => b[1] - a[1])[0]?.[0] ?? "";
+  }
+
   get text() {
-    return (this.foundText ??= [this.name, ...this.models, ...this.pods.map((pod) => pod.pod), ...this.gpus.map((gpu) => gpu.uuid)].join("\n").toLowerCase());
+    return (this.foundText ??= [this.name, this.pool, ...this.taints, ...this.models, ...this.pods.map((pod) => pod.pod), ...this.gpus.map((gpu) => gpu.uuid)].join("\n").toLowerCase());
   }
 }
 
@@ -88,6 +102,29 @@ function podsOf(node) {
     }
   }
   return [...pods.values()];
+}
+
+export function namespaceOf(pod) {
+  return pod.slice(0, pod.indexOf("/"));
+}
+
+// Sums of the nodes that match; of all without a filter.
+export function sumsOf(nodes, filter) {
+  const sums = { nodes: 0, gpus: 0, idle: 0, lost: 0, memory: [0, 0], cores: [0, 0] };
+  for (const node of nodes.values()) {
+    if (!matches(node, filter)) continue;
+    sums.nodes += 1;
+    sums.gpus += node.gpus.length;
+    for (const name of ["idle", "lost"]) sums[name] += node[name];
+    for (const name of ["memory", "cores"]) for (const at of [0, 1]) sums[name][at] += node[name][at];
+  }
+  return sums;
+}
+
+export function waits(group, filter) {
+  if (!filter.text) return true;
+  const found = [group.owner, group.why?.sentence ?? "", ...group.pods.map(([name]) => `${group.namespace}/${name}`)];
+  return found.join("\n").toLowerCase().includes(filter.text);
 }
 
 export function matches(node, filter) {

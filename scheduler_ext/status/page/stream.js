@@ -1,6 +1,7 @@
 // Reads the event stream, and opens it again where it ended. `EventSource` cannot say why it was refused.
 
-const SILENT_MILLISECONDS = 16_000; // three beats
+const SILENT_MILLISECONDS = 2_900; // nearly three beats: what is older is not live
+const OLDEST_SECONDS = 2.9; // of the extender's last look
 const LONGEST_PAUSE_MILLISECONDS = 10_000;
 const DENIED = "denied";
 const MARKS_OF_DIRECTION = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // a name with them turns the words after it
@@ -90,7 +91,9 @@ export class Stream {
     }
     if (!data) return;
     came();
-    this.state("live", "");
-    this.tell(JSON.parse(data.replace(MARKS_OF_DIRECTION, "\ufffd")));
+    const message = JSON.parse(data.replace(MARKS_OF_DIRECTION, "\ufffd"));
+    if (message.age > OLDEST_SECONDS) this.state("lost", `the extender has not looked at its cluster for ${Math.round(message.age)} s`);
+    else this.state("live", "");
+    this.tell(message);
   }
 }

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.board import MOST_GONE, NODES_AT_ONCE, SAMPLES, Board
 from scheduler_ext.status.poll import Poll
@@ -67,7 +68,7 @@ def test_a_new_reader_gets_everything_and_then_only_what_changed() -> None:
     pod = running_pod("p", "b", (1, 2), memory_mib=mib, cores=100)
     board.apply(poll(1, node("b"), pod))
     (second,) = reader.catch_up(board)
-    assert set(second) == {"at", "nodes", "head"}
+    assert set(second) == {"at", "nodes", "head", "teams"}
     assert set(second["nodes"]) == {"b"}
     gpus = second["nodes"]["b"]["gpus"]
     assert [gpu["memory"][0] for gpu in gpus] == [0, mib, mib, 0, 0, 0, 0, 0]
@@ -81,6 +82,21 @@ def test_a_look_without_news_is_not_sent() -> None:
     assert not board.apply(poll(1, node("a")))
     assert board.id == before
     assert board.apply(replace(poll(11), nodes={}))  # the next sample of the history
+
+
+def test_gpu_hours_of_namespaces_add_up_and_stay_once_their_pods_are_gone() -> None:
+    board, reader = Board("p"), Reader()
+    whole = MODELS[0][1]
+    pods = [running_pod(f"p{gpu}", "a", (gpu,), memory_mib=whole, cores=50) for gpu in range(2)]
+    held = looked(node("a"), *pods)
+    names = {uid: PodName(namespace="ml", name=uid) for uid in held["a"].alone.held}
+    board.apply(poll(0, node("a")))
+    board.apply(replace(poll(1), nodes={"a": replace(held["a"], names=names)}))
+    board.apply(poll(1 + 1800))
+    (value,) = reader.catch_up(board)
+    assert value["teams"] == {"ml": [2, 2.0, 2 * whole, 1.0]}
+    board.apply(poll(1 + 3600, node("a")))
+    assert reader.catch_up(board)[0]["teams"] == {"ml": [0, 0.0, 0, 2.0]}
 
 
 def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little_is_no_news() -> None:

@@ -16,7 +16,7 @@ from scheduler_ext.cluster.log import LogEntry, LogKind
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.own_thread import in_own_thread
 from scheduler_ext.http.ports import listening
-from scheduler_ext.status.poll import Poll
+from scheduler_ext.status.poll import Poll, Standing
 from scheduler_ext.status.server import StatusServer
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import pod_json
@@ -100,7 +100,7 @@ async def test_a_decision_changes_the_page_at_once() -> None:
         await expect(decided).to_have_count(1)
         await expect(decided.locator(".what")).to_have_text("default/train goes to n, GPU 4–7, bound")
         assert await on.it.place(pod_json("huge", gpus=16, memory_mib=0), "n") == ""
-        waiting = on.page.locator("#waiting-list .pod")
+        waiting = on.page.locator("#waiting-list summary .pod")
         await expect(waiting).to_have_text("default/huge")
         on.server.delete("pods", "huge", namespace="default")
         await expect(waiting).to_have_count(0)
@@ -115,7 +115,7 @@ async def test_names_are_texts_whatever_is_in_them() -> None:
     looks = Poll(
         monotonic=0.0,
         at=1_800_000_000.0,
-        problem=HOSTILE,
+        standing=Standing(problem=HOSTILE),
         nodes={HOSTILE: replace(found[HOSTILE], names=names)},
         broken={f"{HOSTILE}-2": HOSTILE},
         happened=(happened,),
@@ -151,7 +151,7 @@ async def test_keys_alone_reach_a_node_and_bring_the_reader_back() -> None:
         assert await on.page.locator('.card[tabindex="0"]').count() == 1
         await on.page.keyboard.press("ArrowRight")
         await on.page.keyboard.press("Enter")
-        dialog = on.page.locator("dialog")
+        dialog = on.page.locator("#node")
         await expect(dialog).to_be_visible()
         await expect(on.page.locator("#node-title")).to_have_text("n1")
         assert on.page.url.endswith("#node=n1")
@@ -166,17 +166,17 @@ async def test_keys_alone_reach_a_node_and_bring_the_reader_back() -> None:
 async def test_an_open_node_follows_decisions() -> None:
     async with opened(node("n")) as on:
         await on.page.goto(f"{on.it.page}#node=n")
-        held = on.page.locator("dialog .held .pod")
-        await expect(on.page.locator("dialog")).to_be_visible()
+        held = on.page.locator("#node .held .pod")
+        await expect(on.page.locator("#node")).to_be_visible()
         await expect(held).to_have_count(0)
         assert await on.it.place(pod_json("train", gpus=2, memory_mib=0), "n") == "n"
         await expect(held).to_have_text(["default/train", "default/train"])
-        await on.page.locator("dialog summary").click()
+        await on.page.locator("#node summary").click()
         for number, stop in enumerate(("summary", ".close", "[aria-label=GPUs]", "[aria-label=Links]")):
-            await on.page.locator(f"dialog {stop}").focus()
+            await on.page.locator(f"#node {stop}").focus()
             assert await on.it.place(pod_json(f"next-{number}", memory_mib=0), "n") == "n"
             await expect(held).to_have_count(3 + number)
-            await expect(on.page.locator(f"dialog {stop}")).to_be_focused()
+            await expect(on.page.locator(f"#node {stop}")).to_be_focused()
 
 
 async def test_the_filter_finds_pods_nodes_and_models() -> None:
@@ -220,13 +220,15 @@ async def test_no_rule_of_axe_is_broken(context: dict[str, Any]) -> None:
     async with opened(*busy_cluster(12), node("ill", unhealthy=(0, 1)), **context) as on:
         assert await on.it.place(pod_json("huge", gpus=16, memory_mib=0), "gpu-1") == ""
         await expect(on.page.locator("#waiting-list > li")).to_have_count(1)
+        if context.get("viewport"):
+            await on.page.locator("#waiting .fold").click()
         await on.page.locator("#waiting-list > li > details > summary").click()
         axe = AXE.read_text("utf-8")
         await on.page.evaluate(axe)
         for opens_node in (False, True):
             if opens_node:
-                await on.page.locator(".card").first.click()
-                await on.page.locator("dialog summary").click()
+                await on.page.evaluate("document.querySelector('.card').click()")
+                await on.page.locator("#node summary").click()
             found = await on.page.evaluate("axe.run().then((found) => found.violations)")
             told = [(rule["id"], node["target"], node["failureSummary"]) for rule in found for node in rule["nodes"]]
             assert told == []
@@ -237,8 +239,102 @@ async def test_a_phone_need_not_scroll_sideways() -> None:
         await expect(on.page.locator(".card")).to_have_count(3)
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert await on.page.evaluate(wide) == 0
+        await on.page.locator("#nodes .fold").click()
         await on.page.locator(".card").first.click()
         assert await on.page.evaluate(wide) == 0
+
+
+async def test_on_a_phone_one_screen_is_the_summary() -> None:
+    async with opened(*busy_cluster(12), viewport={"width": 390, "height": 844}) as on:
+        await expect(on.page.locator(".card")).to_have_count(12)
+        assert await on.page.evaluate("document.documentElement.scrollHeight") <= 844
+        await on.page.locator("#pods .fold").click()
+        await expect(on.page.locator("#pod-rows tr").first).to_be_visible()
+
+
+async def test_the_filter_is_in_the_address_and_applies_to_everything() -> None:
+    pods = [running_pod("train", "a", (0,), namespace="ml", memory_mib=WHOLE)]
+    async with opened(node("a"), node("b", model=2), *pods) as on:
+        await expect(on.page.locator(".card")).to_have_count(2)
+        for name in ("huge", "vast"):
+            assert await on.it.place(pod_json(name, gpus=16, memory_mib=0), "a") == ""
+        await on.page.keyboard.press("/")
+        await expect(on.page.locator("#filter")).to_be_focused()
+        await on.page.keyboard.type("huge")
+        await expect(on.page.locator("#waiting-count")).to_have_text("1 of 2 pods on no node")
+        await expect(on.page.locator("#figures .value").first).to_have_text("0")
+        await on.page.locator("#filter").fill("L40S")
+        await expect(on.page.locator("#figures .about").first).to_have_text("on 1 node that match")
+        await expect(on.page).to_have_url(f"{on.it.page}#q=L40S")
+        await on.page.goto(f"{on.it.page}#q=ml&group=model")
+        await expect(on.page.locator("#filter")).to_have_value("ml")
+        await expect(on.page.locator(".cards li:not([hidden]) .name")).to_have_text(["a"])
+        await expect(on.page.locator("#team-rows th")).to_have_text(["ml"])
+
+
+async def test_nodes_are_sorted_and_grouped() -> None:
+    pods = [running_pod("train", "a", (0,), namespace="ml", memory_mib=WHOLE)]
+    async with opened(node("a"), node("b", model=2), node("c"), *pods) as on:
+        names = on.page.locator(".card .name")
+        await expect(names).to_have_text(["a", "b", "c"])
+        await on.page.locator("#sort").select_option("idle")
+        await expect(names).to_have_text(["b", "c", "a"])
+        await on.page.locator("#group").select_option("model")
+        await expect(on.page.locator(".cards .group")).to_have_text(["H100-SXM5-80GB", "L40S"])
+        await expect(names).to_have_text(["c", "a", "b"])
+        assert await on.it.place(pod_json("two", gpus=2, memory_mib=0), "c") == "c"
+        await expect(names).to_have_text(["a", "c", "b"])
+
+
+async def test_a_pod_has_a_page_and_back_leads_to_what_was_before() -> None:
+    async with opened(node("n")) as on:
+        assert await on.it.place(pod_json("train", gpus=2, memory_mib=4000, cores=20), "n") == "n"
+        await on.page.locator("#pod-rows a").click()
+        pod = on.page.locator("#pod")
+        await expect(pod.locator("h2")).to_have_text("default/train")
+        await expect(pod).to_contain_text("Pod default/train is on node n with GPU 6–7 (H100-SXM5-80GB).")
+        cells = pod.locator("tbody tr").first.locator("td")
+        await expect(cells.nth(0)).to_have_text("container main asks for 2 GPUs with 4 000 MiB and 20 % of cores each")
+        await expect(cells.nth(1)).to_have_text("GPU 6–7 (H100-SXM5-80GB): 3.9 GiB and 20 % of cores of each")
+        await expect(cells.nth(2)).to_have_text("hami-core")
+        await expect(pod.locator(".story li").first).to_contain_text("kube-scheduler asked about it")
+        await pod.locator(".facts a").click()
+        await expect(on.page.locator("#node h2")).to_have_text("n")
+        await on.page.go_back()
+        await expect(pod.locator("h2")).to_have_text("default/train")
+        await on.page.go_back()
+        await expect(pod).to_be_hidden()
+        await expect(on.page).to_have_url(on.it.page)
+        await on.page.goto(f"{on.it.page}#pod=default%2Fnobody")
+        await expect(pod).to_contain_text("there is no pod default/nobody any more")
+        on.faults.clear()  # the browser writes about the answer 404
+
+
+async def test_waiting_pods_are_grouped_by_reason_and_a_page_that_nothing_feeds_is_not_live() -> None:
+    async with opened(node("n")) as on:
+        for name in ("a-1", "a-2", "b-1"):
+            body = pod_json(name, gpus=16, memory_mib=0)
+            owner = {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "name": name[0],
+                "uid": f"uid-{name[0]}",
+                "controller": True,
+            }
+            body["metadata"]["ownerReferences"] = [owner]
+            assert await on.it.place(body, "n") == ""
+        entry = on.page.locator("#waiting-list > li")
+        await expect(entry.locator("summary .pod")).to_have_text("3 pods")
+        await expect(entry.locator(".because")).to_have_text("waits: fewer GPUs than asked for (on n)")
+        await entry.locator("summary").click()
+        await expect(entry.locator(".owner")).to_have_text(["default Job/a: a-1, a-2", "default Job/b: b-1"])
+    server = StatusServer("p")
+    async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
+        await server.show(Poll(monotonic=0.0, at=1.0, nodes=looked(node("n"))))
+        page = await chromium.new_page()
+        await page.goto(f"{url}/")
+        await expect(page.locator("#live")).to_have_text("Live")
+        await expect(page.locator("#live")).to_contain_text("has not looked at its cluster for", timeout=5_000)
 
 
 async def test_a_page_for_other_hosts_asks_for_a_token_and_keeps_it_to_itself() -> None:
@@ -325,10 +421,10 @@ async def test_a_large_node_makes_no_other_card_tall_and_marks_of_direction_turn
         await server.show(Poll(monotonic=0.0, at=1.0, nodes={**large, **found}, happened=(happened,)))
         page = await chromium.new_page(forced_colors="active")
         await page.goto(f"{url}/#node=large")
-        await expect(page.locator("dialog .devices tbody tr")).to_have_count(128)
-        assert await page.locator("dialog .graph").count() == 0
-        await page.locator("dialog summary").click()
-        await expect(page.locator("dialog .matrix tbody tr")).to_have_count(128)
+        await expect(page.locator("#node .devices tbody tr")).to_have_count(128)
+        assert await page.locator("#node .graph").count() == 0
+        await page.locator("#node summary").click()
+        await expect(page.locator("#node .matrix tbody tr")).to_have_count(128)
         await page.keyboard.press("Escape")
         heights = [await card.evaluate("card => card.offsetHeight") for card in await page.locator(".card").all()]
         assert max(heights[1:]) < 120 < heights[0]

@@ -1,0 +1,107 @@
+"""One pod as the page shows it: where it is and why, what its containers get, and what happened to it. No IO."""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from program.words import counted, gib, model, ranges
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.annotations.pod_devices import decode_pod_devices
+from proto.devices import ContainerShares
+from proto.kubernetes.objects import Pod
+from scheduler_ext.capacity.account import Account
+from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
+from scheduler_ext.decide.explain import need_sentence
+from scheduler_ext.requests import RequestError, RequestSettings, read_needs
+from scheduler_ext.status.waiting import created_at, owner_of
+from scheduler_ext.status.why import WhyWaiting
+
+_UNHELD = "nothing holds it to its part"
+
+
+class ShownContainer(Struct, frozen=True, omit_defaults=True):
+    """`asks` is its request, `gets` the GPUs that were decided for it, and `held_by` what holds it to its part."""
+
+    name: str
+    asks: str = ""
+    gets: str = ""
+    held_by: str = ""
+
+
+class ShownPod(Struct, frozen=True, omit_defaults=True):
+    """`sentence` follows the pod's name; `why` is there for a pod that waits. `story` has what happened to it, oldest
+    first, and `said` is the last decision about it.
+    """
+
+    pod: str
+    sentence: str
+    phase: str
+    since: float
+    node: str = ""
+    owner: str = ""
+    scheduler: str = ""
+    priority: int = 0
+    containers: tuple[ShownContainer, ...] = ()
+    said: str = ""
+    story: tuple[str, ...] = ()
+    why: WhyWaiting | None = None
+
+
+def shown_pod(
+    pod: Pod, found: Account, settings: RequestSettings, snapshot: Snapshot, why: WhyWaiting | None
+) -> ShownPod:
+    """Returns the pod. `found` is the account of it, and `why` the answer about it while it waits."""
+    leaves = pod.metadata.deletion_timestamp is not None
+    usage = snapshot.nodes.get(found.node) or snapshot.closed.get(found.node)
+    return ShownPod(
+        pod=found.pod,
+        sentence=found.sentence,
+        phase="Terminating" if leaves else pod.status.phase or "Pending",
+        since=created_at(pod),
+        node=found.node,
+        owner=owner_of(pod),
+        scheduler=pod.spec.scheduler_name,
+        priority=pod.spec.priority or 0,
+        containers=tuple(_containers(pod, settings, usage)),
+        said=found.said,
+        story=found.history,
+        why=None if found.node else why,
+    )
+
+
+def _containers(pod: Pod, settings: RequestSettings, usage: NodeUsage | None) -> Iterator[ShownContainer]:
+    try:
+        shares = decode_pod_devices(DEVICES_ALLOCATED, pod.metadata.annotations.get(DEVICES_ALLOCATED, ""))
+    except AnnotationError:
+        shares = ()
+    for at, container in enumerate(pod.all_containers):
+        held = shares[at] if at < len(shares) else ()
+        try:
+            (need,) = read_needs([container], settings)
+            asks = "" if need is None else need_sentence(need)
+        except RequestError as error:
+            asks = str(error)
+        yield ShownContainer(name=container.name, asks=asks, gets=_gets(held, usage), held_by=_held_by(held, usage))
+
+
+def _gets(held: ContainerShares, usage: NodeUsage | None) -> str:
+    devices = {} if usage is None else {gpu.device.uuid: gpu.device for gpu in usage.gpus}
+    known = [devices[share.uuid] for share in held if share.uuid in devices]
+    if not held:
+        return ""
+    where = ", ".join(share.uuid for share in held)
+    if len(known) == len(held):
+        models = ", ".join(dict.fromkeys(model(device.type) for device in known))
+        where = f"GPU {ranges([device.index for device in known])} ({models})"
+    cores = f"{held[0].cores} % of cores" if held[0].cores else "cores without limit"
+    return f"{where}: {gib(held[0].memory_mib)} and {cores}{' of each' if len(held) > 1 else ''}"
+
+
+def _held_by(held: ContainerShares, usage: NodeUsage | None) -> str:
+    if not held or usage is None:
+        return ""
+    memory = {gpu.device.uuid: gpu.device.memory_mib for gpu in usage.gpus}
+    if all(share.memory_mib >= memory.get(share.uuid, 0) for share in held):
+        return f"{counted(len(held), 'whole GPU')}: nothing needs to hold it"
+    return ", ".join(usage.node.limits.backends) or _UNHELD
