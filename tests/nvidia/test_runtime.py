@@ -1,29 +1,16 @@
 """What containers can open of the GPUs with NVIDIA's own runtime: those that the daemon prepares, and others."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-
 import pytest
 
-from deviceplugin.container.driver_root import DriverRoot
-from deviceplugin.container.edits import (
-    DEFAULT_CDI_KIND,
-    AllocationSettings,
-    ContainerFacts,
-    DeviceListStrategy,
-    container_edits,
-)
-from deviceplugin.container.slot_names import qualified
-from deviceplugin.machine.discovery import NodeSharing, discover_devices
-from deviceplugin.slots.files import SlotFiles
-from deviceplugin.slots.slot import NOT_APPLIED, applied
-from proto.devices import DeviceShare
+from deviceplugin.container.edits import DeviceListStrategy
+from deviceplugin.slots.slot import NOT_APPLIED
 from simulation import machines
 from simulation.machines.description import MigDevice
 from tests.nvidia.conftest import MakeHost
-from tests.nvidia.driver import TRIPLE, with_mig
+from tests.nvidia.driver import with_mig
 from tests.nvidia.programs import Programs
-from tests.nvidia.runtime import Host, Refused, Seen, Toolkit
+from tests.nvidia.runtime import Refused, Seen, Toolkit
+from tests.nvidia.slots import SLOT, write_slot
 
 pytestmark = pytest.mark.nvidia
 
@@ -103,32 +90,11 @@ def test_a_container_with_a_slot_opens_its_gpus_by_real_containerd(
     strategy, runtime, toolkit, opened = case
     host = host_of(DGX)
     host.set(toolkit)
-    _write_slot(programs, host, DeviceListStrategy(strategy), (1, 3))
+    write_slot(programs, host, DeviceListStrategy(strategy), (1, 3))
     env = (f"{VISIBLE}=all", "CUDA_VERSION=12.0", f"{VISIBLE}={NOT_APPLIED}")
     try:
-        seen = host.by_containerd(*env, device=qualified("a"), runtime=runtime)
+        seen = host.by_containerd(*env, device=SLOT, runtime=runtime)
     except Refused:
         assert opened is None
     else:
         assert (seen.opened, seen.has_cuda) == (opened, bool(opened))
-
-
-def _write_slot(programs: Programs, host: Host, strategy: DeviceListStrategy, gpus: Sequence[int]) -> None:
-    """As the daemon writes the slot `a`, over the CDI specs of nvidia-ctk."""
-    driver = host.driver
-    root, options = str(driver.root), ["--mode=nvml", "--format=json", "--device-name-strategy=uuid"]
-    options += [f"--vendor={DEFAULT_CDI_KIND.partition('/')[0]}", f"--driver-root={root}", f"--dev-root={root}"]
-    options += [f"--nvidia-cdi-hook-path={programs.path('nvidia-cdi-hook')}"]
-    text = driver.run(programs.path("nvidia-ctk"), "cdi", "generate", *options)
-    (host.cdi / "gpus.json").write_text(text)
-    inventory = {device.uuid: device for device in discover_devices(driver.reading(), NodeSharing())}
-    shares = tuple(
-        DeviceShare(uuid=driver.uuid(gpu), memory_mib=inventory[driver.uuid(gpu)].memory_mib, cores=100) for gpu in gpus
-    )
-    mounts = DriverRoot(host=root, seen=root, triple=TRIPLE).files().mounts
-    hardware = replace(driver.hardware(), driver_mounts=mounts)
-    facts = ContainerFacts(pod_uid="pod", name="main")
-    settings = AllocationSettings(strategies=(strategy,))
-    edits = applied(container_edits(shares, inventory, facts, settings, None, hardware=hardware))
-    files = SlotFiles(str(host.cdi), [str(host.cdi)])
-    files.write([files.spec("a", edits)])
