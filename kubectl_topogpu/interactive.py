@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.widgets import DataTable, Footer, Input, Static
 
 from kubectl_topogpu.kubectl import ObjectsUnreadable
-from kubectl_topogpu.views import Choice, Narrowing, Observed, View, ViewTable, age, summary, table
+from kubectl_topogpu.views import Narrowing, Observed, View, ViewChoice, ViewTable, age, summary, table
 from program.words import counted, printable
 
 EVERY_SECONDS = 5.0
@@ -49,7 +49,7 @@ class TopApp(App[None]):
     def __init__(
         self,
         read: Callable[[], Observed],
-        choice: Choice,
+        choice: ViewChoice,
         *,
         now: Callable[[], float] = time.monotonic,
         every: float = EVERY_SECONDS,
@@ -199,7 +199,7 @@ class TopApp(App[None]):
         line.update("; ".join([text, *wishes]))
 
 
-def _wishes(choice: Choice) -> Sequence[str]:
+def _wishes(choice: ViewChoice) -> Sequence[str]:
     """Returns what is shown, in words."""
     found = [str(choice.view)]
     found += [f"of node {choice.node}"] * bool(choice.node)

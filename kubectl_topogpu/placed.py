@@ -48,7 +48,7 @@ class GpuCandidate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class PodPlacement:
     """`why_node` and `why_gpus` are the preferences of the policies. `more_nodes` fit too, `unfit_nodes` do not."""
 
     why_node: str
@@ -60,11 +60,11 @@ class Placement:
 
 def placement(
     request: GpuRequest, snapshot: Snapshot, decision: Decision, node: str, held: Sequence[tuple[GpuNode, GpuView]]
-) -> Placement:
+) -> PodPlacement:
     """`snapshot` and `decision` are without the pod's own GPUs, which are those `held` on `node`."""
     usage = snapshot.nodes.get(node)
     taken = {gpu.device.index for _, gpu in held}
-    return Placement(
+    return PodPlacement(
         why_node=_why_node(request, decision),
         more_nodes=max(len(decision.fits) - MOST_NODES, 0),
         unfit_nodes=len(decision.misfits),

@@ -45,7 +45,7 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class ViewChoice:
     """The wishes of the person at the terminal."""
 
     view: View = View.NODES
@@ -73,7 +73,7 @@ class ViewTable:
     """Rows that are not drawn."""
 
 
-def table(seen: Observed, choice: Choice) -> ViewTable:
+def table(seen: Observed, choice: ViewChoice) -> ViewTable:
     """Returns the rows that the person wants to see."""
     columns = columns_of(choice.view, used=seen.readings is not None)
     kept = [
@@ -132,7 +132,7 @@ def _rows(seen: Observed, view: View) -> Iterable[tuple[str, Row]]:
                         yield f"{row['pod']} {gpu.device.uuid}", row
 
 
-def _is_kept(row: Row, choice: Choice) -> bool:
+def _is_kept(row: Row, choice: ViewChoice) -> bool:
     if choice.view is View.WAITING:
         return True
     if choice.node and choice.view is not View.NODES and row["node"] != choice.node:

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kubectl_topogpu.cluster import GpuCluster, phase, pod_name
-from kubectl_topogpu.placed import Candidate, GpuCandidate, Placement, candidates, placement, since_placed
+from kubectl_topogpu.placed import Candidate, GpuCandidate, PodPlacement, candidates, placement, since_placed
 from kubectl_topogpu.report import Row, TableReport
 from kubectl_topogpu.who import described, gpus_of
 from program.tables import Column, FittingTable
@@ -50,7 +50,7 @@ class PodAccount:
     smaller: Smaller | None = None
     nodes: tuple[Candidate, ...] = ()
     """Nodes on which it fits, the best first; of a placed pod its own node first."""
-    placement: Placement | None = None
+    placement: PodPlacement | None = None
     """Where a placed pod is, and why; None for a pod that waits."""
     hints: tuple[str, ...] = ()
 
@@ -177,7 +177,7 @@ def _change_lines(answer: PodAccount, *, wide: bool) -> Iterable[RenderableType]
         )
 
 
-def _placement_lines(found: Placement, nodes: Sequence[Candidate]) -> Iterable[RenderableType]:
+def _placement_lines(found: PodPlacement, nodes: Sequence[Candidate]) -> Iterable[RenderableType]:
     yield Text.assemble(("Why this node: ", "bold"), found.why_node)
     if nodes:
         yield _node_table(nodes)

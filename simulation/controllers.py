@@ -25,7 +25,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class ControllerWrite:
     """A merge patch of an object, or of its status."""
 
     plural: str
@@ -42,7 +42,7 @@ class Delete:
     item: JsonObject
 
 
-Step = Create | Write | Delete
+Step = Create | ControllerWrite | Delete
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,14 +115,14 @@ def _deployment_steps(deployment: JsonObject, sets: list[JsonObject], now: datet
     else:
         if _revision(newest) < max(map(_revision, sets)):
             # A template that was used before, as `kubectl rollout undo` brings it back.
-            yield Write("replicasets", newest, _revised(1 + max(map(_revision, sets))))
+            yield ControllerWrite("replicasets", newest, _revised(1 + max(map(_revision, sets))))
         yield from _moved(spec, newest, older)
     revision = str(_revision(newest)) if newest else ""
     if revision and (deployment["metadata"].get("annotations") or {}).get(_REVISION) != revision:
-        yield Write("deployments", deployment, {"metadata": {"annotations": {_REVISION: revision}}})
+        yield ControllerWrite("deployments", deployment, {"metadata": {"annotations": {_REVISION: revision}}})
     status = _deployment_status(deployment, newest, sets, now)
     if status != deployment.get("status"):
-        yield Write("deployments", deployment, {"status": _cleared(deployment, status)}, "status")
+        yield ControllerWrite("deployments", deployment, {"status": _cleared(deployment, status)}, "status")
 
 
 def _moved(spec: JsonObject, newest: JsonObject, older: list[JsonObject]) -> Iterator[Step]:
@@ -165,7 +165,7 @@ def _part(share: str | int, of: int, *, up: bool) -> int:
 
 
 def _resized(replica_set: JsonObject, replicas: int) -> Step:
-    return Write("replicasets", replica_set, {"spec": {"replicas": replicas}})
+    return ControllerWrite("replicasets", replica_set, {"spec": {"replicas": replicas}})
 
 
 def _revised(revision: int) -> JsonObject:
@@ -240,7 +240,7 @@ def _replica_set_steps(replica_set: JsonObject, pods: list[JsonObject], now: dat
     status = {"replicas": len(living), "observedGeneration": replica_set["metadata"]["generation"]}
     status |= {name: count for name, count in counts.items() if count}
     if status != replica_set.get("status"):
-        yield Write("replicasets", replica_set, {"status": _cleared(replica_set, status)}, "status")
+        yield ControllerWrite("replicasets", replica_set, {"status": _cleared(replica_set, status)}, "status")
 
 
 def _may_try(pods: list[JsonObject], now: datetime) -> bool:
@@ -294,7 +294,7 @@ def _job_steps(job: JsonObject, pods: list[JsonObject], record: JobRecord, now: 
         condition = {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": _time(now)}
         fresh |= ended | {"conditions": [condition]}
     if fresh != status:
-        yield Write("jobs", job, {"status": _cleared(job, fresh)}, "status")
+        yield ControllerWrite("jobs", job, {"status": _cleared(job, fresh)}, "status")
 
 
 def _outcome(job: JsonObject, living: list[JsonObject], record: JobRecord, now: datetime) -> tuple[str, str] | None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from simulation import controllers
 from simulation.apiserver.errors import ApiRefusal
 from simulation.apiserver.server import EmbeddedApiServer
-from simulation.controllers import Create, Delete, JobRecord, Owned, Step, Write
+from simulation.controllers import ControllerWrite, Create, Delete, JobRecord, Owned, Step
 
 _TURN_SECONDS = 0.2
 
@@ -46,7 +46,7 @@ def _perform(server: EmbeddedApiServer, step: Step) -> None:
     match step:
         case Create(item=item):
             server.create(item)
-        case Write(plural=plural, item=item, patch=patch, subresource=subresource):
+        case ControllerWrite(plural=plural, item=item, patch=patch, subresource=subresource):
             metadata = item["metadata"]
             server.patch(plural, metadata["name"], patch, namespace=metadata["namespace"], subresource=subresource)
         case Delete(plural=plural, item=item):

@@ -60,7 +60,7 @@ def _run(
         from kubectl_topogpu.interactive import EVERY_SECONDS, TopApp  # noqa: PLC0415 - optional, and takes long
     except ModuleNotFoundError as error:
         raise click.ClickException(_NO_TEXTUAL) from error
-    from kubectl_topogpu.views import Choice, Observed, View  # noqa: PLC0415
+    from kubectl_topogpu.views import Observed, View, ViewChoice  # noqa: PLC0415
     from kubectl_topogpu.waiting import waiting  # noqa: PLC0415
 
     gc.enable()  # it runs for hours
@@ -75,5 +75,5 @@ def _run(
             waiting=waiting(cluster, asked.chosen_namespace).rows,
         )
 
-    choice = Choice(view=View.NODES if level is None else View(level), order=asked.order)
+    choice = ViewChoice(view=View.NODES if level is None else View(level), order=asked.order)
     TopApp(read, choice, every=0 if asked.is_recorded else EVERY_SECONDS).run()

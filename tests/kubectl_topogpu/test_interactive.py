@@ -12,7 +12,7 @@ import pytest
 
 from kubectl_topogpu.cluster import Objects, read_cluster
 from kubectl_topogpu.kubectl import ObjectsUnreadable
-from kubectl_topogpu.views import MOST_ROWS, Choice, Narrowing, Observed, View, age, table
+from kubectl_topogpu.views import MOST_ROWS, Narrowing, Observed, View, ViewChoice, age, table
 from kubectl_topogpu.waiting import waiting
 from proto.annotations import keys
 from proto.annotations.pod_devices import encode_pod_devices
@@ -65,7 +65,7 @@ class Clock:
 async def on_a_terminal(
     read: Callable[[], Observed], clock: Clock | None = None, every: float = 0
 ) -> AsyncIterator[Pilot[None]]:
-    app = TopApp(read, Choice(), now=clock or Clock(), every=every)
+    app = TopApp(read, ViewChoice(), now=clock or Clock(), every=every)
     async with app.run_test(size=(140, 30)) as pilot:
         await until(lambda: "reading" not in line(pilot, "#age"))
         yield pilot
@@ -197,10 +197,10 @@ def test_age_is_counted_from_the_beginning_of_a_reading(
 
 def test_a_search_sees_rows_that_are_not_drawn() -> None:
     many = observed(*(waits(f"w{at}") for at in range(MOST_ROWS + 5)))
-    assert table(many, Choice(view=View.WAITING)).left_out == 5
-    (found,) = table(many, Choice(view=View.WAITING, search=f"w{MOST_ROWS + 4}")).rows
+    assert table(many, ViewChoice(view=View.WAITING)).left_out == 5
+    (found,) = table(many, ViewChoice(view=View.WAITING, search=f"w{MOST_ROWS + 4}")).rows
     assert found[0] == f"default/w{MOST_ROWS + 4}"
-    assert table(many, Choice(narrowing=Narrowing.OUT)).rows[0][0] == "small"
+    assert table(many, ViewChoice(narrowing=Narrowing.OUT)).rows[0][0] == "small"
 
 
 def test_other_commands_do_not_import_textual(tmp_path: Path) -> None:
