@@ -47,7 +47,8 @@ from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
     help="A policy for nodes and GPUs to compare, such as fgd/fgd; may be repeated "
     f"[default: {', '.join(DEFAULT_POLICIES)}].",
 )
-@click.option("--seeds", default="", help="Random orders of the pods, such as 1-10 [default: the order of the files].")
+@click.option("--seeds", default="", help="Random orders of the pods, such as 1-10 "
+              "[default: the order of the files; five orders of a small mix].")  # fmt: skip
 @click.option(
     "--cpu-pods",
     type=click.Choice([each.value for each in HostPolicy]),

@@ -38,6 +38,10 @@ from simulation.plan.together import Joint, place_together
 from simulation.plan.workers import WorkerLost, perform
 
 MOST_SEEDS = 1000
+OWN_ORDERS = 5
+"""Orders of generated pods, if none are given: an answer has an interval then."""
+MOST_PLACED = 20_000
+"""Pods that all these runs may place: a few seconds."""
 _PROBLEMS = (
     StateError,
     machines.UnknownMachine,
@@ -195,24 +199,29 @@ def _runs(options: PlanOptions, question: Question) -> list[PlanRun]:
     """Returns every policy with every seed, and the same for the cluster as it is if nodes are added or drained. Raises
     PolicyError.
     """
-    seeds = options.seeds
-    numbers: Sequence[int | None] = [None]
-    if seeds:
-        first, _, last = map(_number, seeds.partition("-"))
-        if "-" not in seeds:
-            last = first
-        if first is None or last is None or not 0 <= last - first < MOST_SEEDS:
-            wanted = f"expected a number, or the first and the last, such as 1-10, and {MOST_SEEDS} at most"
-            raise click.UsageError(f"--seeds {seeds[:40]}: {wanted}")
-        numbers = range(first, last + 1)
     different = dict.fromkeys(map(_policy, options.policies or DEFAULT_POLICIES))
     clusters = (True, False) if question.before is not None else (False,)
     return [
         PlanRun(policy=policy, seed=seed, before=before)
-        for seed in numbers
+        for seed in _seeds(options, len(different) * len(clusters))
         for policy in different
         for before in clusters
     ]
+
+
+def _seeds(options: PlanOptions, runs_of_each: int) -> Sequence[int | None]:
+    """Returns None for pods in their own order. Pods that are drawn have none: a small plan draws some."""
+    if not options.seeds:
+        drawn = options.mix and not options.pods and options.fill is None
+        few = runs_of_each * OWN_ORDERS * options.count <= MOST_PLACED
+        return range(1, OWN_ORDERS + 1) if drawn and few else [None]
+    first, _, last = map(_number, options.seeds.partition("-"))
+    if "-" not in options.seeds:
+        last = first
+    if first is None or last is None or not 0 <= last - first < MOST_SEEDS:
+        wanted = f"expected a number, or the first and the last, such as 1-10, and {MOST_SEEDS} at most"
+        raise click.UsageError(f"--seeds {options.seeds[:40]}: {wanted}")
+    return range(first, last + 1)
 
 
 def _number(text: str) -> int | None:

@@ -52,6 +52,12 @@ def test_no_gpu_is_booked_beyond_what_it_has_and_homes_name_gpus_of_their_node()
     assert len(whole) == len(set(whole)) > 0
 
 
+def test_generated_pods_come_in_several_orders_so_that_the_answer_says_how_sure_it_is() -> None:
+    asked = (*MIX, "--policy", "binpack", "--policy", "spread")
+    assert "5 orders of the pods" in plan(*asked).stdout.splitlines()[0]
+    assert "one order of the pods" in plan(*asked, "--seeds", "3").stdout.splitlines()[0]
+
+
 def test_slices_performed_apart_and_merged_are_the_whole(tmp_path: Path) -> None:
     asked = (*MIX, "--policy", "binpack", "--policy", "spread", "--seeds", "1-2")
     for index in range(3):
