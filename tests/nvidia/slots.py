@@ -23,8 +23,15 @@ from tests.nvidia.runtime import Host
 SLOT = qualified("a")
 
 
-def write_slot(programs: Programs, host: Host, strategy: DeviceListStrategy, gpus: Sequence[int]) -> None:
-    """Defines SLOT with these whole GPUs, over the CDI specs of nvidia-ctk."""
+def write_slot(
+    programs: Programs,
+    host: Host,
+    strategy: DeviceListStrategy,
+    gpus: Sequence[int],
+    *,
+    driver_mib: int = 0,
+) -> None:
+    """Defines SLOT with these GPUs, over the CDI specs of nvidia-ctk: whole ones, or the part that the driver holds."""
     driver = host.driver
     root, options = str(driver.root), ["--mode=nvml", "--format=json", "--device-name-strategy=uuid"]
     options += [f"--vendor={DEFAULT_CDI_KIND.partition('/')[0]}", f"--driver-root={root}", f"--dev-root={root}"]
@@ -32,13 +39,13 @@ def write_slot(programs: Programs, host: Host, strategy: DeviceListStrategy, gpu
     text = driver.run(programs.path("nvidia-ctk"), "cdi", "generate", *options)
     (host.cdi / "gpus.json").write_text(text)
     inventory = {device.uuid: device for device in discover_devices(driver.reading(), NodeSharing())}
-    shares = tuple(
-        DeviceShare(uuid=driver.uuid(gpu), memory_mib=inventory[driver.uuid(gpu)].memory_mib, cores=100) for gpu in gpus
-    )
+    devices = [inventory[driver.uuid(gpu)] for gpu in gpus]
+    shares = tuple(DeviceShare(uuid=each.uuid, memory_mib=driver_mib or each.memory_mib, cores=100) for each in devices)
+    limits = {each.uuid: driver_mib for each in devices} if driver_mib else {}
     mounts = DriverRoot(host=root, seen=root, triple=TRIPLE).files().mounts
     hardware = replace(driver.hardware(), driver_mounts=mounts)
     facts = ContainerFacts(pod_uid="pod", name="main")
     settings = AllocationSettings(strategies=(strategy,))
-    edits = applied(container_edits(shares, inventory, facts, settings, None, hardware=hardware))
+    edits = applied(container_edits(shares, inventory, facts, settings, None, hardware=hardware, driver_mib=limits))
     files = SlotFiles(str(host.cdi), [str(host.cdi)])
     files.write([files.spec("a", edits)])

@@ -3,15 +3,20 @@
 import pytest
 from msgspec.structs import replace
 
+from deviceplugin.container.edits import DeviceListStrategy
+from deviceplugin.slots.slot import NOT_APPLIED
 from simulation import machines
 from simulation.machines.description import MachineDescription, MigDevice
 from tests.nvidia.conftest import MakeHost
 from tests.nvidia.driver import with_mig
-from tests.nvidia.runtime import Host, Refused
+from tests.nvidia.programs import Programs
+from tests.nvidia.runtime import Host, Refused, Toolkit
+from tests.nvidia.slots import SLOT, write_slot
 
 pytestmark = pytest.mark.nvidia
 
 MIB = 1 << 20
+VISIBLE, NVIDIAS = "NVIDIA_VISIBLE_DEVICES", "nvidia-container-runtime"
 REQUEST, LIMIT = "NVIDIA_GPU_MEMORY_REQUEST", "NVIDIA_GPU_MEMORY_LIMIT"
 
 
@@ -21,7 +26,7 @@ def with_release(driver: str) -> MachineDescription:
 
 
 def visible(host: Host, *gpus: int) -> str:
-    return "NVIDIA_VISIBLE_DEVICES=" + ",".join(map(host.driver.uuid, gpus))
+    return f"{VISIBLE}=" + ",".join(map(host.driver.uuid, gpus))
 
 
 def mib(host: Host) -> list[tuple[str, int, int]]:
@@ -60,5 +65,26 @@ def test_nvidias_hook_ignores_the_memory_limit_of_a_mig_instance(host_of: MakeHo
     """Its size holds it."""
     host = host_of(with_mig(with_release("615.10.01"), [MigDevice("1g.5gb", 4864, 9, 0)]))
     uuid = host.driver.mig_uuids(0)[0]
-    assert host.by_runc(f"NVIDIA_VISIBLE_DEVICES={uuid}", f"{REQUEST}=0", f"{LIMIT}=1000").opened == (0,)
+    assert host.by_runc(f"{VISIBLE}={uuid}", f"{REQUEST}=0", f"{LIMIT}=1000").opened == (0,)
     assert not host.limits()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "runtime", "mode"),
+    [
+        ("envvar", NVIDIAS, "auto"),
+        ("volume-mounts", NVIDIAS, "auto"),
+        ("cdi-cri", NVIDIAS, "auto"),
+        ("cdi-cri", NVIDIAS, "cdi"),
+        ("cdi-cri", "runc", "auto"),
+        ("cdi-annotations", "runc", "auto"),
+    ],
+)
+def test_the_driver_limits_a_container_with_a_slot_by_nvidias_hook(
+    programs: Programs, host_of: MakeHost, strategy: str, runtime: str, mode: str
+) -> None:
+    host = host_of(with_release("615.10.01"))
+    host.set(Toolkit(mode=mode, accepts_volume_mounts=True))
+    write_slot(programs, host, DeviceListStrategy(strategy), (1, 3), driver_mib=1000)
+    assert host.by_containerd(f"{VISIBLE}={NOT_APPLIED}", device=SLOT, runtime=runtime).opened == (1, 3)
+    assert mib(host) == [(host.driver.uuid(gpu), 0, 1000) for gpu in (1, 3)]
