@@ -136,7 +136,7 @@ async def test_decide_on_what_kubectl_prints_says_where_the_next_pod_goes(
         (tmp_path / "state.json").write_text(printed)
         pod = gpu_pod("next", 2, annotations={keys.GPU_POLICY: "topology-aware"})
         (tmp_path / "pod.json").write_text(json.dumps({"kind": "Pod", **pod}))
-        files = ["--state", str(tmp_path / "state.json"), "--pod", str(tmp_path / "pod.json")]
+        files = ["--state", str(tmp_path / "state.json"), "-f", str(tmp_path / "pod.json")]
         said = CliRunner().invoke(main, ["decide", *files, "--output", "json"])
         await cluster.add(pod)
         await cluster.bound("next")
