@@ -5,7 +5,7 @@ from typing import Any
 
 from program.settings.declared import C, Setting, Table
 
-_HEAD = ("key", "flag", "environment", "default", "meaning")
+_HEAD = ("key", "default", "meaning")
 _HAMI_HEAD = ("key", "`device-config.yaml`", "entry in `config.json`")
 
 
@@ -18,10 +18,16 @@ def manual(table: Table[C]) -> str:
 
 
 def _row(setting: Setting) -> tuple[str, ...]:
-    return (
-        *map(_code, ((setting.key,), setting.flags, setting.environment, (setting.default_text,))),
-        f"{setting.help} Expected: {setting.kind.expected}.",
-    )
+    sentences = [setting.help]
+    if setting.kind.expected != "true or false":
+        sentences.append(f"Expected: {setting.kind.expected}.")
+    for what, names, usual in (
+        ("Flag", setting.flags, f"--{setting.key.replace('_', '-')}"),
+        ("Variable", setting.environment, setting.key.upper()),
+    ):
+        if names and names != (usual,):
+            sentences.append(f"{what}: {_code(names)}.")
+    return _code((setting.key,)), _code((setting.default_text,)), " ".join(sentences)
 
 
 def hami_manual(table: Table[C]) -> str:
