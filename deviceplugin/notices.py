@@ -45,9 +45,9 @@ def unlimited(before: NodeLimits | None, now: NodeLimits | None) -> Notice | Non
         return None
     if now.allows_unheld:
         return Notice(reason="LimitsNotEnforced", message=f"{_UNHELD[now]}; unenforced_shares is allow", distinct=True)
-    for backend, (reason, message) in _GONE.items():
+    for backend, notice in _GONE.items():
         if before is not None and backend in before.backends and backend not in now.backends:
-            return Notice(reason=reason, message=message, distinct=True)
+            return notice
     return None
 
 
@@ -62,12 +62,14 @@ _UNHELD = {
     "hold them to these for sure",
 }
 _GONE = {
-    Backend.DRIVER: (
-        "DriverLimitsGone",
-        "the driver limits GPU memory no more: the log of the device plugin has the reason",
+    Backend.DRIVER: Notice(
+        reason="DriverLimitsGone",
+        message="the driver limits GPU memory no more: the log of the device plugin has the reason",
+        distinct=True,
     ),
-    Backend.HAMI_CORE: (
-        "HAMiCoreGone",
-        "HAMi-core has gone: containers that were given a part of a GPU that it held are not started any more",
+    Backend.HAMI_CORE: Notice(
+        reason="HAMiCoreGone",
+        message="HAMi-core has gone: containers that were given a part of a GPU that it held are not started any more",
+        distinct=True,
     ),
 }

@@ -208,7 +208,7 @@ def _reasons(tree: ast.Module) -> Iterator[str]:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id == "Notice":
                 given = [each.value for each in node.keywords if each.arg == "reason"]
-            elif node.func.id == "_Complaints":
+            elif node.func.id == "Complaints":
                 given = node.args
             else:
                 continue

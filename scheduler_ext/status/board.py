@@ -85,7 +85,7 @@ class Board:
         return f"{self._process}-{self.number}"
 
     def apply(self, poll: Poll) -> bool:
-        """Records a look. Returns whether anything is new."""
+        """Records a poll. Returns whether anything is new."""
         before, self.number, self._at = self.number, self.number + 1, poll.at
         zero = self._zero_of(poll)
         self._pass(poll.monotonic)
@@ -206,7 +206,7 @@ class Board:
     # Namespaces
 
     def _pass(self, now: float) -> None:
-        """Adds up GPU-hours since the look before."""
+        """Adds up GPU-hours since the poll before."""
         hours = (now - self._looked_at) / 3600 if self._looked_at else 0.0
         for namespace, held in self._team_sums.items():
             self._gpu_hours[namespace] = self._gpu_hours.get(namespace, 0.0) + held.gpus * hours

@@ -35,7 +35,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
-    """`monotonic` and `at` (seconds since 1970) are the time of the look. Nodes that are not named are as before."""
+    """`monotonic` and `at` (seconds since 1970) are the time of the poll. Nodes that are not named are as before."""
 
     monotonic: float
     at: float

@@ -1,7 +1,7 @@
 // Pods that hold GPUs, pods that wait, and decisions.
 
 import { byId, element, keep, write } from "./dom.js";
-import { matches, waits } from "./state.js";
+import { matches, waiting as matching } from "./state.js";
 import { counted, duration, memory, number, ranges, time } from "./words.js";
 
 const MOST_ROWS = 200;
@@ -40,7 +40,7 @@ function fillPod(row, pod) {
 // Pods with one reason are one entry; within it those of one owner are one line.
 export function showWaiting(waiting, head, now, filter) {
   const none = head.synced ? "none: every pod that asked has a node" : "not known yet: the extender is still reading the cluster";
-  const groups = waiting.filter((group) => waits(group, filter));
+  const groups = waiting.map((group) => matching(group, filter)).filter(Boolean);
   const found = filter.text ? `${number(groups.reduce((sum, group) => sum + group.count, 0))} of ` : "";
   write(byId("waiting-count"), head.waiting ? `${found}${counted(head.waiting, "pod")} on no node` : none);
   const reasons = new Map();

@@ -121,10 +121,12 @@ export function sumsOf(nodes, filter) {
   return sums;
 }
 
-export function waits(group, filter) {
-  if (!filter.text) return true;
-  const found = [group.owner, group.why?.sentence ?? "", ...group.pods.map(([name]) => `${group.namespace}/${name}`)];
-  return found.join("\n").toLowerCase().includes(filter.text);
+// The group with those of its pods that match; null without any. A match of owner or reason is one of all pods.
+export function waiting(group, filter) {
+  const about = `${group.namespace}/\n${group.owner}\n${group.why?.sentence ?? ""}`.toLowerCase();
+  if (about.includes(filter.text)) return group;
+  const pods = group.pods.filter(([name]) => `${group.namespace}/${name}`.toLowerCase().includes(filter.text));
+  return pods.length ? { ...group, pods, count: pods.length } : null;
 }
 
 export function matches(node, filter) {
