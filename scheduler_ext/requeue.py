@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 
-from proto.annotations.keys import NUDGE
+from proto.annotations.keys import REQUEUE
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, Invalid, NotFound
 from proto.kubernetes.objects import PODS
@@ -151,7 +151,7 @@ class Requeuer:
         request = pod.request
         self._cluster.apply(Requeued(request.uid))
         stamp = self._now().astimezone(UTC).isoformat(timespec="milliseconds")
-        metadata: dict[str, object] = {"annotations": {NUDGE: stamp}}
+        metadata: dict[str, object] = {"annotations": {REQUEUE: stamp}}
         if "/" not in request.uid:
             metadata["uid"] = request.uid
         try:

@@ -95,7 +95,7 @@ PODS: dict[str, Sequence[WireName]] = {
             BindPhase.SUCCESS,
         ),
         WireName(keys.BIND_TIME, "when it was bound, in seconds since 1970", encode_time(_AT)),
-        WireName(keys.NUDGE, "a change that makes kube-scheduler try a waiting pod again", "2030-01-01T00:00:00Z"),
+        WireName(keys.REQUEUE, "a change that makes kube-scheduler try a waiting pod again", "2030-01-01T00:00:00Z"),
     ),
     "Labels of a pod or a namespace": (
         WireName(keys.WEBHOOK, "the [webhook](webhook.md) leaves such pods alone", keys.WEBHOOK_IGNORE),

@@ -33,7 +33,7 @@ DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
 MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
-NUDGE = "topogpu.io/nudge"
+REQUEUE = "topogpu.io/nudge"
 SCHEDULER_ROLE = "hami.io/scheduler-role"
 
 POD_WRITTEN_KEYS = (
@@ -44,7 +44,7 @@ POD_WRITTEN_KEYS = (
     MIG_ALLOCATIONS,
     BIND_PHASE,
     BIND_TIME,
-    NUDGE,
+    REQUEUE,
 )
 """Annotations of pods that only the scheduler and the daemon may write."""
 POD_WRITTEN_PREFIX = "hami.io/vgpu-devices-"

@@ -206,7 +206,7 @@ async def test_with_all_nodes_returned_kube_scheduler_asks_for_scores(
 async def test_a_pod_that_a_quota_held_back_is_bound_when_the_quota_is_raised(
     plane: ControlPlane, api_server: Peer, tmp_path: Path
 ) -> None:
-    """kube-scheduler knows nothing of quotas on GPU memory: only the nudge makes it look again in time."""
+    """kube-scheduler knows nothing of quotas on GPU memory: only the annotation makes it try again in time."""
     async with running(plane, api_server, tmp_path, gpu_node("a")) as cluster:
         path = f"/api/v1/namespaces/{cluster.namespace}/resourcequotas"
         hard = {"limits.nvidia.com/gpumem": "5000"}
@@ -224,7 +224,7 @@ async def test_a_pod_that_a_quota_held_back_is_bound_when_the_quota_is_raised(
         status, _ = await api_server.send("PATCH", f"{path}/gpus", raised, "application/merge-patch+json")
         assert status == 200
         await cluster.bound("p")
-        assert keys.NUDGE in (await cluster.pod("p"))["metadata"]["annotations"]
+        assert keys.REQUEUE in (await cluster.pod("p"))["metadata"]["annotations"]
 
 
 async def test_a_pod_takes_the_gpus_of_one_that_ended(plane: ControlPlane, api_server: Peer, tmp_path: Path) -> None:

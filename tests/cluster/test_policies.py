@@ -385,7 +385,7 @@ async def test_a_daemon_tells_of_the_pods_on_its_own_node_what_became_of_their_g
     for path in (there, nowhere):
         answer = await site.daemon.annotate(path, served)
         assert refused_by("device-plugin-pods", answer) == "a node daemon writes the pods on its own node only"
-    for key in (keys.DEVICES_ALLOCATED, keys.POD_NODE, keys.NUDGE, "example.com/theirs"):
+    for key in (keys.DEVICES_ALLOCATED, keys.POD_NODE, keys.REQUEUE, "example.com/theirs"):
         answer = await site.daemon.annotate(here, {key: "x"})
         assert (
             refused_by("device-plugin-pods", answer) == "a node daemon tells what became of a pod's GPUs, nothing else"
@@ -395,9 +395,9 @@ async def test_a_daemon_tells_of_the_pods_on_its_own_node_what_became_of_their_g
     assert refused_by("device-plugin-pods", answer) == "a node daemon changes annotations only"
 
 
-async def test_the_scheduler_nudges_pods_and_changes_nothing_else_of_them(site: Site) -> None:
+async def test_the_scheduler_requeues_pods_and_changes_nothing_else_of_them(site: Site) -> None:
     path = await site.pod("p", "", {keys.DEVICES_ALLOCATED: FORGED})
-    assert await site.scheduler.annotate(path, {keys.NUDGE: "now"}) == (200, "")
+    assert await site.scheduler.annotate(path, {keys.REQUEUE: "now"}) == (200, "")
     answer = await site.scheduler.annotate(path, {keys.DEVICES_ALLOCATED: "GPU-1,NVIDIA,1,1:;"})
     assert refused_by("scheduler-pods", answer).startswith("after its Binding the scheduler writes the annotation")
     image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "example.com/evil:1"}]

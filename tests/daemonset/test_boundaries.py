@@ -57,7 +57,7 @@ def test_the_policies_know_every_key_that_the_programs_write() -> None:
     assert texts(policy("device-plugin-nodes")) & NODE_KEYS == NODE_KEYS
     assert texts(policy("scheduler-nodes")) & NODE_KEYS == {keys.NODE_LOCK, keys.NODE_LOCK_UID}
     assert texts(policy("device-plugin-pods")) & written == {keys.BIND_PHASE, keys.DEVICES_TO_ALLOCATE}
-    assert texts(policy("scheduler-pods")) & written == {keys.NUDGE}
+    assert texts(policy("scheduler-pods")) & written == {keys.REQUEUE}
 
 
 def test_the_policy_judges_variables_by_the_rules_of_the_webhook() -> None:

@@ -133,7 +133,7 @@ async def test_the_extender_has_the_rights_it_uses_and_no_others(tmp_path: Path)
                 pod = server.create(pod_json(name))
                 await found.post("/filter", {"Pod": pod, "Nodes": None, "NodeNames": [node]})
                 assert (await found.post("/bind", _binding(pod, node)))["Error"] == ""
-            # A pod that waits for room, is explained, and nudged once there is some.
+            # A pod that waits for room, is explained, and requeued once there is some.
             waiting = server.create(pod_json("r", memory_mib=40000))
             await found.post("/filter", {"Pod": waiting, "Nodes": None, "NodeNames": ["slots", "immediate"]})
             async with found.http.get(f"{found.verbs}/debug/explain?pod=r&namespace=default") as response:
@@ -146,7 +146,7 @@ async def test_the_extender_has_the_rights_it_uses_and_no_others(tmp_path: Path)
             await found.post("/filter", {"Pod": refused, "Nodes": None, "NodeNames": ["immediate"]})
             assert (await found.post("/bind", _binding(refused, "immediate")))["Error"] != ""
             server.delete("pods", "p", namespace="default")
-            await until(lambda: keys.NUDGE in found.annotations("r"))
+            await until(lambda: keys.REQUEUE in found.annotations("r"))
             await until(lambda: bool(_certificate(server)))
             await until(lambda: bool(found.events("BindingSucceed")))
             await check(SCHEDULER, lambda: used(server.requests, NAME))

@@ -103,7 +103,7 @@ async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
             async def requeued() -> bool:
                 live.freed.set()
                 found = server.store.get("pods", "default", "small")
-                return found is not None and keys.NUDGE in found["metadata"].get("annotations", {})
+                return found is not None and keys.REQUEUE in found["metadata"].get("annotations", {})
 
             await until(requeued)
 
@@ -119,7 +119,7 @@ async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_pat
 
             async def requeued() -> bool:
                 found = server.store.get("pods", "default", "small")
-                return found is not None and keys.NUDGE in found["metadata"].get("annotations", {})
+                return found is not None and keys.REQUEUE in found["metadata"].get("annotations", {})
 
             await until(requeued)
 
@@ -129,11 +129,11 @@ async def test_a_waiting_pod_is_requeued_as_soon_as_there_is_room() -> None:
         first, waiting = rig.add_pod("first"), rig.add_pod("waiting")
         assert await rig.bind(first, "n") == ""
         assert (await rig.filter(waiting, "n"))["NodeNames"] is None
-        assert keys.NUDGE not in rig.pod("waiting")["metadata"].get("annotations", {})
+        assert keys.REQUEUE not in rig.pod("waiting")["metadata"].get("annotations", {})
         rig.server.delete("pods", "first", namespace="default")
 
         async def requeued() -> bool:
-            return keys.NUDGE in rig.pod("waiting")["metadata"].get("annotations", {})
+            return keys.REQUEUE in rig.pod("waiting")["metadata"].get("annotations", {})
 
         await until(requeued)
         assert (await rig.filter(waiting, "n"))["NodeNames"] == ["n"]
@@ -158,4 +158,4 @@ async def test_a_pod_made_anew_under_the_name_is_not_requeued_and_the_old_one_no
         rig.server.delete("pods", "first", namespace="default")
         await until(lambda: fits(rig, anew))
         await until(lambda: waiting("0.0"))
-        assert keys.NUDGE not in rig.pod("waiting")["metadata"].get("annotations", {})
+        assert keys.REQUEUE not in rig.pod("waiting")["metadata"].get("annotations", {})

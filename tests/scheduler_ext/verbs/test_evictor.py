@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from proto.annotations.keys import NUDGE
+from proto.annotations.keys import REQUEUE
 from simulation.apiserver import Fault
 from tests.builders import node_json, pod_json
 from tests.polling import until
@@ -86,10 +86,10 @@ async def test_kube_scheduler_is_made_to_look_again_when_the_room_that_is_kept_f
         for name in leaving(rig):
             rig.server.delete("pods", name, namespace="default")
 
-        async def is_nudged() -> bool:
-            return NUDGE in rig.pod("urgent")["metadata"].get("annotations", {})
+        async def is_requeued() -> bool:
+            return REQUEUE in rig.pod("urgent")["metadata"].get("annotations", {})
 
-        await until(is_nudged)
+        await until(is_requeued)
 
 
 async def _leave(rig: Rig, number: int) -> bool:
