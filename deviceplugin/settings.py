@@ -9,6 +9,9 @@ from proto.annotations import keys
 from proto.annotations.keys import RESOURCE_COUNT
 from proto.annotations.node_limits import Backend
 
+LIMITS_FOLDER = "topogpu-limits"
+"""The folder, in that of the CDI specs, with one folder for each container that the driver limits."""
+
 
 class HamiScheduler(StrEnum):
     """The oldest of HAMi's schedulers that must understand this node."""
@@ -208,4 +211,4 @@ class AgentSettings:
     @property
     def limits_folder(self) -> str:
         """Returns the folder with one folder for each container that the driver limits. It is the same on the host."""
-        return f"{self.cdi_directory}/topogpu-limits"
+        return f"{self.cdi_directory}/{LIMITS_FOLDER}"

@@ -161,6 +161,7 @@ def node_row(node: GpuNode) -> Row:
         "slots": sum(gpu.device.slots for gpu in gpus),
         "pods": len({held.pod for gpu in node.gpus for held in gpu.holders}),
         "simulated": node.is_simulated,
+        "limits": node.usage.node.limits if node.usage is not None else None,
         "problem": node.problem or None,
     }
 

@@ -29,7 +29,7 @@ from deviceplugin.metrics.processes import has_ended
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.node_setup import set_up_node
 from deviceplugin.nvml.events import NvmlEvents
-from deviceplugin.nvml.memory_limits import MemoryLimits
+from deviceplugin.nvml.memory_limits import MemoryLimits, without_reserved
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.region_files import RegionReader
@@ -37,6 +37,7 @@ from deviceplugin.settings import (
     AgentSettings,
 )
 from program.commands import modules_kept
+from proto.annotations.node_limits import Backend
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 
@@ -213,7 +214,8 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             machine = _with_fabric_problems(nvml.read_machine()) if health.fabric else nvml.read_machine()
         except NvmlUnavailable as error:
             raise GpusUnavailable(_sentence(str(error)), needs_restart=error.needs_restart) from error
-        found = dict(resources(machine, sharing, configuration.kubelet.resource_name))
+        offered = without_reserved(machine, nvml) if Backend.DRIVER in configuration.limits.backends else machine
+        found = dict(resources(offered, sharing, configuration.kubelet.resource_name))
         if not any(found.values()):
             nothing = "the NVIDIA driver shows no GPU on this machine that can be shared"
             reasons = (*machine.problems, *left_out(machine, sharing))

@@ -22,7 +22,7 @@ from program.output import print_json, print_text
 from program.tables import Column, FittingTable
 from program.words import model
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import NODE_ALLOCATION, NODE_REGISTER
+from proto.annotations.keys import NODE_ALLOCATION, NODE_LIMITS, NODE_REGISTER
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_register import decode_register
 from proto.devices import Device, DeviceUUID
@@ -53,7 +53,7 @@ def list_allocations(given: dict[str, str | None], output: str) -> bool:
     sources = asyncio.run(_read(configuration, problems))
     rows = agreement(sources)
     if output == "json":
-        print_json({"allocations": [_as_json(row) for row in rows], "problems": problems})
+        print_json({"limits": sources.limits, "allocations": [_as_json(row) for row in rows], "problems": problems})
     else:
         print_text(_as_text(rows, sources, problems, wide=output == "wide"))
     unknown = sources.recorded is None and sources.listed is None
@@ -73,6 +73,7 @@ async def _read(configuration: Configuration, problems: list[str]) -> Sources:
         listed=listed,
         pods=cluster.pods,
         inventory={device.uuid: device for device in _registered(cluster.node)},
+        limits="" if cluster.node is None else cluster.node.metadata.annotations.get(NODE_LIMITS, ""),
         spec=_read_spec(configuration.cdi_directory, problems) if by_slots else None,
     )
 
@@ -143,7 +144,8 @@ def _registered(node: Node | None) -> tuple[Device, ...]:
 
 
 def _as_text(rows: tuple[Row, ...], sources: Sources, problems: list[str], *, wide: bool) -> RenderableType:
-    notes = [Text(f"! {problem}", "yellow") for problem in problems]
+    held = [Text(f"Parts of GPUs are held by: {sources.limits}.", "dim")] if sources.limits else []
+    notes = [*held, *(Text(f"! {problem}", "yellow") for problem in problems)]
     if not rows:
         empty = "" if sources.recorded is None and sources.listed is None else "No container holds a GPU replica."
         return Group(*([Text(empty)] if empty else []), *notes)

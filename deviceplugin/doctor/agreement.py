@@ -18,7 +18,7 @@ from deviceplugin.slots.slot import larger
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceUUID
-from proto.environment import CORE_LIMIT, MEMORY_LIMIT, VISIBLE_DEVICES
+from proto.environment import CORE_LIMIT, DRIVER_HARD_LIMIT, MEMORY_LIMIT, VISIBLE_DEVICES
 from proto.kubernetes.objects import Pod
 
 
@@ -52,6 +52,8 @@ class Sources:
     inventory: Mapping[DeviceUUID, Device]
     """The GPUs that are registered on the Node; empty while they are unknown."""
     spec: bytes | None
+    limits: str = ""
+    """What holds parts of GPUs, as the Node names it; empty while it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +238,8 @@ def _difference(given: Mapping[str, str], shares: ContainerShares, inventory: Ma
         limited.sort(key=lambda share: visible.index(share.uuid))
     memory = [share.memory_mib or _whole(share.uuid, inventory) for share in limited]
     wanted = [(f"{mib}m" if mib else None, str(share.cores)) for mib, share in zip(memory, limited, strict=True)]
-    found = [(given.get(f"{MEMORY_LIMIT}_{n}"), given.get(f"{CORE_LIMIT}_{n}")) for n in range(len(limited))]
+    by_driver = f"{given[DRIVER_HARD_LIMIT]}m" if DRIVER_HARD_LIMIT in given else None
+    found = [(given.get(f"{MEMORY_LIMIT}_{n}", by_driver), given.get(f"{CORE_LIMIT}_{n}")) for n in range(len(limited))]
     found = [(None if want[0] is None else mib, cores) for want, (mib, cores) in zip(wanted, found, strict=True)]
     if found == wanted or (not named and sorted(map(str, found)) == sorted(map(str, wanted))):
         return ""

@@ -1,10 +1,8 @@
 """Decides whether the driver of a node limits GPU memory by control group, from what was read."""
 
-import re
 from dataclasses import dataclass
 
-FIRST_BRANCH = 615
-_NUMBER = re.compile(r"\d+")
+from deviceplugin.machine.readings import FIRST_LIMITING_BRANCH, driver_branch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,11 +33,11 @@ def why_no_driver(facts: DriverFacts) -> str:
 
 
 def _why_not(facts: DriverFacts) -> str:
-    number = _NUMBER.match(facts.version)
-    if number is None:
+    branch = driver_branch(facts.version)
+    if branch is None:
         return "the driver does not report its release"
-    if int(number[0]) < FIRST_BRANCH:
-        return f"the driver is {facts.version}, and limits by control group need {FIRST_BRANCH}"
+    if branch < FIRST_LIMITING_BRANCH:
+        return f"the driver is {facts.version}, and limits by control group need {FIRST_LIMITING_BRANCH}"
     if not facts.is_version_2:
         return "the control groups of this node are not those of version 2"
     return "" if facts.has_pods else "kubelet's control groups are not seen below cgroup_root"

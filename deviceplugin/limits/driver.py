@@ -49,6 +49,8 @@ class Limited:
     container_id: str = ""
     group: str = ""
     """The folder of its control group; empty while it is not known."""
+    seen: bool = False
+    """The watch has shown its pod."""
 
 
 Key = tuple[str, str]
@@ -159,14 +161,16 @@ class DriverLimits:
 
     async def _keep(self, memory: MemoryLimits) -> None:
         """Looks once at all containers."""
-        for key in [key for key in self._limited if key[0] not in self._own.pods]:
+        for key, each in [(key, each) for key, each in self._limited.items() if key[0] not in self._own.pods]:
+            if not each.seen:  # a pod that was read because the watch is late
+                continue
             del self._limited[key]
             self._told.pop(key, None)
             self._pipes.close(f"{self._folder}/{key[0]}_{key[1]}")
         found = await self._thread.call(lambda: {key: self._group(*item) for key, item in self._seen().items()})
         for key, (before, group) in found.items():
-            if self._limited.get(key) is before and before.group != group:
-                self._limited[key] = replace(before, group=group)
+            if self._limited.get(key) is before and not (before.seen and before.group == group):
+                self._limited[key] = replace(before, group=group, seen=True)
         limited = {key: each for key, each in self._limited.items() if each.group}
         answers = await memory.read({each.group: tuple(each.limits_mib) for each in limited.values()})
         for key, each in limited.items():
@@ -178,8 +182,11 @@ class DriverLimits:
 
     def _seen(self) -> Mapping[Key, tuple[Limited, str, str]]:
         """Returns each container with its pod's UID and the container id that its pod's status has."""
+        pods = self._own.pods
         return {
-            key: (each, key[0], _container_id(self._own.pods[key[0]], key[1])) for key, each in self._limited.items()
+            key: (each, key[0], _container_id(pods[key[0]], key[1]))
+            for key, each in self._limited.items()
+            if key[0] in pods
         }
 
     def _group(self, limited: Limited, pod_uid: str, container_id: str) -> tuple[Limited, str]:

@@ -173,3 +173,16 @@ class MachineReading:
     def mig_devices(self) -> Mapping[DeviceUUID, MigReading]:
         """Returns the MIG devices of all GPUs, by UUID."""
         return {mig.uuid: mig for gpu in self.gpus for mig in gpu.mig_devices}
+
+
+FIRST_LIMITING_BRANCH = 615
+"""The first branch of drivers that limit GPU memory by control group."""
+
+
+def driver_branch(version: str) -> int | None:
+    """Returns the branch of a driver's version, 615 of `615.71.05`; None where it is unknown."""
+    branch = version.partition(".")[0]
+    return int(branch) if branch.isascii() and branch.isdigit() and len(branch) <= _MOST_DIGITS else None
+
+
+_MOST_DIGITS = 9

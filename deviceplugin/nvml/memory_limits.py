@@ -6,11 +6,12 @@ a control group of version 2; the driver refuses an allocation that would exceed
 
 import ctypes
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from deviceplugin.nvml.calls import FUNCTION_NOT_FOUND, CallFailed, NvmlCalls
+from deviceplugin.machine.readings import FIRST_LIMITING_BRANCH, GpuReading, MachineReading, driver_branch
+from deviceplugin.nvml.calls import FUNCTION_NOT_FOUND, CallFailed, GpuGone, NvmlCalls
 from deviceplugin.nvml.lanes import Hangs
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
@@ -105,6 +106,26 @@ class MemoryLimits:
         answers = calls.lanes.ask(question, {gpu: partial(ask_one, gpu) for gpu in gpus if gpu in handles})
         found = {gpu: str(answer) if isinstance(answer, Hangs) else answer for gpu, answer in answers.items()}
         return {gpu: found.get(gpu, _NO_ANSWER) for gpu in gpus}
+
+
+def without_reserved(machine: MachineReading, nvml: Nvml) -> MachineReading:
+    """Returns the machine without the memory that a driver with limits reserves on each GPU for itself: containers that
+    it limits to all of a GPU could not use it. Blocks, on the thread that owns NVML.
+    """
+    if (driver_branch(machine.driver) or 0) < FIRST_LIMITING_BRANCH:
+        return machine
+    calls, handles = nvml.calls(), nvml.handles()
+
+    def usable(gpu: GpuReading) -> GpuReading:
+        if gpu.memory_mib is None or gpu.mig_enabled or gpu.uuid not in handles:
+            return gpu
+        try:
+            memory: Any = calls.ask_or(None, "nvmlDeviceGetMemoryInfo", handles[gpu.uuid], calls.pynvml.nvmlMemory_v2)
+        except GpuGone:
+            return gpu
+        return gpu if memory is None else replace(gpu, memory_mib=gpu.memory_mib - -(-memory.reserved // (1 << 20)))
+
+    return replace(machine, gpus=tuple(map(usable, machine.gpus)))
 
 
 def _set(calls: NvmlCalls, handle: object, group: str, hard_bytes: int | None) -> None:

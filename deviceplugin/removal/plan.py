@@ -8,7 +8,7 @@ from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS, installed_names
 from deviceplugin.node.totals import present_totals
 from deviceplugin.records.memory import MEMORY_FOLDER
-from deviceplugin.settings import TotalNames
+from deviceplugin.settings import LIMITS_FOLDER, TotalNames
 from deviceplugin.slots.slot import SPEC_FILE, TRIAL_FILE
 from deviceplugin.socket_names import is_socket_name
 from proto.annotations.keys import (
@@ -164,7 +164,7 @@ def is_plugin_socket(name: str, ours: Ours) -> bool:
 
 
 def _is_slot_file(name: str) -> bool:
-    return name in (TRIAL_FILE, MEMORY_FOLDER) or _settled(name) == SPEC_FILE
+    return name in (TRIAL_FILE, MEMORY_FOLDER, LIMITS_FOLDER) or _settled(name) == SPEC_FILE
 
 
 def _settled(name: str) -> str:

@@ -58,6 +58,8 @@ class ShownNode(Struct, frozen=True, omit_defaults=True):
     notes: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
     pool: str = ""
+    limits: str = ""
+    """The backends that hold parts of its GPUs, as the Node names them."""
 
 
 class Sums(NamedTuple):
@@ -125,6 +127,7 @@ def node_of(poll: NodePoll) -> ShownNode:
         links=links[:-1] if registered.pair_scores else (),
         notes=tuple(_notes(poll)),
         pool=registered.pool,
+        limits=registered.limits,
         taints=tuple(str(taint) for taint in registered.taints if taint != CORDON),
     )
 

@@ -57,6 +57,7 @@ class Known {
     this.problem = node.problem ?? "";
     this.taints = node.taints ?? [];
     this.pool = node.pool ?? "";
+    this.limits = node.limits ?? "";
     this.models = [...new Set(this.gpus.map((gpu) => gpu.model))];
     this.idle = 0;
     this.lost = 0;

@@ -244,3 +244,10 @@ async def test_what_a_container_uses_is_what_the_driver_counts_for_its_group() -
             return [used for name, used in found.items() if name.startswith("hami_vgpu_memory_used")] == [700 * MIB]
 
         await until(used)
+
+
+async def test_memory_that_the_driver_reserves_is_not_offered() -> None:
+    gpu = BRIDGED.gpus[0]
+    machine = replace(with_driver("615.10"), gpus=tuple(replace(each, reserved_mib=600) for each in BRIDGED.gpus))
+    async with daemon(description=machine) as node:
+        assert node.gpus()[0].memory_mib == gpu.memory_mib - 600
