@@ -20,7 +20,7 @@ class Role(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class ElectionStanding:
     """The election as this replica sees it. `expires_at` is in monotonic seconds; `renewed` is the Lease's own text."""
 
     role: Role = Role.FOLLOWER
@@ -29,11 +29,11 @@ class Standing:
     expires_at: float = 0.0
 
 
-def after_lease(standing: Standing, lease: Lease | None, identity: str, now: float) -> Standing:
+def after_lease(standing: ElectionStanding, lease: Lease | None, identity: str, now: float) -> ElectionStanding:
     """The Lease was seen; None if it does not exist."""
     standing = after_time(standing, now)
     if lease is None:
-        return Standing()
+        return ElectionStanding()
     holder, renewed = lease.spec.holder_identity or "", lease.spec.renew_time or ""
     if (holder, renewed) == (standing.holder, standing.renewed):
         return standing
@@ -46,17 +46,17 @@ def after_lease(standing: Standing, lease: Lease | None, identity: str, now: flo
     return seen if kept else replace(seen, role=Role.TAKING_OVER)
 
 
-def after_time(standing: Standing, now: float) -> Standing:
+def after_time(standing: ElectionStanding, now: float) -> ElectionStanding:
     """A holder that did not renew in time does not lead."""
     return replace(standing, role=Role.FOLLOWER) if now >= standing.expires_at else standing
 
 
-def after_catching_up(standing: Standing) -> Standing:
+def after_catching_up(standing: ElectionStanding) -> ElectionStanding:
     """Returns whether everything that was decided before the take-over is known."""
     return replace(standing, role=Role.LEADER) if standing.role is Role.TAKING_OVER else standing
 
 
-def after_another_had_the_turn(standing: Standing) -> Standing:
+def after_another_had_the_turn(standing: ElectionStanding) -> ElectionStanding:
     """Another process may have bound pods since this one took over."""
     return replace(standing, role=Role.TAKING_OVER) if standing.role is Role.LEADER else standing
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.leadership.binding_lease import BindingLease
-from scheduler_ext.leadership.election import Role, Standing
+from scheduler_ext.leadership.election import ElectionStanding, Role
 from scheduler_ext.leadership.lease_follower import follow_lease
 from scheduler_ext.leadership.live_election import LiveElection
 from scheduler_ext.leadership.role_labels import label_roles
@@ -110,5 +110,5 @@ class Leadership:
     async def _begin(self, predecessors: Predecessors) -> None:
         """Begins without an election."""
         await predecessors.catch_up()
-        self._election.standing = Standing(role=Role.LEADER)
+        self._election.standing = ElectionStanding(role=Role.LEADER)
         self._election.wake()

@@ -4,14 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from scheduler_ext.leadership.election import Role, Standing, after_time
+from scheduler_ext.leadership.election import ElectionStanding, Role, after_time
 
 log = logging.getLogger(__name__)
 
 
 class LiveElection:
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        self.standing = Standing()
+        self.standing = ElectionStanding()
         self.interrupted = ""
         """The problem of the watch of the Lease; empty without one."""
         self.leaving = False
@@ -20,7 +20,7 @@ class LiveElection:
         """The event is set at the next change of leader or role, and then replaced."""
         self.monotonic = monotonic
 
-    def move(self, standing: Standing) -> None:
+    def move(self, standing: ElectionStanding) -> None:
         before, self.standing = self.standing, standing
         if before.role is not standing.role:
             log.info("this replica is now: %s (the lease is held by %s)", standing.role, standing.holder or "no one")

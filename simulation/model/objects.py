@@ -18,14 +18,14 @@ ONE_OF_A_GPU: Amount = (1, MEMORY_MIB, 100)
 """The whole of a GPU: no two pods fit on one."""
 
 
-class ShownPod(NamedTuple):
+class ModelPod(NamedTuple):
     """A pod as it is shown: its node, and its annotation with the GPUs. Both are empty while it waits."""
 
     node: str = ""
     devices: str = ""
 
 
-WAITING = ShownPod()
+WAITING = ModelPod()
 
 
 def pod_name(pod: int) -> str:
@@ -63,12 +63,12 @@ def node_object(name: str) -> Node:
 
 
 @cache
-def pod_object(pod: int, gpus: int, seen: ShownPod) -> Pod:
+def pod_object(pod: int, gpus: int, seen: ModelPod) -> Pod:
     return msgspec.convert(_pod_json(pod, gpus, seen), Pod)
 
 
 @cache
-def overbooked(pods: tuple[ShownPod | None, ...]) -> str:
+def overbooked(pods: tuple[ModelPod | None, ...]) -> str:
     """The first GPU that the bound pods have more of than there is, by a count that uses nothing of the extender."""
     bound = [_pod_json(pod, 1, seen) for pod, seen in enumerate(pods) if seen is not None and seen.node]
     for gpu, held in recount(bound).items():
@@ -78,13 +78,13 @@ def overbooked(pods: tuple[ShownPod | None, ...]) -> str:
 
 
 @cache
-def fits(pods: tuple[ShownPod | None, ...], gpus: int) -> bool:
+def fits(pods: tuple[ModelPod | None, ...], gpus: int) -> bool:
     """Returns whether a pod of so many GPUs finds them free on one node, by the same count."""
     held = recount(_pod_json(pod, 1, seen) for pod, seen in enumerate(pods) if seen is not None and seen.node)
     return any(sum(f"GPU-{name}-{gpu}" not in held for gpu in range(GPUS)) >= gpus for name in NODES)
 
 
-def _pod_json(pod: int, gpus: int, seen: ShownPod) -> dict[str, object]:
+def _pod_json(pod: int, gpus: int, seen: ModelPod) -> dict[str, object]:
     limits = {keys.RESOURCE_COUNT: str(gpus), keys.RESOURCE_MEMORY: str(MEMORY_MIB)}
     return {
         "metadata": {

@@ -30,7 +30,7 @@ from scheduler_ext.verbs.bind_decision import BindRefused, checked, decide_read,
 from scheduler_ext.verbs.binding_object import binding_of
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.state_machine import AWAITED, BindAttempt, BindEffect, BindEvent
-from simulation.model.objects import NAMESPACE, NODES, ShownPod, node_object, pod_name, pod_object, uid_of
+from simulation.model.objects import NAMESPACE, NODES, ModelPod, node_object, pod_name, pod_object, uid_of
 
 TICK_SECONDS = 5.0
 SETTINGS = ServeSettings(
@@ -86,17 +86,17 @@ class Act(NamedTuple):
 
     what: ActKind
     pod: int = 0
-    shown: ShownPod | None = None
+    shown: ModelPod | None = None
     node: str = ""
     event: BindEvent = BindEvent.UNKNOWN
-    every: tuple[ShownPod | None, ...] = ()
+    every: tuple[ModelPod | None, ...] = ()
 
 
 class Reaction(NamedTuple):
     """`node` is the answer to `/filter`, `sent` the Binding that is sent."""
 
     node: str = ""
-    sent: ShownPod | None = None
+    sent: ModelPod | None = None
 
 
 class ModelledBind(NamedTuple):
@@ -230,13 +230,13 @@ class ModelProcess:
     def _apply(self, event: events.ClusterEvent) -> None:
         self._machines.step(self._cluster, event, self._now, events.nothing_outside)
 
-    def _object(self, pod: int, seen: ShownPod | None) -> Pod | None:
+    def _object(self, pod: int, seen: ModelPod | None) -> Pod | None:
         return None if seen is None else pod_object(pod, self._gpus, seen)
 
     # Each follows the shell of its name: what may be awaited there is an act of its own here.
 
     def _filter(self, pod: int) -> str:
-        asked = pod_object(pod, self._gpus, ShownPod())
+        asked = pod_object(pod, self._gpus, ModelPod())
         request = read_request(asked, self._cluster.requests)
         if request is None:
             raise AssertionError("a pod of this world asks for GPUs")
@@ -299,9 +299,9 @@ class ModelProcess:
         event = outcome(self._cluster, attempt, live, is_binding=pod in self._binds, now=self._now)
         self._perform(pod, self._attempts.after(attempt, event))
 
-    def _binding(self, attempt: BindAttempt) -> ShownPod:
+    def _binding(self, attempt: BindAttempt) -> ModelPod:
         binding = binding_of(attempt.pod, attempt.uid, attempt.node, attempt.shares, _SOME_DAY, phase=BindPhase.SUCCESS)
-        return ShownPod(binding.target.name, binding.metadata.annotations[DEVICES_ALLOCATED])
+        return ModelPod(binding.target.name, binding.metadata.annotations[DEVICES_ALLOCATED])
 
     # The value
 
@@ -314,7 +314,7 @@ class ModelProcess:
         sent_by = reservation.sent_by if reservation is not None else 0
         ranks = {number: rank for rank, number in enumerate(sorted({0, *numbers, sent_by}))}
         sent = self._files.sent.get(uid)
-        waiting = pod_object(pod, self._gpus, ShownPod())
+        waiting = pod_object(pod, self._gpus, ModelPod())
         return PodState(
             reservation=()
             if reservation is None

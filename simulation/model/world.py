@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from proto.kubernetes.objects import Lease, LeaseSpec, ObjectMeta
-from scheduler_ext.leadership.election import Role, Standing
+from scheduler_ext.leadership.election import ElectionStanding, Role
 from scheduler_ext.leadership.turn import Turn, after_seen
 from scheduler_ext.verbs.state_machine import BindEvent
-from simulation.model.objects import WAITING, ShownPod
+from simulation.model.objects import WAITING, ModelPod
 
 REPLICAS = (0, 1)
 LONG_AGO = 2
@@ -28,7 +28,7 @@ class Flight(NamedTuple):
     """A Binding on its way, sent `by` a replica. `sender` is None if nothing waits for its answer."""
 
     pod: int
-    binding: ShownPod
+    binding: ModelPod
     by: int
     sender: int | None
     age: int
@@ -42,13 +42,13 @@ class Flight(NamedTuple):
 
 class News(NamedTuple):
     pod: int
-    shown: ShownPod
+    shown: ModelPod
     is_gone: bool
 
 
 class Replica(NamedTuple):
     process: int
-    standing: Standing
+    standing: ElectionStanding
     turn: Turn
     asked: int
     """Ticks since the last renewal of the Binding Lease was sent."""
@@ -69,7 +69,7 @@ class Replica(NamedTuple):
 
 
 class SmallWorld(NamedTuple):
-    pods: tuple[ShownPod | None, ...]
+    pods: tuple[ModelPod | None, ...]
     """The pods as the API server has them; None for a deleted pod."""
     flights: tuple[Flight, ...]
     leader: int
@@ -99,7 +99,7 @@ def first_world(pods: int, faults: int, process: int) -> SmallWorld:
     """Both replicas know all pods, and the first leads."""
     first = Replica(
         process=process,
-        standing=Standing(role=Role.LEADER, holder=host(0), renewed=_NOW, expires_at=FOR_EVER),
+        standing=ElectionStanding(role=Role.LEADER, holder=host(0), renewed=_NOW, expires_at=FOR_EVER),
         turn=Turn(holder=process_name(0), renewed=_NOW, version="v"),
         asked=LONG_AGO,
         open=0,
@@ -166,7 +166,7 @@ def leader_changed(world: SmallWorld) -> SmallWorld:
     return after
 
 
-def pod_changed(world: SmallWorld, pod: int, becomes: ShownPod | None) -> SmallWorld:
+def pod_changed(world: SmallWorld, pod: int, becomes: ModelPod | None) -> SmallWorld:
     """The API server has another pod, and each watch has news."""
     news = News(pod, becomes or world.pods[pod] or WAITING, is_gone=becomes is None)
     after = world._replace(pods=(*world.pods[:pod], becomes, *world.pods[pod + 1 :]))
@@ -182,7 +182,7 @@ def killed(world: SmallWorld, r: int, process: int, *, open_ticks: int, given_up
     return without_receiver(world, r, given_up, pods=range(len(world.pods))).put(
         r,
         process=process,
-        standing=Standing(),
+        standing=ElectionStanding(),
         turn=Turn(),
         asked=LONG_AGO,
         open=open_ticks,

@@ -4,8 +4,8 @@ import pytest
 
 from proto.kubernetes.objects import Lease, LeaseSpec
 from scheduler_ext.leadership.election import (
+    ElectionStanding,
     Role,
-    Standing,
     after_another_had_the_turn,
     after_catching_up,
     after_lease,
@@ -20,8 +20,8 @@ def lease(holder: str, renewed: str = "t0", seconds: int | None = 15) -> Lease:
     return Lease(spec=LeaseSpec(holder_identity=holder, renew_time=renewed, lease_duration_seconds=seconds))
 
 
-def leading(now: float = 0.0) -> Standing:
-    return after_catching_up(after_lease(Standing(), lease(f"{ME}_a"), ME, now))
+def leading(now: float = 0.0) -> ElectionStanding:
+    return after_catching_up(after_lease(ElectionStanding(), lease(f"{ME}_a"), ME, now))
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,10 @@ def test_a_holder_is_matched_exactly_up_to_the_underscore(holder: str, held: boo
 
 
 def test_who_holds_the_lease_takes_over_and_leads_once_it_has_caught_up() -> None:
-    taking = after_lease(Standing(), lease("host-1_a"), ME, 0.0)
-    assert taking == Standing(role=Role.TAKING_OVER, holder="host-1_a", renewed="t0", expires_at=15.0)
+    taking = after_lease(ElectionStanding(), lease("host-1_a"), ME, 0.0)
+    assert taking == ElectionStanding(role=Role.TAKING_OVER, holder="host-1_a", renewed="t0", expires_at=15.0)
     assert after_catching_up(taking).role is Role.LEADER
-    assert after_catching_up(Standing()).role is Role.FOLLOWER
+    assert after_catching_up(ElectionStanding()).role is Role.FOLLOWER
 
 
 def test_a_renewal_keeps_the_role_and_moves_the_end() -> None:
@@ -75,9 +75,9 @@ def test_another_holder_on_our_host_means_taking_over_anew() -> None:
 
 
 def test_a_lease_without_a_duration_lasts_as_kube_schedulers_does() -> None:
-    assert after_lease(Standing(), lease("host-1_a", seconds=None), ME, 0.0).expires_at == 15.0
+    assert after_lease(ElectionStanding(), lease("host-1_a", seconds=None), ME, 0.0).expires_at == 15.0
 
 
 def test_who_leads_takes_over_anew_once_another_had_the_turn() -> None:
     assert after_another_had_the_turn(leading()).role is Role.TAKING_OVER
-    assert after_another_had_the_turn(Standing()).role is Role.FOLLOWER
+    assert after_another_had_the_turn(ElectionStanding()).role is Role.FOLLOWER

@@ -8,7 +8,7 @@ from scheduler_ext.cluster import events
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.verbs.attempts import Attempts, Progress
 from scheduler_ext.verbs.state_machine import BindAttempt, BindEvent, BindState
-from simulation.model.objects import WAITING, ShownPod
+from simulation.model.objects import WAITING, ModelPod
 from simulation.model.process import Act, ActKind, Local, Machines, ModelProcess
 from simulation.model.rules import Bounds, WorldRules
 from simulation.model.search import Searched, TooLarge, WorldStep, search
@@ -36,7 +36,7 @@ def test_pods_are_alike_for_a_process_of_the_model() -> None:
     def seen_bound(pod: int) -> Local:
         process = ModelProcess(Machines(), gpus=1, pods=2, left=())
         process.act(Act(ActKind.LISTED, every=(WAITING, WAITING)))
-        process.act(Act(ActKind.SEEN, pod, ShownPod("a", devices)))
+        process.act(Act(ActKind.SEEN, pod, ModelPod("a", devices)))
         return process.local()
 
     assert seen_bound(0) == seen_bound(1)[::-1]
