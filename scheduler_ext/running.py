@@ -28,6 +28,7 @@ from scheduler_ext.requests import RequestSettings, pod_key
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.status.access import AccessRefusal, TokenAccess
 from scheduler_ext.status.explaining import Explainer
+from scheduler_ext.status.history_file import HistoryFile
 from scheduler_ext.status.pod_page import ShownPod, shown_pod
 from scheduler_ext.status.poll import Standing
 from scheduler_ext.status.poller import Poller
@@ -51,6 +52,7 @@ class Applications:
     """A running extender: what it serves to kube-scheduler, Prometheus, the API server and browsers."""
 
     parts: ExtenderParts
+    files: JournalFiles | None = None
     verbs: Endpoints
     metrics: web.Application
     tasks: Tasks = field(default_factory=Tasks)
@@ -103,7 +105,10 @@ class Applications:
                 asyncio.run_coroutine_threadsafe(self._shown_pod(explainer, namespace, name), loop)
             )
 
-        server = StatusServer(token_hex(4), _from_any_thread(access) if for_other_hosts else None, pod_of=pod_of)
+        kept_in = None if self.files is None else HistoryFile(self.files.beside("history"))
+        server = StatusServer(
+            token_hex(4), _from_any_thread(access) if for_other_hosts else None, pod_of=pod_of, kept_in=kept_in
+        )
 
         def watched() -> bool:
             return server.watched
@@ -140,6 +145,7 @@ async def running_extender(
     probes = parts.probes.routes()
     applications = Applications(
         parts=parts,
+        files=files,
         verbs=Endpoints(private=parts.private_routes(), public=probes, finish=parts.binder.finish),
         metrics=metrics_port(parts.metrics, parts.metrics_input, web_routes(probes), parts.cluster.monotonic),
     )

@@ -116,6 +116,21 @@ class Board:
             self._zero = zero
         return self._zero
 
+    def remembered(self) -> bytes:
+        """Returns the history and the GPU-hours, for `recall` of a later process."""
+        samples = b",".join(sample for _, sample in self._history)
+        return b'{"history":[' + samples + b'],"gpu_hours":' + _encode(self._gpu_hours) + b"}"
+
+    def recall(self, written: bytes) -> None:
+        """Goes on with what was remembered. Nothing is taken of what cannot be read."""
+        try:
+            found = msgspec.json.decode(written, type=_Remembered)
+        except msgspec.DecodeError:
+            return
+        self._history.extendleft((0, _encode(sample)) for sample in reversed(found.history[-SAMPLES:]))
+        for namespace, hours in found.gpu_hours.items():
+            self._gpu_hours[namespace] = self._gpu_hours.get(namespace, 0.0) + hours
+
     def messages(self, seen: str) -> Iterator[bytes]:
         """Returns what a reader lacks that has `seen` this id; everything for a reader that saw nothing. The messages
         are of this moment, even if they are read later.
@@ -260,6 +275,11 @@ class Board:
         sums = self._sum()
         held = (sums.memory_held, sums.memory, sums.cores_held, sums.cores)
         return _encode((round(poll.at, 1), *held, sums.idle, poll.waiting_total))
+
+
+class _Remembered(msgspec.Struct):
+    history: list[tuple[float, int, int, int, int, int, int]]
+    gpu_hours: dict[str, float]
 
 
 _GONE = b"null"
