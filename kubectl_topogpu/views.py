@@ -12,7 +12,7 @@ from kubectl_topogpu.top import bar, gpu_row, node_row, pod_rows
 from kubectl_topogpu.used import Readings
 from program.words import counted, gib, printable
 
-MOST_ROWS = 1_000
+MOST_ROWS = 500
 """Rows that are drawn: a table of thousands is slow, and too long to read. Search and filters see all."""
 
 
