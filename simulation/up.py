@@ -28,6 +28,7 @@ _EVENT_LIFE = timedelta(hours=1)
 """The time for which kube-apiserver keeps events."""
 _KEPT_REQUESTS = 1000
 _SUMMARY_SECONDS = 10.0
+_SYSTEM, _DAEMON_SET = "topogpu-system", "topogpu-device-plugin"
 SAMPLE = "pod.yaml"
 """The file in the cluster's directory with a pod to apply."""
 TARGETS = "metrics.json"
@@ -64,12 +65,35 @@ async def run_up(
     )
     async with simulated_cluster(simulated, progress, now) as cluster:
         (cluster.directory / SAMPLE).write_text(json.dumps(sample_pod(), indent=2) + "\n")
+        show_daemons(cluster)
         (cluster.directory / TARGETS).write_text(json.dumps(targets(cluster), indent=2) + "\n")
         announce(welcome(cluster))
         works = [_keep_running(cluster, process) for process in cluster.processes]
         if settings.load:
             works += [_load(cluster, settings), _summarise(cluster)]
         await until_first(*works, _tidy(cluster))
+
+
+def show_daemons(cluster: SimulatedCluster) -> None:
+    """Shows the daemons as the pods of a DaemonSet, whose port with metrics is reached through the API server."""
+    metadata = {"name": _DAEMON_SET, "namespace": _SYSTEM, "uid": _DAEMON_SET}
+    ports = [{"name": "metrics", "containerPort": 9394}]
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": _DAEMON_SET, "uid": _DAEMON_SET, "controller": True}
+    labels = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "device-plugin"}
+    container = {"name": "device-plugin", "image": "topogpu:simulated", "ports": ports}
+    # No controller runs it, so it is stored past the API: kubectl drain reads it by its name.
+    cluster.server.store.put("daemonsets", {"kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": metadata})
+    for node in cluster.nodes:
+        if node.name in cluster.metrics:
+            name = f"{_DAEMON_SET}-{node.name}"
+            cluster.server.create(
+                {
+                    "kind": "Pod",
+                    "metadata": {"name": name, "namespace": _SYSTEM, "labels": labels, "ownerReferences": [owner]},
+                    "spec": {"nodeName": node.name, "containers": [container]},
+                }
+            )
+            cluster.server.proxied[_SYSTEM, name] = cluster.metrics[node.name]
 
 
 def targets(cluster: SimulatedCluster) -> list[dict[str, object]]:

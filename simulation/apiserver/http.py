@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import aiohttp
 import msgspec
 import yaml
 from aiohttp import web
@@ -35,6 +36,7 @@ _CREATED_ONLY = frozenset({"binding", "eviction"})
 _IN_CONTAINERS = frozenset({"attach", "ephemeralcontainers", "exec", "log", "portforward", "proxy"})
 
 
+_PROXIED = re.compile(r"/api/v1/namespaces/([^/]+)/pods/([^/:]+)(?::\d+)?/proxy(/.*)")
 _SECONDS = re.compile(r"(\d+(?:\.\d+)?)s")
 _LONGEST_SECONDS = 60.0
 
@@ -51,6 +53,8 @@ class Handler:
     denied: set[access.Right]
     users: dict[str, str]
     moments: Moments[RecordedRequest]
+    proxied: dict[tuple[str, str], str]
+    """Addresses of programs that have a port, by namespace and name of the pod that stands for each."""
     _tasks: set[asyncio.Task[object]] = field(default_factory=set)
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
@@ -73,13 +77,22 @@ class Handler:
             if fault.status:
                 raise fault.refusal()
             access.check(seen, self.denied)
-            answer = await self._answer(request, stall=fault.stall)
+            behind = self._behind_proxy(request)
+            answer = await (_fetched(behind) if behind else self._answer(request, stall=fault.stall))
         except ApiRefusal as e:
             answer = json_response(e.status(), e.code)
         finally:
             self.changed()
         await self.moments.after(seen)
         return _dropped(request) if fault.drop == "after" else answer
+
+    def _behind_proxy(self, request: web.Request) -> str:
+        """Returns the address that a GET of `pods/proxy` leads to; empty for other requests."""
+        found = _PROXIED.fullmatch(request.path)
+        if found is None or request.method != "GET":
+            return ""
+        address = self.proxied.get((found[1], found[2]), "")
+        return address and address + found[3]
 
     async def _answer(self, request: web.Request, *, stall: bool) -> web.StreamResponse:
         if access.is_review(request.path) and request.method == "POST":
@@ -201,6 +214,15 @@ class Handler:
             )
             self.operations.delete(one, options, dry_run=_dry_run(request))
         return self._shown(request, target, page.items, metadata={"resourceVersion": str(page.version)})
+
+
+async def _fetched(url: str) -> web.Response:
+    """Returns what the program behind a pod's port answers."""
+    try:
+        async with aiohttp.ClientSession() as session, session.get(url) as answer:
+            return web.Response(body=await answer.read(), status=answer.status, content_type=answer.content_type)
+    except aiohttp.ClientError as error:
+        raise ApiRefusal(503, "ServiceUnavailable", f"error trying to reach service: {error}") from error
 
 
 def json_response(content: object, status: int = 200) -> web.Response:

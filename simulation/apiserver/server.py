@@ -56,6 +56,8 @@ class EmbeddedApiServer:
         """The users whose tokens a TokenReview knows, by token."""
         self.moments = Moments[RecordedRequest]()
         """Observers of every request: the first is called before it meets a fault."""
+        self.proxied: dict[tuple[str, str], str] = {}
+        """Addresses behind pods' ports, by namespace and name, for `pods/proxy`."""
         self.written: Callable[[], None] = lambda: None
         """Called after every write, whichever program made it."""
         self._port = port
@@ -90,6 +92,7 @@ class EmbeddedApiServer:
             self.denied,
             self.users,
             self.moments,
+            self.proxied,
         )
         application = web.Application(client_max_size=_LARGEST_BODY)
         application.router.add_route("*", "/{path:.*}", handler.__call__)

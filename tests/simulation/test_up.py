@@ -82,6 +82,10 @@ class Up:
             assert self.process.poll() is None, self.process.communicate()[1]
             time.sleep(0.2)
 
+    def programs(self) -> list[psutil.Process]:
+        """Without what the programs themselves start for a moment."""
+        return psutil.Process(self.process.pid).children()
+
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
@@ -174,6 +178,14 @@ def test_kubectl_creates_scales_and_rolls_out_what_controllers_run(up: Up) -> No
     assert "topogpu" in up.says("kubectl", "get", "--raw", "/version")
 
 
+@needs_kubectl
+def test_the_plugin_reads_what_daemons_know_of_use(up: Up) -> None:
+    up.says("kubectl", "wait", "--for=condition=Ready", "pod", "--all", "-n", "topogpu-system", "--timeout=30s")
+    used = up.says("kubectl", "topogpu", "top", "--used", "--level", "nodes")
+    assert "cannot be read" not in used
+    assert "node-2" in used
+
+
 def test_metrics_of_all_programs_are_served(up: Up) -> None:
     targets = json.loads((up.directory / "metrics.json").read_text())
     assert sorted(one["labels"]["job"] for one in targets) == ["topogpu-device-plugin"] * 2 + ["topogpu-scheduler"]
@@ -217,9 +229,9 @@ def test_a_hanging_program_does_not_keep_it_from_stopping(up: Up) -> None:
 
 
 def test_a_program_that_ends_is_started_again(up: Up) -> None:
-    before = up.children()
+    before = up.programs()
     before[-1].kill()
-    up.until(lambda: len(up.children()) == len(before) and before[-1].pid not in _pids(up), "it runs again")
+    up.until(lambda: len(up.programs()) == len(before) and before[-1] not in up.programs(), "it runs again")
     _, errors = up.stop(signal.SIGTERM)
     assert "ended with status -9; it starts again in 1 s" in errors
     assert up.left_behind() == []
@@ -243,10 +255,6 @@ def test_a_load_comes_and_goes(folder: Path) -> None:
         up.stop()
     assert int(counted.split()[0]) > 1
     assert up.left_behind() == []
-
-
-def _pids(up: Up) -> set[int]:
-    return {child.pid for child in up.children()}
 
 
 async def test_a_full_disk_is_told_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
