@@ -15,10 +15,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from deviceplugin.slots.slot import SPEC_FILE
 from proto.devices import DeviceShare
 from tests.cluster.binaries import NoBinaries
 from tests.deviceplugin.daemon_rig import BRIDGED, DaemonRig, daemon
 from tests.node import binaries
+from tests.node.machine import Machine, MachineFailed
+from tests.node.runtimes import runtime_for
 from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
@@ -142,6 +145,46 @@ async def test_runc_refuses_a_container_whose_limits_cannot_be_set_or_whose_daem
         status, output = await runc.run(uid)
         assert status == 1, output
         assert "error running createRuntime hook #0" in output
+
+
+async def test_containerd_starts_a_slot_only_after_the_driver_has_limited_it(tmp_path: Path) -> None:
+    """By the spec of the slot as our daemon writes it, which containerd reads and gives to runc."""
+    async with running(tmp_path) as (node, runc):
+        machine = Machine()
+        machine.power_on()
+        try:
+            machine.run("sh", "-c", "umount -l /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup")
+            found = binaries.find("", "")
+            runtime = runtime_for(machine, found, tmp_path)
+            runtime.configure()
+            containerd = machine.start("runtime", runtime.command, runtime.environment)
+            socket = machine.folder / runtime.socket.lstrip("/")
+            await asyncio.to_thread(containerd.wait_for, socket.exists)
+            uid = node.bind_shares("two", (shares(node, 3000, 5000),))
+            await node.runs("two")
+            (machine.folder / "run/cdi").mkdir()
+            shutil.copy(node.cdi / SPEC_FILE, machine.folder / "run/cdi")
+            rootfs = tmp_path / "rootfs"
+            rootfs.mkdir()
+            for name in ("bin", "lib", "lib64"):
+                (rootfs / name).symlink_to(f"usr/{name}")
+            (slot,) = node.kubelet.created[uid][0].cdi_devices
+            container_id = token_hex(32)
+            group = f"/{runc.group}/kubepods/pod{uid}/{container_id}"
+            words = [found.path("ctr"), "--namespace", "k8s.io", "run", "--rm", "--device", slot, "--cgroup", group]
+            for source, place in (("/usr", "/usr"), (str(node.kubelet.root), "/seen")):
+                words += ["--mount", f"type=bind,src={source},dst={place},options=rbind:ro"]
+            words += ["--cpu-shares", "0", "--runc-binary", found.path("runc"), "--rootfs", str(rootfs), container_id]
+            output = await asyncio.to_thread(machine.run, *words, "/usr/bin/cat", "/seen/machine.limits")
+            assert output.splitlines() == [
+                f"{node.uuid(gpu)} 0 {mib * MIB} {UNIFIED}{group}" for gpu, mib in enumerate((3000, 5000))
+            ]
+            await node.kill()
+            words[words.index(group)], words[-1] = f"{group}-again", token_hex(32)
+            with pytest.raises(MachineFailed, match="error running createRuntime hook"):
+                await asyncio.to_thread(machine.run, *words, "/usr/bin/cat", "/seen/machine.limits")
+        finally:
+            machine.discard()
 
 
 async def test_a_container_that_ends_and_starts_again_in_runc_leaves_no_limit_behind(tmp_path: Path) -> None:
