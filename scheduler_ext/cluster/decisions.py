@@ -16,14 +16,14 @@ from scheduler_ext.requests import pod_key
 
 def _asked(parts: ClusterParts, event: events.Asked, now: float) -> None:
     parts.ledger.groups.asked(event.pod, event.offered)
-    parts.history.tell(pod_key(event.pod), now, "kube-scheduler asked about it")
+    parts.history.add(pod_key(event.pod), now, "kube-scheduler asked about it")
 
 
 def _decided(parts: ClusterParts, event: events.Decided, now: float) -> None:
     pod, node, shares = event.pod, event.node, event.shares
     parts.ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, request=event.request)
     parts.queue.settled(event.uid)
-    parts.history.tell(event.uid, now, f"node {node} was decided")
+    parts.history.add(event.uid, now, f"node {node} was decided")
     parts.log.add(now, pod_name(pod), LogKind.DECIDED, node, shares)
 
 
@@ -31,7 +31,7 @@ def _refused(parts: ClusterParts, event: events.PodRefused, now: float) -> None:
     parts.ledger.groups.refused(event.pod, now)
     if event.request is not None:
         parts.queue.refused(event.request, event.pod.spec.priority or 0, now)
-    parts.history.tell(pod_key(event.pod), now, "no node fitted")
+    parts.history.add(pod_key(event.pod), now, "no node fitted")
     parts.log.add(now, pod_name(event.pod), LogKind.REFUSED)
 
 

@@ -29,7 +29,7 @@ class Histories:
         self._steps: OrderedDict[str, tuple[HistoryStep, ...]] = OrderedDict()
         self._decided: dict[str, HistoryStep] = {}
 
-    def tell(self, uid: str, now: float, what: str) -> None:
+    def add(self, uid: str, now: float, what: str) -> None:
         """Adds a step to the history of a pod that requests GPUs; the history begins here if it has none."""
         self._steps[uid] = (*self._steps.get(uid, ())[1 - MOST_STEPS :], HistoryStep(now, what))
         self._steps.move_to_end(uid)
@@ -40,7 +40,7 @@ class Histories:
     def go_on(self, uid: str, now: float, what: str) -> None:
         """Adds a step unless the pod has no history: it requests no GPU, or is long forgotten."""
         if uid in self._steps:
-            self.tell(uid, now, what)
+            self.add(uid, now, what)
 
     def decide(self, uid: str, now: float, words: str) -> None:
         """Records the last decision about the pod, if it has a history."""

@@ -74,7 +74,7 @@ def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
     if pod.spec.node_name:
         parts.queue.settled(pod_key(pod))
         if before is None or not before.node:
-            parts.history.tell(pod_key(pod), now, f"it was seen on node {pod.spec.node_name}")
+            parts.history.add(pod_key(pod), now, f"it was seen on node {pod.spec.node_name}")
             parts.log.add(now, name, LogKind.BOUND, pod.spec.node_name)
     freed = (_FREED,) if pod.has_ended else ()
     return [Changed(name), *freed, *_nominated(parts, pod), *_unreadable_pod(parts, pod)]

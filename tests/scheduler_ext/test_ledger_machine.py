@@ -81,7 +81,7 @@ moods = st.sampled_from(["well", "well", "well", "refuses", "silent", "loses ans
 class Machine(RuleBasedStateMachine):
     """`seen` is what the watch has told, `promised` the last pods that were sent to a node, and to which; `shapes` are
     the pods as they were created. `tampered` are those whose annotation somebody else has changed; `given` is what
-    kubelet gave to those past the scheduler, slots by GPU, `orphans` those that were seen deleted while they ran, and
+    kubelet gave to those past the scheduler, slots by GPU, `outliving` those that were seen deleted while they ran, and
     until when they count.
     """
 
@@ -96,7 +96,7 @@ class Machine(RuleBasedStateMachine):
         self.watch_is_lost = False
         self.tampered: set[str] = set()
         self.given: dict[str, dict[str, int]] = {}
-        self.orphans: dict[str, tuple[Json, float]] = {}
+        self.outliving: dict[str, tuple[Json, float]] = {}
         self.shapes: dict[str, Json] = {}
         self.promised: list[tuple[Json, str]] = []
         self.asked: list[tuple[str, Json]] = []
@@ -122,7 +122,7 @@ class Machine(RuleBasedStateMachine):
         """Nothing is left but what a fresh list says."""
         if hasattr(self, "binder"):
             self.loop.run_until_complete(self.binder.finish())
-        self.orphans = {}
+        self.outliving = {}
         requests = RequestSettings()
         self.known = LiveCluster(Cluster(requests), lambda: self.now, lambda *_: None)
         self.ledger = self.known.state.ledger
@@ -184,7 +184,7 @@ class Machine(RuleBasedStateMachine):
             known = self.seen.pop(pod.metadata.uid, None)
             until = self.now + OUTLIVING_SECONDS if outlives(pod) else None
             if until is not None and known is not None:
-                self.orphans[pod.metadata.uid] = known, until
+                self.outliving[pod.metadata.uid] = known, until
             self.known.apply(Removed(pod))
         else:
             self.seen[pod.metadata.uid] = item
@@ -473,16 +473,16 @@ class Machine(RuleBasedStateMachine):
     @invariant()
     def the_ledger_is_the_sum_of_the_objects_and_the_promises(self) -> None:
         bound = {uid: pod for uid, pod in self.seen.items() if holds(pod)}
-        self.orphans = {uid: (pod, until) for uid, (pod, until) in self.orphans.items() if until > self.now}
-        orphans = [pod for pod, _ in self.orphans.values()]
-        held = dict(recount([*bound.values(), *filter(holds, orphans)]))
+        self.outliving = {uid: (pod, until) for uid, (pod, until) in self.outliving.items() if until > self.now}
+        outliving = [pod for pod, _ in self.outliving.values()]
+        held = dict(recount([*bound.values(), *filter(holds, outliving)]))
         for uid, _, promised in self.promises():
             assert uid not in bound
             for gpu, amount in peak(moments(self.shapes[uid], promised)).items():
                 held[gpu] = plus(held.get(gpu, NONE), amount)
-        taken = self.with_kept_rooms(held)
+        taken = self.with_kept(held)
         for name, usage in self.ledger.snapshot().nodes.items():
-            past = [pod for pod in (*self.seen.values(), *orphans) if is_undecided(pod) and is_on(pod, name)]
+            past = [pod for pod in (*self.seen.values(), *outliving) if is_undecided(pod) and is_on(pod, name)]
             if past:
                 self.check_undecided(usage, past, taken)
                 continue
@@ -495,7 +495,7 @@ class Machine(RuleBasedStateMachine):
             total = plus(total, amount)
         assert (quota.slots, quota.memory_mib, quota.cores) == total
 
-    def with_kept_rooms(self, held: dict[str, Amount]) -> dict[str, Amount]:
+    def with_kept(self, held: dict[str, Amount]) -> dict[str, Amount]:
         """Room that is kept for nominated pods counts as taken as well, up to the whole GPU."""
         taken, rooms = dict(held), self.ledger.records.of(RecordState.KEPT)
         for room in (room for room in rooms if self.ledger.records.reserved(room.uid) is None):
@@ -541,7 +541,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def no_gpu_is_given_out_beyond_what_it_has(self) -> None:
-        alive = {**self.cluster.pods, **{pod["metadata"]["name"]: pod for pod, _ in self.orphans.values()}}
+        alive = {**self.cluster.pods, **{pod["metadata"]["name"]: pod for pod, _ in self.outliving.values()}}
         ours = [pod for pod in alive.values() if holds(pod) and pod["metadata"]["uid"] not in self.tampered]
         for gpu, amount in recount(ours).items():
             assert all(taken <= most for taken, most in zip(amount, WHOLE, strict=True)), (gpu, amount)

@@ -137,16 +137,16 @@ def test_the_story_of_a_pod_is_told_in_order() -> None:
 
 
 def test_stories_take_no_more_memory_than_they_may() -> None:
-    stories = Histories()
+    histories = Histories()
     for number in range(MOST_PODS + 1):
-        stories.tell(str(number), 0.0, "asked")
-        stories.decide(str(number), 0.0, "no node")
+        histories.add(str(number), 0.0, "asked")
+        histories.decide(str(number), 0.0, "no node")
     for _ in range(2 * MOST_STEPS):
-        stories.tell("1", 0.0, "asked")
-    assert (stories.of("0").steps, stories.of("0").decided) == ((), None)
-    assert len(stories.of("1").steps) == MOST_STEPS
-    stories.decide("unknown", 0.0, "no node")
-    assert stories.of("unknown").decided is None
+        histories.add("1", 0.0, "asked")
+    assert (histories.of("0").steps, histories.of("0").decided) == ((), None)
+    assert len(histories.of("1").steps) == MOST_STEPS
+    histories.decide("unknown", 0.0, "no node")
+    assert histories.of("unknown").decided is None
 
 
 def test_a_pod_without_gpus_has_no_story() -> None:
