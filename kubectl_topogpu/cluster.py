@@ -208,7 +208,7 @@ class _Reading:
         node, alone = usage.node, self.ledger.alone(usage.node.name)
         held: dict[DeviceUUID, list[HeldPart]] = {}
         for uid, record in alone.held.items() if alone is not None else ():
-            name, shown, asks = self._names.get(uid) or (uid, DELETED, "")
+            name, shown, asks = self._names.get(uid) or (record.gpus.pod or uid, DELETED, "")
             for uuid, part in record.on(node.name).footprints.items():
                 each = HeldPart(
                     pod=name, phase=shown, slots=part.slots, memory_mib=part.memory_mib, cores=part.cores, asks=asks

@@ -277,6 +277,7 @@ async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> Simula
         now=cluster.now,
         labels={"topogpu.io/machine": Path(kind).stem},
         cdi_directories=[root / "cdi"],
+        cgroups=root / "cgroup",
         runtime_version=_OLD_RUNTIME if kind == MACHINES[-1] else _RUNTIME,
         life=partial(_life, cluster.server) if cluster.settings.pods_end else lambda _: None,
     )

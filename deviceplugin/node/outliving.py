@@ -27,6 +27,8 @@ class Departures:
     known: Mapping[str, Pod]
     gone: Mapping[str, Holds] = field(default_factory=dict)
     """The parts of GPUs that each pod holds; empty if that is unknown."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Namespace and name of those that were seen before they went, by UID."""
     is_due: bool = True
     """The running processes must be checked."""
 
@@ -35,7 +37,7 @@ def first(pods: Mapping[str, Pod], version: int, written: Outliving | None) -> D
     """Takes the first list of the node's pods. `written` is what an earlier daemon wrote on the Node."""
     before = {} if written is None else written.pods
     gone = {uid: {gpu: Held(*amounts) for gpu, amounts in held.items()} for uid, held in before.items()}
-    return Departures(as_of=version, known=pods, gone=gone)
+    return Departures(as_of=version, known=pods, gone=gone, names={} if written is None else written.names)
 
 
 def after_pods(
@@ -47,7 +49,8 @@ def after_pods(
         # An API server that lost history gives versions again that it gave before.
         return replace(departures, known=pods, as_of=min(departures.as_of, version))
     held = {uid: held_by(pod) for uid, pod in left.items()}
-    return Departures(as_of=version, known=pods, gone={**departures.gone, **held})
+    names = {uid: f"{pod.metadata.namespace}/{pod.metadata.name}" for uid, pod in left.items()}
+    return Departures(as_of=version, known=pods, gone={**departures.gone, **held}, names={**departures.names, **names})
 
 
 def after_look(departures: Departures, running: Collection[str]) -> Departures:
@@ -57,7 +60,8 @@ def after_look(departures: Departures, running: Collection[str]) -> Departures:
         for uid in running
         if uid not in departures.known and _OF_THE_API.fullmatch(uid)
     }
-    return replace(departures, gone=gone, is_due=bool(gone))
+    names = {uid: departures.names[uid] for uid in gone if uid in departures.names}
+    return replace(departures, gone=gone, names=names, is_due=bool(gone))
 
 
 def outliving_of(departures: Departures) -> Outliving:
@@ -65,7 +69,7 @@ def outliving_of(departures: Departures) -> Outliving:
         uid: {gpu: (each.containers, each.memory_mib, each.cores) for gpu, each in held.items()}
         for uid, held in departures.gone.items()
     }
-    return Outliving(as_of=departures.as_of, pods=pods)
+    return Outliving(as_of=departures.as_of, pods=pods, names=departures.names)
 
 
 def read_outliving(node: Node) -> Outliving | None:

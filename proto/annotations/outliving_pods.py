@@ -1,7 +1,8 @@
 """`topogpu.io/outliving-pods`: containers that still run although the API server no longer has their pod.
 
-`{"version":1,"asOf":"4711","pods":{"<pod UID>":{"GPU-a":[1,2000,30]}}}`: for each such pod its containers, MiB and
-percent of cores by GPU; a pod without a decision has no GPU here. The node daemon writes it. A pod that was deleted at
+`{"version":1,"asOf":"4711","pods":{"<pod UID>":{"GPU-a":[1,2000,30]}},"names":{"<pod UID>":"team/train"}}`: for each
+such pod its containers, MiB and percent of cores by GPU, and its namespace and name as far as the daemon has seen it; a
+pod without a decision has no GPU here. The node daemon writes it. A pod that was deleted at
 resourceVersion `asOf` or earlier and is not listed has no running container.
 """
 
@@ -25,10 +26,11 @@ MOST_PODS = 64
 
 @dataclass(frozen=True, slots=True)
 class Outliving:
-    """The parts that each pod holds, by its UID and by GPU."""
+    """The parts that each pod holds, by its UID and by GPU. `names` are their namespaces and names."""
 
     as_of: int
     pods: Mapping[str, Mapping[DeviceUUID, Amounts]] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def has_ended(self, uid: str, deleted_at: int) -> bool:
         """Returns whether a pod that was deleted at that resourceVersion is known to have no running container."""
@@ -39,6 +41,7 @@ class _OutlivingDocument(msgspec.Struct, rename="camel", omit_defaults=True):
     version: int
     as_of: str
     pods: dict[str, dict[DeviceUUID, tuple[int, int, int]]] = {}
+    names: dict[str, str] = {}
 
 
 def encode_outliving(outliving: Outliving) -> str:
@@ -48,7 +51,9 @@ def encode_outliving(outliving: Outliving) -> str:
     named = sorted(outliving.pods)[:MOST_PODS]
     rows = {uid: dict(sorted(outliving.pods[uid].items())) for uid in named}
     as_of = outliving.as_of if len(named) == len(outliving.pods) else 0
-    return msgspec.json.encode(_OutlivingDocument(version=VERSION, as_of=str(as_of), pods=rows)).decode()
+    names = {uid: outliving.names[uid] for uid in named if uid in outliving.names}
+    document = _OutlivingDocument(version=VERSION, as_of=str(as_of), pods=rows, names=names)
+    return msgspec.json.encode(document).decode()
 
 
 def decode_outliving(value: str) -> Outliving:
@@ -62,4 +67,4 @@ def decode_outliving(value: str) -> Outliving:
         if not uid or any(not gpu or min(amounts) < 0 for gpu, amounts in held.items()):
             problem = "expected the UID of a pod, and of each GPU three amounts of 0 or more"
             raise AnnotationError(NODE_OUTLIVING, f"$.pods.{uid}", problem)
-    return Outliving(as_of=int(document.as_of), pods=document.pods)
+    return Outliving(as_of=int(document.as_of), pods=document.pods, names=document.names)

@@ -60,5 +60,6 @@ class OutlivingReports:
         report = self._reports.get(node)
         for uid, held in report.pods.items() if report is not None else ():
             if held:
-                part = GpuPart(footprints={gpu: Footprint(*amounts) for gpu, amounts in held.items()})
+                footprints = {gpu: Footprint(*amounts) for gpu, amounts in held.items()}
+                part = GpuPart(footprints=footprints, pod=report.names.get(uid, "") if report is not None else "")
                 yield PodRecord(uid=uid, state=RecordState.OUTLIVING, node=node, gpus=part)

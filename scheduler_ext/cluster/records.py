@@ -49,7 +49,7 @@ class GpuPart(Struct, frozen=True, kw_only=True, gc=False):
     uid: str = ""
     """The UID of a pod without a decision, as its node's daemon names it."""
     pod: str = ""
-    """Namespace and name of a pod without a decision."""
+    """Namespace and name of a pod without a decision, or of a deleted one as its node's daemon names it."""
     undecided: int = 0
     """Device ids that kubelet gave it without a decision."""
     everywhere: bool = False

@@ -191,8 +191,8 @@ def _notes(poll: NodePoll) -> Iterator[str]:
 
 
 def _name(poll: NodePoll, uid: str) -> str:
-    name = poll.names.get(uid)
-    return str(name) if name is not None else uid
+    name, record = poll.names.get(uid), poll.alone.held.get(uid)
+    return str(name) if name is not None else (record.gpus.pod if record is not None else "") or uid
 
 
 def sums_of(usage: NodeUsage) -> Sums:

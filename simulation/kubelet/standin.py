@@ -152,18 +152,13 @@ class KubeletStandIn:
     def _note(self, pod_uid: str, made: CreatedContainer) -> None:
         self.created.setdefault(pod_uid, []).append(made)
         self._running.setdefault(pod_uid, {})[made.name] = made
-        group = self._control_group(pod_uid)
-        group.mkdir(parents=True, exist_ok=True)
-        (group / "cgroup.events").write_text("populated 1\n")
-
-    def _control_group(self, pod_uid: str) -> Path:
-        return self.root / "cgroup" / "kubepods" / f"pod{pod_uid}"
 
     def _end(self, pod_uid: str) -> None:
         """Ends the pod's containers and gives its devices back."""
         self._pods.pop(pod_uid, None)
         self._running.pop(pod_uid, None)
-        shutil.rmtree(self._control_group(pod_uid), ignore_errors=True)
+        if self._cgroups is not None:
+            shutil.rmtree(self._cgroups / "kubepods" / f"pod{pod_uid}", ignore_errors=True)
         self.devices.release(pod_uid)
 
     async def _report_devices(self) -> None:

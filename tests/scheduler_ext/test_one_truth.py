@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubectl_topogpu.cluster import GpuCluster, Objects, pod_name, read_cluster
+from kubectl_topogpu.cluster import DELETED, GpuCluster, Objects, pod_name, read_cluster
 from kubectl_topogpu.why import PodAccount, answer_for
 from proto.annotations import keys
 from proto.annotations.outliving_pods import Outliving, encode_outliving
@@ -64,7 +64,7 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
         annotations[keys.DEVICE_CORDON] = gpus[0].uuid
     if ill == "outliving":
         held = {f"uid-gone-{name}": {gpus[0].uuid: (1, 900, 5)}}
-        annotations[keys.NODE_OUTLIVING] = encode_outliving(Outliving(9, held))
+        annotations[keys.NODE_OUTLIVING] = encode_outliving(Outliving(9, held, {f"uid-gone-{name}": "team/gone"}))
     found = builders.node(name, gpus, annotations=annotations, ready=draw(st.sampled_from([True, True, False])))
     if ill == "register":
         found.metadata.annotations[keys.NODE_REGISTER] = "[{]"
@@ -253,4 +253,6 @@ def test_page_and_plugin_agree_on_every_gpu_and_who_holds_it(drawn: Drawn) -> No
     poll = asyncio.run(Extender(drawn).poll())
     plugin = read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
     assert dict(poll.broken) == {node.name: node.problem for node in plugin.nodes if node.problem}
+    gone = {held.pod for node in plugin.nodes for gpu in node.gpus for held in gpu.holders if held.phase == DELETED}
+    assert gone <= {"team/gone"}
     assert {name: rows_of_page(node_of(each)) for name, each in poll.nodes.items()} == rows_of_plugin(plugin)

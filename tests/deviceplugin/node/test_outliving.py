@@ -45,7 +45,10 @@ STATIC = "0123456789abcdef0123456789abcdef"
 
 
 def pods(*uids: str, phase: str = "Running") -> Mapping[str, Pod]:
-    return {uid: Pod(metadata=ObjectMeta(name=uid, uid=uid), status=PodStatus(phase=phase)) for uid in uids}
+    return {
+        uid: Pod(metadata=ObjectMeta(name=uid, namespace="team", uid=uid), status=PodStatus(phase=phase))
+        for uid in uids
+    }
 
 
 def held_by(_: Pod) -> Mapping[DeviceUUID, Held]:
@@ -59,7 +62,7 @@ def known(*uids: str, version: int = 10, written: Outliving | None = None) -> De
 def test_a_pod_that_leaves_while_it_runs_is_named_until_nothing_of_it_runs() -> None:
     left = after_pods(known(ONE, TWO), pods(TWO), 12, held_by)
     runs = after_look(left, (ONE, TWO))
-    assert outliving_of(runs) == Outliving(12, {ONE: {A: (1, 2000, 30)}})
+    assert outliving_of(runs) == Outliving(12, {ONE: {A: (1, 2000, 30)}}, {ONE: f"team/{ONE}"})
     assert runs.is_due
     ended = after_look(after_pods(runs, pods(TWO), 13, held_by), (TWO,))
     assert (outliving_of(ended), ended.is_due) == (Outliving(12), False)

@@ -25,6 +25,9 @@ def test_it_is_json_in_order() -> None:
     outliving = Outliving(17, {"uid-2": {B: (1, 0, 0), A: (1, 2000, 30)}, "uid-1": {}})
     assert encode_outliving(outliving) == value
     assert decode_outliving(value) == outliving
+    named = Outliving(17, {"uid-1": {}}, {"uid-1": "team/train"})
+    assert encode_outliving(named) == '{"version":1,"asOf":"17","pods":{"uid-1":{}},"names":{"uid-1":"team/train"}}'
+    assert decode_outliving(encode_outliving(named)) == named
     assert encode_outliving(Outliving(17)) == '{"version":1,"asOf":"17"}'
 
 
