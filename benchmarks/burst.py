@@ -159,7 +159,7 @@ async def start_daemon(allocation: str, replicas: int, root: Path, stack: AsyncE
         "--node-name": NODE,
         "--kubeconfig": root / "kubeconfig",
         "--kubelet-root": root,
-        "--sysfs-root": root / "sys",
+        "--host-root": root,
         "--hook-path": root / "hook",
         "--nvml-library": build_library(),
         "--metrics-bind-address": "",

@@ -26,7 +26,7 @@ USER = "65532:65532"
 SIMULATION = "opt/topogpu-simulated/"
 _SIMULATES = (
     "NODE_NAME=n python -m simulation.on_node dgx-a100 /tmp/simulated && "
-    "TOPOGPU_FAKE_NVML_MACHINE=/tmp/simulated/machine SYSFS_ROOT=/tmp/simulated/sys python -m deviceplugin devices"
+    "TOPOGPU_FAKE_NVML_MACHINE=/tmp/simulated/machine HOST_ROOT=/tmp/simulated python -m deviceplugin devices"
 )
 _STARTED = ("deviceplugin --version", "scheduler_ext --version", "deviceplugin run --help", "kubectl_topogpu --help")
 

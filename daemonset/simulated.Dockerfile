@@ -17,4 +17,4 @@ COPY simulation/__init__.py simulation/on_node.py /opt/topogpu-simulated/simulat
 COPY simulation/machines /opt/topogpu-simulated/simulation/machines
 COPY simulation/nvml/__init__.py simulation/nvml/machine_file.py /opt/topogpu-simulated/simulation/nvml/
 # The daemon finds this library and these files wherever it is started, and so does `kubectl exec`.
-ENV LD_LIBRARY_PATH=/opt/topogpu-simulated/lib PYTHONPATH=/opt/topogpu-simulated TOPOGPU_FAKE_NVML_MACHINE=/run/simulated/machine SYSFS_ROOT=/run/simulated/sys
+ENV LD_LIBRARY_PATH=/opt/topogpu-simulated/lib PYTHONPATH=/opt/topogpu-simulated TOPOGPU_FAKE_NVML_MACHINE=/run/simulated/machine

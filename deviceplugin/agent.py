@@ -1,28 +1,25 @@
-"""The node daemon: its parts, and the order in which they start and run."""
+"""The node daemon: its parts, and how they run beside each other."""
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import datetime
 from functools import partial
-from pathlib import Path
 
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.container_folders import FolderSweep
-from deviceplugin.container.driver_root import DriverRoot
-from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS
 from deviceplugin.feedback import FeedbackLoop
 from deviceplugin.following import Choice, follow
 from deviceplugin.gpus import Gpus
-from deviceplugin.immediate.allocator import ImmediateAllocator
-from deviceplugin.immediate.served_pods import ServedPods
+from deviceplugin.host_paths import cgroups
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.limits.watch import LimitsWatch
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.mode.remembered import RememberedMode
 from deviceplugin.node.announcing import GpuEvents, warn_without_totals
 from deviceplugin.node.contributors import FeatureLabels, NodeTotals, OutlivingPods, RegisteredGpus, UndecidedPods
 from deviceplugin.node.registration import Offer
@@ -31,16 +28,9 @@ from deviceplugin.nvml.memory_limits import MemoryLimits
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint_file import checkpoint_reader
-from deviceplugin.records.pod_resources import PodResources
-from deviceplugin.remediation.remedy import Remediation
-from deviceplugin.replicas import split_replica
-from deviceplugin.serving import Plugins, outcome
-from deviceplugin.settings import AgentSettings, KubeletSettings
+from deviceplugin.remediation.remedy import NodeClocks, Remediation
+from deviceplugin.serving import Serving, outcome
 from deviceplugin.slim_pods import slim
-from deviceplugin.slots.allocator import SlotAllocator
-from deviceplugin.slots.files import SlotFiles
-from proto.annotations.node_allocation import AllocationMode
-from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
 
@@ -58,108 +48,59 @@ class Agent:
         gpus: Gpus,
         changes: Changes,
         metrics: Metrics,
-        settings: AgentSettings,
+        configuration: Configuration,
         *,
         now: Callable[[], datetime],
-        allocation: AllocationSettings,
-        kubelet: KubeletSettings,
-        driver_root: DriverRoot | None = None,
         memory_limits: MemoryLimits | None = None,
     ) -> None:
         """Without `memory_limits` the driver limits no container."""
-        self._settings = settings
-        self._gpus = gpus
-        self._changes = changes
+        settings = configuration.agent
         self._api = api
-        self._resource = resource = kubelet.resource_name
-        totals = tuple(settings.total_names)
-        self._own = OwnNode(
-            api, settings.node_name, changes, heard=metrics.heard, slim=lambda pod: slim(pod, resource, totals)
+        self._metrics = metrics
+        self._sources = sources = AllocationSources(
+            own=_own_node(api, configuration, changes, metrics),
+            gpus=gpus,
+            changes=changes,
+            read_checkpoint=checkpoint_reader(configuration.kubelet.root),
+            configuration=configuration,
         )
-        self._served_pods = ServedPods(self._own, resource)
         self._events = EventRecorder(api=api, component=EVENT_SOURCE, now=now, monotonic=time.monotonic)
-        self._remediation = Remediation(
-            api,
-            self._own,
-            gpus,
-            changes,
-            self._events,
-            settings=settings.remediation,
-            resource=resource,
-            now=now,
-            booked=self._booked,
-            count=metrics.eviction,
-        )
-        self._read_checkpoint = read_checkpoint = checkpoint_reader(kubelet.root)
         self.driver_limits = DriverLimits(
-            *(memory_limits, self._own, gpus, settings), record=self._events.record, count=metrics.memory_limit
+            *(memory_limits, sources.own, gpus),
+            cgroups=cgroups(configuration.host.root),
+            folder=settings.limits_folder,
+            record=self._events.record,
+            count=metrics.memory_limit,
         )
-        slot_files = SlotFiles(settings.cdi_directory)
-        self._pod_resources = PodResources(kubelet.pod_resources_socket, resource)
-        self._slots = SlotAllocator(
-            self._own,
-            gpus,
-            changes,
-            slot_files,
-            self._pod_resources,
-            driver=self.driver_limits,
-            settings=settings,
-            allocation=allocation,
-            resource=resource,
-            read_checkpoint=read_checkpoint,
-        )
-        self._immediate = ImmediateAllocator(
-            self._own,
-            gpus,
-            self._served_pods,
-            changes,
-            settings=settings,
-            allocation=allocation,
-            resource=resource,
-            read_checkpoint=read_checkpoint,
-        )
-        self._memory = RememberedMode(
-            self._own, gpus, changes, settings, slots=slot_files, pod_resources=self._pod_resources
-        )
-        self._limits = LimitsWatch(settings, self.driver_limits, changes, self._are_slots)
+        self._serving = Serving(sources, metrics, self.driver_limits)
+        self._limits = LimitsWatch(settings, self.driver_limits, changes, lambda: self._serving.are_slots)
+        self._remediation = Remediation(api, sources, self._events, NodeClocks(now=now), count=metrics.eviction)
         self._labels = FeatureLabels(gpus, enabled=settings.feature_labels)
-        self._writer = NodeWriter(self._own, changes, self._contributors(metrics), now=now)
+        self._writer = NodeWriter(sources.own, changes, self._contributors(), now=now)
         self._feedback = FeedbackLoop(
-            self._own,
+            sources.own,
             settings.hook_path,
             settings.feedback,
-            allocation.priority_resource,
+            sources.priority_resource,
             now=time.time,
             announce=self._events.record,
         )
         folders = [f"{settings.hook_path}/vgpu/{name}" for name in CONTAINER_FOLDERS]
         self._folders = FolderSweep([*folders, settings.limits_folder])
-        self._announcing = GpuEvents(self._own, gpus, changes, self._events, limits=self._limits, labels=self._labels)
-        self._plugins = Plugins(
-            gpus=gpus,
-            changes=changes,
-            metrics=metrics,
-            kubelet=kubelet,
-            allocation=allocation,
-            driver_root=driver_root,
-            read_checkpoint=read_checkpoint,
-            slots=self._slots,
-            immediate=self._immediate,
-            restarted=self._served_pods.kubelet_restarted,
-            mode=lambda: self._memory.mode,
-        )
 
-    def _contributors(self, metrics: Metrics) -> Sequence[Contributor]:
+    def _contributors(self) -> Sequence[Contributor]:
         """Returns one contributor for each part of the daemon that decides about the Node."""
-        own, gpus, settings, resource = self._own, self._gpus, self._settings, self._resource
+        sources, settings = self._sources, self._sources.settings
+        own, gpus, resource = sources.own, sources.gpus, sources.resource
         registered = RegisteredGpus(
-            self._offer, settings.hami_scheduler, lambda taken: metrics.reported(outcome(taken))
+            self._offer, settings.hami_scheduler, lambda taken: self._metrics.reported(outcome(taken))
         )
-        undecided = UndecidedPods(own, gpus, resource, self._read_checkpoint)
-        outliving = OutlivingPods(own, gpus, resource, PodCgroups(Path(settings.cgroup_root)))
+        totals = NodeTotals(own, gpus, sources.configuration.total_names, enabled=settings.node_totals)
+        undecided = UndecidedPods(own, gpus, resource, sources.read_checkpoint)
+        outliving = OutlivingPods(own, gpus, resource, PodCgroups(cgroups(sources.configuration.host.root)))
         return (
             Contributor(name="the GPUs", desired=registered.desired, reported=registered.reported),
-            Contributor(name="the totals", desired=NodeTotals(own, gpus, settings).desired),
+            Contributor(name="the totals", desired=totals.desired),
             Contributor(name="the pods without a decision", desired=undecided.desired),
             Contributor(name="the pods that run although they were deleted", desired=outliving.desired),
             Contributor(name="the times since when GPUs are unhealthy", desired=self._remediation.marks),
@@ -173,49 +114,49 @@ class Agent:
         """
         try:
             async with asyncio.TaskGroup() as group:
-                for loop in (
-                    self._own.follow_node(),
-                    self._own.follow_pods(),
-                    self._gpus.run(),
-                    self._writer.run(),
-                    self._remediation.run(),
-                    self._announcing.run(),
-                    warn_without_totals(self._api, self._own, self._events, self._settings, self._resource),
-                    self._plugins.run(),
-                    self._allocate(),
-                    self._memory.keep(),
-                    self._limits.run(),
-                    self.driver_limits.run(),
-                    self._feedback.run(),
-                    self._sweep(),
-                    self._events.run(),
-                    *beside,
-                ):
+                for loop in (*self._loops(), *beside):
                     group.create_task(loop)
         finally:
-            await self._served_pods.close()
-            await self._slots.end()
             await self.driver_limits.end()
-            await self._immediate.end()
-            await self._pod_resources.end()
+
+    def _loops(self) -> Iterator[Coroutine[None, None, None]]:
+        sources = self._sources
+        yield sources.own.follow_node()
+        yield sources.own.follow_pods()
+        yield sources.gpus.run()
+        yield self._writer.run()
+        yield self._remediation.run()
+        yield self._serving.run()
+        yield self._limits.run()
+        yield self.driver_limits.run()
+        yield self._feedback.run()
+        yield self._sweep()
+        yield self._events.run()
+        yield GpuEvents(
+            sources.own, sources.gpus, sources.changes, self._events, limits=self._limits, labels=self._labels
+        ).run()
+        if not sources.settings.node_totals:
+            names = sources.configuration.total_names
+            yield warn_without_totals(self._api, sources.own, self._events, names, sources.resource)
 
     async def follow(self, choice: Choice) -> None:
         """Follows the label of the Node that names a configuration, until another one starts."""
-        await follow(self._own, self._changes, self._events, choice)
+        await follow(self._sources.own, self._sources.changes, self._events, choice)
 
     def view(self) -> DaemonView:
         """Returns the daemon's view of itself, for metrics and probes."""
+        own, gpus = self._sources.own, self._sources.gpus
         return DaemonView(
-            node_name=self._own.name,
-            devices=self._gpus.inventory.devices,
-            missing=self._gpus.inventory.missing,
-            pods=self._own.pods,
-            pods_known=self._own.pods_known,
-            registered=self._plugins.are_registered,
-            gpus_known=self._gpus.known,
-            gpu_problem=self._gpus.problem,
-            simulated=self._gpus.inventory.is_simulated,
-            api_problem=self._own.problem,
+            node_name=own.name,
+            devices=gpus.inventory.devices,
+            missing=gpus.inventory.missing,
+            pods=own.pods,
+            pods_known=own.pods_known,
+            registered=self._serving.are_registered,
+            gpus_known=gpus.known,
+            gpu_problem=gpus.problem,
+            simulated=gpus.inventory.is_simulated,
+            api_problem=own.problem,
             lasting_gpus=self._remediation.lasting(),
             stranded_pods=len(self._remediation.stranded()),
             limits=self._limits.limits,
@@ -224,46 +165,30 @@ class Agent:
             waiting=len(self._feedback.waiting),
         )
 
-    def _are_slots(self) -> bool | None:
-        """Returns whether containers are served by slots; None until that is chosen."""
-        return None if self._memory.mode is None else self._memory.mode is AllocationMode.SLOTS
-
-    def _booked(self) -> frozenset[DeviceUUID]:
-        """Returns the GPUs whose ids kubelet has given out."""
-        holdings = self._read_checkpoint() or ()
-        return frozenset(split_replica(identifier)[0] for each in holdings for identifier in each.ids)
-
     def _offer(self) -> Offer | None:
         """Returns what schedulers are offered; None until the GPUs, their allocation and their limits are known."""
-        inventory, limits = self._gpus.inventory, self._limits.limits
-        if self._memory.mode is None or limits is None or not inventory.devices:
+        inventory, limits, mode = self._sources.gpus.inventory, self._limits.limits, self._serving.mode
+        if mode is None or limits is None or not inventory.devices:
             return None
         return Offer(
             devices=inventory.devices,
             scores=inventory.scores,
-            mode=self._memory.mode,
+            mode=mode,
             limits=limits,
             simulated=inventory.is_simulated,
         )
 
-    async def _allocate(self) -> None:
-        """Allocates once it is chosen how; until then nothing is reported or served."""
-        chosen = await self._memory.choose()
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._slots.run() if chosen.mode is AllocationMode.SLOTS else self._catch_up())
-            group.create_task(self._memory.confirm(chosen))
-
-    async def _catch_up(self) -> None:
-        while True:
-            change = self._changes.next()
-            self._served_pods.catch_up()
-            await change.wait()
-
     async def _sweep(self) -> None:
         """Removes folders that containers left behind, and enforces the quota of running containers."""
-        sweeping = OwnThreads("sweep")
+        sweeping, own = OwnThreads("sweep"), self._sources.own
         while True:
-            are_known = self._own.pods_known and not self._own.problem
-            known = frozenset(self._own.pods) if are_known else None
+            are_known = own.pods_known and not own.problem
+            known = frozenset(own.pods) if are_known else None
             await sweeping.call(partial(self._folders.sweep, known, time.monotonic()))
             await asyncio.sleep(_SWEEP_SECONDS)
+
+
+def _own_node(api: ApiServer, configuration: Configuration, changes: Changes, metrics: Metrics) -> OwnNode:
+    resource, totals = configuration.kubelet.resource_name, tuple(configuration.total_names)
+    name = configuration.agent.node_name
+    return OwnNode(api, name, changes, heard=metrics.heard, slim=lambda pod: slim(pod, resource, totals))

@@ -78,7 +78,6 @@ class HealthWatch:
         settings: HealthSettings,
         *,
         count: Callable[[str], object],
-        poll_seconds: float = 5.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._thread = thread
@@ -87,7 +86,7 @@ class HealthWatch:
         self._changed = changed
         self._settings = settings
         self._count = count
-        self._poll_seconds = poll_seconds
+        self._poll_seconds = settings.poll_seconds
         self._now = now
         self._reader = NvmlHealth()
         self._state = HealthState()

@@ -2,23 +2,26 @@
 
 from collections.abc import AsyncGenerator, Sequence
 
+from deviceplugin.allocation.driver_files_check import DriverFilesCheck
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocator import CannotAllocate
-from deviceplugin.changes import Changes
-from deviceplugin.container.edits import AllocationSettings, ContainerEdits, ContainerFacts, container_edits
-from deviceplugin.gpus import Gpus
+from deviceplugin.container.edits import ContainerEdits, ContainerFacts, container_edits
 from proto.devices import Device, DeviceShare, DeviceUUID
 
 
 class InstanceAllocator:
     """Answers for the instances of one profile. The extender does not decide them, and they are not shared."""
 
-    pre_start_required = False
-
-    def __init__(self, gpus: Gpus, changes: Changes, resource: str, allocation: AllocationSettings) -> None:
-        self._gpus = gpus
-        self._changes = changes
+    def __init__(self, sources: AllocationSources, resource: str, driver_files: DriverFilesCheck | None = None) -> None:
+        self._gpus = sources.gpus
+        self._changes = sources.changes
         self._resource = resource
-        self._allocation = allocation
+        self._allocation = sources.containers
+        self._driver_files = driver_files
+
+    @property
+    def pre_start_required(self) -> bool:
+        return self._driver_files is not None
 
     def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
         """Yields the instances, now and after every change."""
@@ -45,4 +48,6 @@ class InstanceAllocator:
         return container_edits(shares, known, container, self._allocation, None, hardware=self._gpus.inventory.hardware)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Does nothing, because Allocate answers everything."""
+        """Checks the driver's files that the container was given. Raises CannotAllocate."""
+        if self._driver_files is not None:
+            await self._driver_files.check(ids)

@@ -25,6 +25,7 @@ import grpc
 
 from deviceplugin.allocator import Allocator
 from deviceplugin.folder_watch import FolderWatch
+from deviceplugin.metrics.kubelet_calls import KubeletCalls
 from deviceplugin.plugin_calls import DevicePlugin, options
 from deviceplugin.plugin_sockets import CannotServe, OtherSockets, ServedSocket, SocketIdentity, identity
 from deviceplugin.settings import KubeletSettings
@@ -81,6 +82,7 @@ class PluginServer:
         self,
         settings: KubeletSettings,
         allocator: Allocator,
+        calls: KubeletCalls,
         *,
         restarted: Callable[[], None] = lambda: None,
         told: Callable[[bool], None] = lambda _: None,
@@ -91,6 +93,7 @@ class PluginServer:
         """
         self._settings = settings
         self._allocator = allocator
+        self._calls = calls
         self._restarted = restarted
         self._told = told
         self._watch = FolderWatch(*os.path.split(settings.kubelet_socket))
@@ -171,7 +174,7 @@ class PluginServer:
             self._served = []
             self._restarted()
         self._answered = None
-        plugin = DevicePlugin(self._allocator, numa_hints=self._settings.numa_hints)
+        plugin = DevicePlugin(self._allocator, self._calls, numa_hints=self._settings.numa_hints)
         served = await ServedSocket.start(self._path(socket_name(self._settings.resource_name, self._draw())), plugin)
         self._served.append((served, plugin))
         try:
@@ -205,7 +208,7 @@ class PluginServer:
         close when another plugin's ends.
         """
         name = refusing_name(self._settings.resource_name, self._draw())
-        refusing = await ServedSocket.start(self._path(name), _Refusing(self._allocator))
+        refusing = await ServedSocket.start(self._path(name), _Refusing(self._allocator, self._calls))
         try:
             with suppress(KubeletUnusable):
                 await register(self._settings, refusing.name, options(self._allocator))

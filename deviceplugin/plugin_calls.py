@@ -7,6 +7,8 @@ import grpc
 
 from deviceplugin.allocator import Allocator, CannotAllocate
 from deviceplugin.container.edits import ContainerEdits
+from deviceplugin.metrics.kubelet_calls import KubeletCalls
+from deviceplugin.metrics.metrics import KubeletCall
 from deviceplugin.replicas import replica_ids
 from proto.devices import UNKNOWN_NUMA, Device
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
@@ -16,8 +18,9 @@ from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 class DevicePlugin(rpc.DevicePluginServicer):
     """Kubelet's calls, translated."""
 
-    def __init__(self, allocator: Allocator, *, numa_hints: bool = False) -> None:
+    def __init__(self, allocator: Allocator, calls: KubeletCalls, *, numa_hints: bool = False) -> None:
         self._allocator = allocator
+        self._calls = calls
         self._numa_hints = numa_hints
         self._listeners = 0
         self.left_at: float | None = None
@@ -45,27 +48,29 @@ class DevicePlugin(rpc.DevicePluginServicer):
         request: pb.PreferredAllocationRequest,
         context: object,  # noqa: ARG002
     ) -> pb.PreferredAllocationResponse:
-        answers = [
-            pb.ContainerPreferredAllocationResponse(
-                deviceIDs=await self._allocator.prefer(
-                    container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
-                )
-            )
-            for container in request.container_requests
-        ]
+        answers = [await self._preferred(container) for container in request.container_requests]
         return pb.PreferredAllocationResponse(container_responses=answers)
+
+    async def _preferred(self, wish: pb.ContainerPreferredAllocationRequest) -> pb.ContainerPreferredAllocationResponse:
+        with self._calls.timed(KubeletCall.PREFER):
+            ids = await self._allocator.prefer(
+                wish.available_deviceIDs, wish.must_include_deviceIDs, wish.allocation_size
+            )
+        return pb.ContainerPreferredAllocationResponse(deviceIDs=ids)
 
     async def Allocate(  # noqa: N802
         self, request: pb.AllocateRequest, context: grpc.aio.ServicerContext[pb.AllocateRequest, pb.AllocateResponse]
     ) -> pb.AllocateResponse:
         try:
-            answers = [
-                allocate_response(await self._allocator.allocate(container.devices_ids))
-                for container in request.container_requests
-            ]
+            answers = [await self._allocated(container.devices_ids) for container in request.container_requests]
         except CannotAllocate as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return pb.AllocateResponse(container_responses=answers)
+
+    async def _allocated(self, ids: Sequence[str]) -> pb.ContainerAllocateResponse:
+        """Raises CannotAllocate."""
+        with self._calls.counted(KubeletCall.ALLOCATE):
+            return allocate_response(await self._allocator.allocate(ids))
 
     async def PreStartContainer(  # noqa: N802
         self,
@@ -73,7 +78,8 @@ class DevicePlugin(rpc.DevicePluginServicer):
         context: grpc.aio.ServicerContext[pb.PreStartContainerRequest, pb.PreStartContainerResponse],
     ) -> pb.PreStartContainerResponse:
         try:
-            await self._allocator.pre_start(request.devices_ids)
+            with self._calls.counted(KubeletCall.PRE_START):
+                await self._allocator.pre_start(request.devices_ids)
         except CannotAllocate as error:
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         return pb.PreStartContainerResponse()

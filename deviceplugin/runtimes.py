@@ -81,7 +81,7 @@ def doubt(node: Runtime) -> Doubt | None:
         return None
     clause = (
         f"the container runtime {node.runtime} starts containers without their CDI devices where its configuration "
-        "has enable_cdi = false, and it could not be asked: mount its socket and name it as cri_socket, or use "
+        "has enable_cdi = false, and it could not be asked: mount its socket (criSocket of the chart), or use "
         "containerd 2.3"
     )
     return Doubt(clause, likely=version >= _CONTAINERD_ON)

@@ -1,42 +1,54 @@
-"""Serves kubelet one plugin for each resource that this node has (edge)."""
+"""Serves kubelet one plugin for each resource that this node has, by slots or at once (edge)."""
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from deviceplugin.allocation.driver_guard import DriverGuard
-from deviceplugin.allocation.measured_allocator import MeasuredAllocator
+from deviceplugin.allocation.driver_files_check import DriverFilesCheck
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocator import Allocator
-from deviceplugin.changes import Changes
-from deviceplugin.container.driver_root import DriverRoot
-from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy
-from deviceplugin.gpus import Gpus
+from deviceplugin.container.driver_root import driver_root
+from deviceplugin.container.edits import DeviceListStrategy
 from deviceplugin.immediate.allocator import ImmediateAllocator
+from deviceplugin.immediate.served_pods import ServedPods
 from deviceplugin.instances import InstanceAllocator
 from deviceplugin.kubelet import PluginServer
+from deviceplugin.limits.driver import DriverLimits
+from deviceplugin.metrics.kubelet_calls import KubeletCalls
 from deviceplugin.metrics.metrics import Metrics, Outcome
-from deviceplugin.records.checkpoint import Holding
-from deviceplugin.settings import KubeletSettings
+from deviceplugin.mode.remembered import RememberedMode
+from deviceplugin.records.pod_resources import PodResources
 from deviceplugin.slots.allocator import SlotAllocator
+from deviceplugin.slots.files import SlotFiles
 from proto.annotations.node_allocation import AllocationMode
 
 
-@dataclass(slots=True, kw_only=True)
-class Plugins:
-    """`mode` returns None until it is chosen; nothing is served before. `restarted` is called for a new kubelet."""
+class Serving:
+    """Nothing is served before it is chosen how."""
 
-    gpus: Gpus
-    changes: Changes
-    metrics: Metrics
-    kubelet: KubeletSettings
-    allocation: AllocationSettings
-    driver_root: DriverRoot | None
-    read_checkpoint: Callable[[], tuple[Holding, ...] | None]
-    slots: SlotAllocator
-    immediate: ImmediateAllocator
-    restarted: Callable[[], None]
-    mode: Callable[[], AllocationMode | None]
-    _plugins: dict[str, PluginServer] = field(default_factory=dict)
+    def __init__(self, sources: AllocationSources, metrics: Metrics, limits: DriverLimits) -> None:
+        self._sources = sources
+        self._metrics = metrics
+        kubelet, read_checkpoint = sources.configuration.kubelet, sources.read_checkpoint
+        by_files = DeviceListStrategy.DRIVER_FILES in sources.containers.strategies
+        root = driver_root(sources.configuration.host)
+        self._driver_files = DriverFilesCheck(root, read_checkpoint) if root and by_files else None
+        files = SlotFiles(sources.settings.cdi_directory)
+        self._pod_resources = PodResources(kubelet.pod_resources_socket, sources.resource)
+        self._slots = SlotAllocator(sources, files, self._pod_resources, limits)
+        self._served_pods = ServedPods(sources.own, sources.resource)
+        self._immediate = ImmediateAllocator(sources, self._served_pods, self._driver_files)
+        self._mode = RememberedMode(sources, slots=files, pod_resources=self._pod_resources)
+        self._plugins: dict[str, PluginServer] = {}
+
+    @property
+    def mode(self) -> AllocationMode | None:
+        """Returns how containers are given their GPUs; None until it is chosen."""
+        return self._mode.mode
+
+    @property
+    def are_slots(self) -> bool | None:
+        """Returns whether containers are served by slots; None until that is chosen."""
+        return None if self.mode is None else self.mode is AllocationMode.SLOTS
 
     @property
     def are_registered(self) -> bool:
@@ -44,39 +56,61 @@ class Plugins:
         return bool(self._plugins) and all(plugin.is_registered for plugin in self._plugins.values())
 
     async def run(self) -> None:
+        """Runs until cancelled. Raises ModeOutdated and SlotsUnsupported."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._serve())
+                group.create_task(self._allocate())
+                group.create_task(self._mode.keep())
+        finally:
+            await self._served_pods.close()
+            await self._slots.end()
+            await self._immediate.end()
+            await self._pod_resources.end()
+
+    async def _allocate(self) -> None:
+        chosen = await self._mode.choose()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._slots.run() if chosen.mode is AllocationMode.SLOTS else self._catch_up())
+            group.create_task(self._mode.confirm(chosen))
+
+    async def _catch_up(self) -> None:
+        while True:
+            change = self._sources.changes.next()
+            self._served_pods.catch_up()
+            await change.wait()
+
+    async def _serve(self) -> None:
         """Registers a resource with kubelet once there is a GPU of it."""
         async with asyncio.TaskGroup() as group:
-            async for found in self.changes.of(self._resources):
+            async for found in self._sources.changes.of(self._resources):
                 for resource in sorted(found - self._plugins.keys()):
                     self._plugins[resource] = self._plugin(resource)
                     group.create_task(self._plugins[resource].run())
 
     def _resources(self) -> frozenset[str]:
-        inventory = self.gpus.inventory
-        if self.mode() is None:
+        inventory = self._sources.gpus.inventory
+        if self.mode is None:
             return frozenset()
-        shared = {self.kubelet.resource_name} if inventory.devices else set[str]()
+        shared = {self._sources.resource} if inventory.devices else set[str]()
         return frozenset(shared | inventory.instances.keys())
 
     def _plugin(self, resource: str) -> PluginServer:
         allocator, strategy = self._allocator(resource)
-        guarded: Allocator = allocator
-        by_files = DeviceListStrategy.DRIVER_FILES in self.allocation.strategies
-        if self.driver_root is not None and by_files and allocator is not self.slots:
-            guarded = DriverGuard(allocator, self.driver_root, self.read_checkpoint)
         return PluginServer(
-            replace(self.kubelet, resource_name=resource),
-            MeasuredAllocator(guarded, self.metrics, strategy),
-            restarted=self.restarted if allocator is self.immediate else lambda: None,
-            told=lambda taken: self.metrics.registered(outcome(taken)),
+            replace(self._sources.configuration.kubelet, resource_name=resource),
+            allocator,
+            KubeletCalls(self._metrics, strategy),
+            restarted=self._served_pods.kubelet_restarted if allocator is self._immediate else lambda: None,
+            told=lambda taken: self._metrics.registered(outcome(taken)),
         )
 
     def _allocator(self, resource: str) -> tuple[Allocator, str]:
-        if resource != self.kubelet.resource_name:
-            return InstanceAllocator(self.gpus, self.changes, resource, self.allocation), "instance"
-        if self.mode() is AllocationMode.SLOTS:
-            return self.slots, AllocationMode.SLOTS
-        return self.immediate, AllocationMode.IMMEDIATE
+        if resource != self._sources.resource:
+            return InstanceAllocator(self._sources, resource, self._driver_files), "instance"
+        if self.mode is AllocationMode.SLOTS:
+            return self._slots, AllocationMode.SLOTS
+        return self._immediate, AllocationMode.IMMEDIATE
 
 
 def outcome(taken: bool) -> Outcome:

@@ -1,7 +1,7 @@
 """The node daemon's settings, as plain values."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
@@ -75,6 +75,19 @@ class Feedback(StrEnum):
     """Tasks wait for those of higher priority on their GPU."""
     CONTENTION = "contention"
     """The same; limits of cores also hold while several containers compute on a GPU, as in HAMi's monitor."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostSettings:
+    """The host's folders and the driver's library."""
+
+    root: str = "/"
+    """The folder at which the host's folders are mounted."""
+    driver_root: str = ""
+    """The host's folder below which the driver is installed; empty where the runtime adds it to this process."""
+    dev_root: str = "/"
+    """The host's folder above `dev`."""
+    nvml_library: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +191,7 @@ class RemediationSettings:
 class AgentSettings:
     """The settings of the daemon of one node."""
 
-    node_name: str
+    node_name: str = ""
     hook_path: str = "/usr/local"
     limits: RequestedLimits = RequestedLimits.AUTO
     unenforced_shares: UnenforcedShares = UnenforcedShares.REFUSE
@@ -190,10 +203,6 @@ class AgentSettings:
     allocation: RequestedAllocation = RequestedAllocation.AUTO
     cdi_directory: str = "/var/run/cdi"
     """The folder to which the specs of slots are written."""
-    cri_socket: str = "/run/containerd/containerd.sock"
-    """The container runtime's socket, from which its switch for CDI is read once; it may be missing."""
-    cgroup_root: str = "/sys/fs/cgroup"
-    """The folder at which the host's control groups are seen; it may be missing."""
     pre_start_seconds: float = 10.0
     """Seconds that one PreStartContainer may look for a proof; kubelet gives up after 30 s and tries again later."""
     read_seconds: float = 30.0
@@ -202,11 +211,9 @@ class AgentSettings:
     """Seconds between two tries while there is no driver or no GPU."""
     hami_scheduler: HamiScheduler = HamiScheduler.NONE
     node_totals: bool = True
-    """The Node has its totals of `total_names`; else these are taken off it."""
+    """The Node has its totals; else these are taken off it."""
     feature_labels: bool = False
     """The Node has labels of its GPUs in the names of GPU feature discovery; else ours are taken off it."""
-    total_names: TotalNames = field(default_factory=TotalNames)
-    remediation: RemediationSettings = RemediationSettings()
 
     @property
     def limits_folder(self) -> str:

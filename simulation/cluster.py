@@ -264,10 +264,14 @@ async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> Simula
     """Returns the kubelet first: the daemon registers on its socket."""
     root = cluster.directory / name
     description = cluster.described[kind]
-    machine_file, sysfs = root / MACHINE_FILE, root / "sys"
+    machine_file = root / MACHINE_FILE
     root.mkdir()
     write_machine_file(description, machine_file, name)
-    write_sysfs(description, sysfs)
+    write_sysfs(description, root / "sys")
+    # Where the daemon looks for the control groups of pods.
+    (root / "cgroup").mkdir(exist_ok=True)
+    (root / "sys/fs").mkdir(parents=True, exist_ok=True)
+    (root / "sys/fs/cgroup").symlink_to(root / "cgroup")
     install_placeholder(root / "hook")
     kubelet = KubeletStandIn(
         name,
@@ -286,7 +290,7 @@ async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> Simula
     if not description.gpus:
         return SimulatedNode(name=name, machine=description, kubelet=kubelet, daemon=None)
     flags = ["run", "--node-name", name, "--kubeconfig", str(cluster.kubeconfig), "--kubelet-root", str(root)]
-    flags += ["--sysfs-root", str(sysfs), "--hook-path", str(root / "hook"), "--cgroup-root", str(root / "cgroup")]
+    flags += ["--host-root", str(root), "--hook-path", str(root / "hook")]
     flags += ["--metrics-bind-address", _ANY_PORT if cluster.settings.metrics else ""]
     flags += ["--cdi-directory", str(root / "cdi"), "--nvml-library", str(cluster.library)]
     environment = {MACHINE_FILE_VARIABLE: str(machine_file)}

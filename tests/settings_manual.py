@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from program.settings.declared import C, Setting, Table
+from program.settings.declared import Alias, C, Setting, Table
 
 _HEAD = ("key", "default", "meaning")
 _HAMI_HEAD = ("key", "`device-config.yaml`", "entry in `config.json`")
@@ -21,9 +21,11 @@ def _row(setting: Setting) -> tuple[str, ...]:
     sentences = [setting.help]
     if setting.kind.expected != "true or false":
         sentences.append(f"Expected: {setting.kind.expected}.")
+    flags = (*setting.flags, *(flag for alias in setting.aliases for flag in alias.flags))
+    environment = (*setting.environment, *(alias.environment for alias in setting.aliases if alias.environment))
     for what, names, usual in (
-        ("Flag", setting.flags, f"--{setting.key.replace('_', '-')}"),
-        ("Variable", setting.environment, setting.key.upper()),
+        ("Flag", flags, f"--{setting.key.replace('_', '-')}"),
+        ("Variable", environment, setting.key.upper()),
     ):
         if names and names != (usual,):
             sentences.append(f"{what}: {_code(names)}.")
@@ -35,11 +37,16 @@ def hami_manual(table: Table[C]) -> str:
     return _table(
         _HAMI_HEAD,
         (
-            tuple(_code((word,)) for word in (setting.key, setting.device_config, setting.node_config))
+            tuple(_code((word,)) for word in (setting.key, place.device_config, place.node_config))
             for setting in table.settings.values()
-            if setting.device_config or setting.node_config
+            for place in _places(setting)
+            if place.device_config or place.node_config
         ),
     )
+
+
+def _places(setting: Setting) -> tuple[Setting | Alias, ...]:
+    return (setting, *setting.aliases)
 
 
 def _table(head: tuple[str, ...], rows: Iterator[tuple[str, ...]]) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.configuration import TABLE as DAEMON
+from deviceplugin.configuration.table import TABLE as DAEMON
 from program.settings.declared import Table
 from scheduler_ext.configuration import TABLE as EXTENDER
 from simulation import machines

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 from deviceplugin.agent import Agent
 from deviceplugin.changes import Changes
-from deviceplugin.configuration import Configuration
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import SpecGenerator
 from deviceplugin.container.device_nodes import UNIFIED_MEMORY, DeviceFiles, read_hardware
 from deviceplugin.container.driver_files import NoDriver
-from deviceplugin.container.driver_root import DriverRoot
-from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, DriverFeature, Mount
+from deviceplugin.container.driver_root import DriverRoot, driver_root
+from deviceplugin.container.edits import DeviceListStrategy, Mount
 from deviceplugin.following import Choice
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
-from deviceplugin.health.step import FABRIC_PROBLEM, HealthSettings
-from deviceplugin.health.switches import read_health_switches
+from deviceplugin.health.step import FABRIC_PROBLEM
 from deviceplugin.health_watch import HealthWatch
-from deviceplugin.machine.discovery import NodeSharing, left_out, resources
+from deviceplugin.host_paths import proc, sysfs
+from deviceplugin.machine.discovery import left_out, resources
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair_scores
@@ -33,9 +33,6 @@ from deviceplugin.nvml.memory_limits import MemoryLimits, without_reserved
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.region_files import RegionReader
-from deviceplugin.settings import (
-    AgentSettings,
-)
 from program.commands import modules_kept
 from proto.annotations.node_limits import Backend
 from proto.devices import DeviceUUID
@@ -57,36 +54,19 @@ def build_daemon(
 
     With `choice` it follows the label that names its configuration.
     """
-    settings, allocation = agent_settings(configuration), allocation_settings(configuration)
     thread, changes, metrics = NvmlThread(), Changes(), Metrics(now=time.time)
     gpus = Gpus(
         gpu_reader(nvml, configuration),
         thread,
         changes,
-        settings,
+        configuration.agent,
         took=lambda seconds: metrics.nvml_read("machine", seconds),
     )
     health = HealthWatch(
-        thread,
-        nvml.calls,
-        NvmlEvents(),
-        gpus.set_ailing,
-        health_settings(configuration),
-        count=metrics.health_event,
+        thread, nvml.calls, NvmlEvents(), gpus.set_ailing, configuration.health, count=metrics.health_event
     )
-    agent = Agent(
-        api,
-        gpus,
-        changes,
-        metrics,
-        settings,
-        now=_now,
-        allocation=allocation,
-        kubelet=configuration.kubelet,
-        driver_root=driver_root(configuration),
-        memory_limits=MemoryLimits(nvml, thread),
-    )
-    generator = SpecGenerator(driver_root=configuration.driver_root or "/", dev_root=configuration.dev_root)
+    agent = Agent(api, gpus, changes, metrics, configuration, now=_now, memory_limits=MemoryLimits(nvml, thread))
+    generator = SpecGenerator(driver_root=configuration.host.driver_root or "/", dev_root=configuration.host.dev_root)
     server = _metrics_server(
         *(configuration, nvml, thread, metrics),
         view=lambda: replace(agent.view(), xids=health.xids),
@@ -96,7 +76,7 @@ def build_daemon(
         *([agent.follow(choice)] if choice is not None else []),
         health.run(),
         _watch_health(gpus, health, changes),
-        set_up_node(gpus, changes, allocation, generator),
+        set_up_node(gpus, changes, configuration.containers, generator),
         *([server.run()] if server is not None else []),
     )
 
@@ -124,8 +104,8 @@ def _metrics_server(
         from deviceplugin.metrics.sampling import Sampler  # noqa: PLC0415
         from deviceplugin.metrics.server import MetricsServer, Samples  # noqa: PLC0415
 
-    use_host_proc(configuration.proc_root)
-    regions = RegionReader(f"{configuration.hook_path}/vgpu/containers", has_ended=has_ended)
+    use_host_proc(str(proc(configuration.host.root)))
+    regions = RegionReader(f"{configuration.agent.hook_path}/vgpu/containers", has_ended=has_ended)
     sampler = Sampler(nvml, regions.read, thread.call, by_driver=by_driver)
     samples = Samples(sampler.take, metrics, monotonic=time.monotonic)
     telemetry = Samples(sampler.telemetry, metrics, monotonic=time.monotonic, reading="telemetry")
@@ -134,87 +114,26 @@ def _metrics_server(
 
 
 def build_nvml(configuration: Configuration) -> Nvml:
-    root = driver_root(configuration)
-    library = configuration.nvml_library or (root.nvml if root is not None else None)
-    return Nvml(library, sysfs_root=Path(configuration.sysfs_root))
-
-
-def driver_root(configuration: Configuration) -> DriverRoot | None:
-    """Returns the driver's root; None where NVIDIA's container runtime adds the driver to this process."""
-    host = configuration.driver_root
-    return DriverRoot(host=host, seen=configuration.container_driver_root or host) if host else None
-
-
-def agent_settings(configuration: Configuration) -> AgentSettings:
-    return AgentSettings(
-        node_name=configuration.node_name,
-        hook_path=configuration.hook_path,
-        feedback=configuration.feedback,
-        limits=configuration.limits,
-        unenforced_shares=configuration.unenforced_shares,
-        read_seconds=configuration.read_seconds,
-        allocation=configuration.allocation,
-        cdi_directory=configuration.cdi_directory,
-        cri_socket=configuration.cri_socket,
-        cgroup_root=configuration.cgroup_root,
-        hami_scheduler=configuration.hami_handshake,
-        node_totals=configuration.node_totals,
-        feature_labels=configuration.feature_labels,
-        total_names=configuration.total_names,
-        remediation=configuration.remediation,
-    )
-
-
-def node_sharing(configuration: Configuration) -> NodeSharing:
-    return NodeSharing(
-        split_count=configuration.device_split_count,
-        memory_scaling=configuration.device_memory_scaling,
-        core_scaling=configuration.device_cores_scaling,
-        mode=configuration.operating_mode,
-        mig_strategy=configuration.mig_strategy,
-        preconfigured_memory_mib=configuration.preconfigured_device_memory,
-        hidden_uuids=frozenset(map(DeviceUUID, configuration.filter_uuids)),
-        hidden_indices=frozenset(configuration.filter_indices),
-    )
-
-
-def allocation_settings(configuration: Configuration) -> AllocationSettings:
-    features = {
-        DriverFeature.GDRCOPY: configuration.gdrcopy_enabled,
-        DriverFeature.GDS: configuration.gds_enabled,
-        DriverFeature.MOFED: configuration.mofed_enabled,
-    }
-    return AllocationSettings(
-        strategies=configuration.device_list_strategy,
-        cdi_kind=configuration.cdi_kind,
-        disable_core_limit=configuration.disable_core_limit,
-        libcuda_log_level=configuration.libcuda_log_level,
-        priority_resource=configuration.total_names.priority,
-        pass_device_specs=configuration.pass_device_specs,
-        imex_channels=configuration.imex_channel_ids,
-        features=tuple(feature for feature, enabled in features.items() if enabled),
-    )
-
-
-def health_settings(configuration: Configuration) -> HealthSettings:
-    switches = read_health_switches(
-        ",".join(configuration.disable_health_checks), ",".join(configuration.enable_health_checks)
-    )
-    return replace(switches, recovery_seconds=configuration.health_recovery_seconds)
+    root = driver_root(configuration.host)
+    library = configuration.host.nvml_library or (root.nvml if root is not None else None)
+    return Nvml(library, sysfs_root=sysfs(configuration.host.root))
 
 
 def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Inventory]:
     """Reads this machine; blocks. Raises GpusUnavailable without a driver or a GPU."""
-    sharing, health = node_sharing(configuration), health_settings(configuration)
-    files = DeviceFiles(Path(configuration.dev_root), Path(configuration.proc_root))
-    root, by_files = driver_root(configuration), DeviceListStrategy.DRIVER_FILES in configuration.device_list_strategy
+    sharing, health = configuration.sharing, configuration.health
+    files = DeviceFiles(Path(configuration.host.dev_root), proc(configuration.host.root))
+    root, by_files = (
+        driver_root(configuration.host),
+        DeviceListStrategy.DRIVER_FILES in configuration.containers.strategies,
+    )
 
     def read() -> Inventory:
         try:
             machine = _with_fabric_problems(nvml.read_machine()) if health.fabric else nvml.read_machine()
         except NvmlUnavailable as error:
             raise GpusUnavailable(_sentence(str(error)), needs_restart=error.needs_restart) from error
-        offered = without_reserved(machine, nvml) if Backend.DRIVER in configuration.limits.backends else machine
+        offered = without_reserved(machine, nvml) if Backend.DRIVER in configuration.agent.limits.backends else machine
         found = dict(resources(offered, sharing, configuration.kubelet.resource_name))
         if not any(found.values()):
             nothing = "the NVIDIA driver shows no GPU on this machine that can be shared"
@@ -222,7 +141,9 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             are_gone = not any(gpu.healthy for gpu in machine.gpus)
             raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])), are_gone=are_gone)
         devices = found.pop(configuration.kubelet.resource_name)
-        hardware = read_hardware(machine.gpus, files, configuration.imex_channel_ids, simulated=machine.is_simulated)
+        hardware = read_hardware(
+            machine.gpus, files, configuration.containers.imex_channels, simulated=machine.is_simulated
+        )
         notes = (*machine.problems, *left_out(machine, sharing))
         if root is not None:
             hardware = replace(hardware, driver_mounts=_driver_mounts(root, machine.driver))

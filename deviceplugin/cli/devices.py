@@ -36,9 +36,9 @@ gpus_output = click.option(
 @click.command()
 @driver_options
 @gpus_output
-def devices(nvml_library: str | None, sysfs_root: str, output: str) -> None:
+def devices(nvml_library: str | None, host_root: str, output: str) -> None:
     """List the GPUs of this machine and their MIG devices: model, memory, NUMA node, address and health."""
-    print_gpus(read_machine(nvml_library, sysfs_root), output)
+    print_gpus(read_machine(nvml_library, host_root), output)
 
 
 def print_gpus(reading: MachineReading, output: str) -> None:

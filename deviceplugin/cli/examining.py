@@ -11,16 +11,12 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from deviceplugin.cli.build import (
-    allocation_settings,
-    build_nvml,
-    driver_root,
-    node_sharing,
-)
+from deviceplugin.cli.build import build_nvml
 from deviceplugin.cli.named import in_use
 from deviceplugin.cli.options import read
-from deviceplugin.configuration import Configuration
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.container_folders import is_writable
+from deviceplugin.container.driver_root import driver_root
 from deviceplugin.container.edits import cdi_names
 from deviceplugin.container.hami_core import find_hami_core
 from deviceplugin.container.limits import Backends
@@ -43,6 +39,7 @@ from deviceplugin.doctor.node_facts import (
     why_no_limits,
 )
 from deviceplugin.doctor.unhealthy import judge_unhealthy
+from deviceplugin.host_paths import cgroups, containerd_socket, proc
 from deviceplugin.machine.discovery import discover_devices
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.plugin_sockets import plugin_socket
@@ -98,12 +95,13 @@ def _readable(given: Mapping[str, str | None]) -> Configuration:
         with suppress(click.ClickException):
             found = read({**kept, setting: value} if value is not None else kept)
             kept |= {setting: value} if value is not None else {}
-    return found.configuration if name else replace(found.configuration, node_name="")
+    configuration = found.configuration
+    return configuration if name else replace(configuration, agent=replace(configuration.agent, node_name=""))
 
 
 def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:
     if not effective.warnings:
-        return (ok(_CONFIGURATION, f"It can be read; the node is {effective.configuration.node_name}."),)
+        return (ok(_CONFIGURATION, f"It can be read; the node is {effective.configuration.agent.node_name}."),)
     return tuple(
         warning(
             _CONFIGURATION, f"{told}.", "Remove it, or correct it; run --print-config shows the effective settings."
@@ -113,12 +111,12 @@ def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:
 
 
 async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
-    sharing, remediation = node_sharing(configuration), configuration.remediation
+    sharing, remediation = configuration.sharing, configuration.remediation
     seen, cluster = await asyncio.gather(
         _node_facts(configuration),
         cluster_facts(
             configuration.kubeconfig or None,
-            configuration.node_name,
+            configuration.agent.node_name,
             daemon_rights(remediation),
             timeout_seconds=_API_SECONDS,
         ),
@@ -130,12 +128,12 @@ async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
 
 async def _node_facts(configuration: Configuration) -> NodeFacts:
     (driver, machine), metrics, enable_cdi = await asyncio.gather(
-        driver_facts(build_nvml(configuration), configuration.proc_root, _DRIVER_SECONDS),
+        driver_facts(build_nvml(configuration), str(proc(configuration.host.root)), _DRIVER_SECONDS),
         metrics_port(configuration.metrics_bind_address),
-        ask_enable_cdi(configuration.cri_socket),
+        ask_enable_cdi(containerd_socket(configuration.host.root)),
     )
     seen = await asyncio.to_thread(_look_around, configuration, driver, machine, metrics)
-    no_driver = await why_no_limits(build_nvml(configuration), configuration.cgroup_root, _DRIVER_SECONDS)
+    no_driver = await why_no_limits(build_nvml(configuration), cgroups(configuration.host.root), _DRIVER_SECONDS)
     return replace(seen, enable_cdi=enable_cdi, backends=replace(seen.backends, no_driver=no_driver))
 
 
@@ -144,8 +142,8 @@ def _look_around(
 ) -> NodeFacts:
     """Examines sockets and files; blocks."""
     settings = configuration.kubelet
-    folder = configuration.cdi_directory
-    root = driver_root(configuration)
+    folder = configuration.agent.cdi_directory
+    root = driver_root(configuration.host)
     plugin = plugin_socket(settings.plugins, settings.resource_name)
     return NodeFacts(
         driver=driver,
@@ -155,9 +153,9 @@ def _look_around(
         pod_resources=socket_facts(settings.pod_resources_socket),
         plugin=socket_facts(plugin),
         other_sockets=other_sockets(settings.plugins, settings.resource_name, plugin),
-        backends=Backends(hami_core=find_hami_core(configuration.hook_path)),
+        backends=Backends(hami_core=find_hami_core(configuration.agent.hook_path)),
         enable_cdi=None,
-        nvidia_runtime=runtime_facts(configuration.nvidia_runtime_config, root, driver),
+        nvidia_runtime=runtime_facts(configuration.host.root, driver),
         cdi=cdi_facts(_cdi_names(configuration, machine)),
         slots_problem="" if is_writable(folder) else f"the CDI folder {folder} cannot be written",
         metrics=metrics,
@@ -166,10 +164,10 @@ def _look_around(
 
 def _cdi_names(configuration: Configuration, machine: MachineReading | None) -> tuple[str, ...]:
     """Returns the driver files that containers will get."""
-    if machine is None or not CDI_STRATEGIES.intersection(configuration.device_list_strategy):
+    if machine is None or not CDI_STRATEGIES.intersection(configuration.containers.strategies):
         return ()
-    uuids = [device.uuid for device in discover_devices(machine, node_sharing(configuration))]
-    return cdi_names(uuids, allocation_settings(configuration))
+    uuids = [device.uuid for device in discover_devices(machine, configuration.sharing)]
+    return cdi_names(uuids, configuration.containers)
 
 
 def _as_json(findings: tuple[Finding, ...]) -> object:

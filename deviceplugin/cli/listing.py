@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from deviceplugin.cli.named import in_use
-from deviceplugin.configuration import Configuration
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.slot_names import slot_in
 from deviceplugin.doctor.agreement import Row, Sources, Verdict, Word, agreement
 from deviceplugin.records.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
@@ -74,12 +74,12 @@ async def _read(configuration: Configuration, problems: list[str]) -> Sources:
         pods=cluster.pods,
         inventory={device.uuid: device for device in _registered(cluster.node)},
         limits="" if cluster.node is None else cluster.node.metadata.annotations.get(NODE_LIMITS, ""),
-        spec=_read_spec(configuration.cdi_directory, problems) if by_slots else None,
+        spec=_read_spec(configuration.agent.cdi_directory, problems) if by_slots else None,
     )
 
 
 async def _ask_api_server(configuration: Configuration, problems: list[str]) -> _Cluster:
-    name = configuration.node_name
+    name = configuration.agent.node_name
     if not name:
         problems.append("The name of this node is unknown, so the API server was not asked. Give --node-name.")
         return _Cluster()

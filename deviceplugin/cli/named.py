@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from deviceplugin.cli.options import read
-from deviceplugin.configuration import Configuration
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.atomic_file import locked, write_atomically
 from deviceplugin.records.memory import MEMORY_FOLDER
 from program.logs import set_up_logging
@@ -58,10 +58,10 @@ def choose(given: Mapping[str, str | None], *, wait: bool) -> Chosen:
     configuration = base.configuration
     if wait:
         set_up_logging("deviceplugin", configuration.log_format, configuration.log_level)
-    last = Path(configuration.cdi_directory, MEMORY_FOLDER, _LAST)
+    last = Path(configuration.agent.cdi_directory, MEMORY_FOLDER, _LAST)
     before = _read(last)
     labels = asyncio.run(
-        _labels(configuration.kubeconfig or None, configuration.node_name, wait=wait and before is None)
+        _labels(configuration.kubeconfig or None, configuration.agent.node_name, wait=wait and before is None)
     )
     wanted = (before or default) if labels is None else chosen.wanted(labels)
     for name in dict.fromkeys([wanted, default if before is None else before, default, ""]):
@@ -78,7 +78,7 @@ def in_use(given: Mapping[str, str | None]) -> Effective[Configuration]:
     base = read(given)
     if not given.get("configs") or given.get("config_name"):
         return base
-    name = _read(Path(base.configuration.cdi_directory, MEMORY_FOLDER, _LAST))
+    name = _read(Path(base.configuration.agent.cdi_directory, MEMORY_FOLDER, _LAST))
     return _usable(given, (given.get("default_config") or "") if name is None else name)[1] or base
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from deviceplugin.configuration import TABLE, Configuration
+from deviceplugin.configuration.table import TABLE, Configuration
 from program.settings.effective import Effective
 from program.settings.options import NODE_FILES, OWN_FILES, read_configuration, setting_options
 

@@ -5,7 +5,7 @@ import logging
 import click
 
 from deviceplugin.cli.options import configuration_options
-from deviceplugin.configuration import TABLE
+from deviceplugin.configuration.table import TABLE
 from program.commands import modules_kept
 from program.logs import set_up_logging
 from program.settings.options import GroupedCommand, print_configuration, print_option

@@ -1,11 +1,11 @@
 """Options that choose the driver's library, and how the machine is read."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import click
 
+from deviceplugin.host_paths import sysfs
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
 
@@ -21,21 +21,21 @@ def driver_options(command: Command) -> Command:
         show_envvar=True,
         help="NVML library to load instead of the system's libnvidia-ml.so.1.",
     )
-    sysfs = click.option(
-        "--sysfs-root",
+    host = click.option(
+        "--host-root",
         metavar="DIR",
-        default="/sys",
-        envvar="SYSFS_ROOT",
+        default="/",
+        envvar="HOST_ROOT",
         show_envvar=True,
         show_default=True,
-        help="Where the host's /sys is mounted.",
+        help="Where the host's folders are mounted; /sys is read below it.",
     )
-    return library(sysfs(command))
+    return library(host(command))
 
 
-def read_machine(nvml_library: str | None, sysfs_root: str) -> MachineReading:
+def read_machine(nvml_library: str | None, host_root: str) -> MachineReading:
     """Reads NVML. Raises click.ClickException."""
-    nvml = Nvml(nvml_library, sysfs_root=Path(sysfs_root))
+    nvml = Nvml(nvml_library, sysfs_root=sysfs(host_root))
     try:
         return nvml.read_machine()
     except NvmlUnavailable as error:

@@ -20,12 +20,12 @@ links_output = click.option(
 @click.command()
 @driver_options
 @links_output
-def topo(nvml_library: str | None, sysfs_root: str, output: str) -> None:
+def topo(nvml_library: str | None, host_root: str, output: str) -> None:
     """Show how the GPUs of this machine are connected: link matrix, scores, GB/s.
 
     The scheduler compares scores: 10 (SYS) to 60 for the PCIe path plus 100 for every NVLink, also behind an NVSwitch.
     """
-    reading = read_machine(nvml_library, sysfs_root)
+    reading = read_machine(nvml_library, host_root)
     print_links(view_machine(build_topology(reading), reading.problems), output)
 
 

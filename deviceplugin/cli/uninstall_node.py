@@ -14,10 +14,7 @@ from program.settings.options import GroupedCommand
     is_flag=True,
     help="Remove it even if pods have GPUs, a plugin serves, or the API server does not answer.",
 )
-@click.option(
-    "--host-root", metavar="DIR", default="", help="Where the host's root is mounted; the host's own by default."
-)
-def uninstall_node(*, dry_run: bool, force: bool, host_root: str, **given: str | None) -> None:
+def uninstall_node(*, dry_run: bool, force: bool, **given: str | None) -> None:
     """Remove what the daemon wrote for this node.
 
     The annotations, feature labels, condition and taint of the Node and the totals in its capacity, the CDI specs,
@@ -30,4 +27,4 @@ def uninstall_node(*, dry_run: bool, force: bool, host_root: str, **given: str |
     # Imported here, because it takes half a second that the help does not need.
     from deviceplugin.cli.uninstalling import uninstall  # noqa: PLC0415
 
-    uninstall(given, host_root, dry_run=dry_run, force=force)
+    uninstall(given, dry_run=dry_run, force=force)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import click
 
 from deviceplugin.cli.named import in_use
-from deviceplugin.configuration import Configuration
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
 from deviceplugin.container.hami_core_names import LOCK_DIRECTORY
 from deviceplugin.doctor.containers import CDI_STRATEGIES
@@ -51,19 +51,19 @@ class _Taken:
     annotations: tuple[str, ...] = ()
 
 
-def uninstall(given: dict[str, str | None], host_root: str, *, dry_run: bool, force: bool) -> None:
+def uninstall(given: dict[str, str | None], *, dry_run: bool, force: bool) -> None:
     """Raises click.ClickException with what prevented it or failed."""
     configuration = in_use(given).configuration
-    if not configuration.node_name:
+    if not configuration.agent.node_name:
         raise click.UsageError("Give --node-name: the Node whose annotations are removed.")
-    problems = asyncio.run(_uninstall(configuration, host_root.rstrip("/"), dry_run=dry_run, force=force))
+    problems = asyncio.run(_uninstall(configuration, dry_run=dry_run, force=force))
     if problems:
         raise click.ClickException("\n".join(problems))
 
 
-async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: bool, force: bool) -> Sequence[str]:
+async def _uninstall(configuration: Configuration, *, dry_run: bool, force: bool) -> Sequence[str]:
     """Returns what prevents the removal, or what failed."""
-    folders, ours = _folders(configuration, host_root), _ours(configuration)
+    folders, ours = _folders(configuration), _ours(configuration)
     try:
         found = find(folders, ours)
     except OSError as error:
@@ -71,7 +71,7 @@ async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: b
     cluster = await _ask(configuration)
     paths = paths_of_ours(folders, found, ours)
     in_the_way = [cluster.problem] if cluster.problem else []
-    in_the_way += refusals(configuration.node_name, cluster.pods, found, configuration.kubelet.resource_name)
+    in_the_way += refusals(configuration.agent.node_name, cluster.pods, found, configuration.kubelet.resource_name)
     names = configuration.total_names
     if dry_run:
         taken = _Taken()
@@ -96,7 +96,7 @@ async def _uninstall(configuration: Configuration, host_root: str, *, dry_run: b
 
 
 async def _ask(configuration: Configuration) -> _Cluster:
-    name = configuration.node_name
+    name = configuration.agent.node_name
     try:
         async with _api_server(configuration) as api:
             node, pods = await read_node(api, name), await read_pods(api, name)
@@ -112,7 +112,7 @@ async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:
 
     It removes totals first: the annotations show that they are ours.
     """
-    name = configuration.node_name
+    name = configuration.agent.node_name
     totals: tuple[str, ...] = ()
     try:
         async with _api_server(configuration) as api:
@@ -138,27 +138,30 @@ async def _api_server(configuration: Configuration) -> AsyncIterator[ApiServer]:
 
 def _tell(done: str, configuration: Configuration, taken: _Taken, paths: Sequence[str]) -> None:
     for resource in taken.totals:
-        click.echo(f"{done} {resource} from the capacity of node {configuration.node_name}.")
+        click.echo(f"{done} {resource} from the capacity of node {configuration.agent.node_name}.")
     for word in taken.health:
-        click.echo(f"{done} {word} of node {configuration.node_name}.")
+        click.echo(f"{done} {word} of node {configuration.agent.node_name}.")
     for label in taken.labels:
-        click.echo(f"{done} label {label} of node {configuration.node_name}.")
+        click.echo(f"{done} label {label} of node {configuration.agent.node_name}.")
     for key in taken.annotations:
-        click.echo(f"{done} annotation {key} of node {configuration.node_name}.")
+        click.echo(f"{done} annotation {key} of node {configuration.agent.node_name}.")
     for path in paths:
         click.echo(f"{done} {path}.")
 
 
-def _folders(configuration: Configuration, host_root: str) -> Folders:
+def _folders(configuration: Configuration) -> Folders:
+    host_root = configuration.host.root.rstrip("/")
     return Folders(
-        slots=host_root + configuration.cdi_directory,
+        slots=host_root + configuration.agent.cdi_directory,
         specs=host_root + CDI_DIRECTORIES[-1],
-        hami_core=f"{host_root}{configuration.hook_path}/vgpu",
+        hami_core=f"{host_root}{configuration.agent.hook_path}/vgpu",
         locks=host_root + LOCK_DIRECTORY,
         plugins=f"{host_root}{configuration.kubelet.root}/device-plugins",
     )
 
 
 def _ours(configuration: Configuration) -> Ours:
-    generates = not CDI_STRATEGIES.isdisjoint(configuration.device_list_strategy)
-    return Ours(resource=configuration.kubelet.resource_name, cdi_kind=configuration.cdi_kind if generates else "")
+    generates = not CDI_STRATEGIES.isdisjoint(configuration.containers.strategies)
+    return Ours(
+        resource=configuration.kubelet.resource_name, cdi_kind=configuration.containers.cdi_kind if generates else ""
+    )

@@ -16,6 +16,8 @@ from deviceplugin.container.driver_files import (
     library,
     wanted_files,
 )
+from deviceplugin.host_paths import seen
+from deviceplugin.settings import HostSettings
 
 _MOST_LINKS = 40
 """Linux' own limit for one path."""
@@ -27,10 +29,15 @@ class DriverRoot:
 
     host: str
     """/, /run/nvidia/driver of the GPU Operator's driver container, /home/kubernetes/bin/nvidia of GKE."""
-    seen: str
-    """The path at which this process has it."""
+    mounted: str = "/"
+    """The folder at which this process has the host's folders."""
     triple: str = f"{os.uname().machine}-linux-gnu"
     """Debian's name of this processor and its ABI."""
+
+    @property
+    def seen(self) -> str:
+        """Returns the path at which this process has the folder."""
+        return seen(self.mounted, self.host)
 
     def nvml(self) -> str:
         """Returns NVML's path in this process. Raises NoDriver."""
@@ -106,3 +113,8 @@ class DriverRoot:
 
     def _seen(self, path: str) -> str:
         return self.seen.rstrip("/") + path
+
+
+def driver_root(host: HostSettings) -> DriverRoot | None:
+    """Returns the driver's root; None where NVIDIA's container runtime adds the driver to this process."""
+    return DriverRoot(host=host.driver_root, mounted=host.root) if host.driver_root else None

@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 from deviceplugin.container.hami_core_names import CONTAINERS, LOCK_DIRECTORY, LOCKS, OVERRIDES
-from proto.annotations.keys import RESOURCE_PRIORITY
 from proto.annotations.node_limits import Backend
 from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.environment import (
@@ -75,6 +74,8 @@ class DriverFeature(StrEnum):
     GDRCOPY = "gdrcopy"
     GDS = "gds"
     MOFED = "mofed"
+    IMEX = "imex"
+    """IMEX channel 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,11 +154,18 @@ class AllocationSettings:
     """HAMi-core enforces memory only."""
     libcuda_log_level: str = ""
     """HAMi-core's: 0 and 1 errors, 2 warnings, 3 info, 4 debug; empty leaves it to the library (2)."""
-    priority_resource: str = RESOURCE_PRIORITY
     pass_device_specs: bool = False
     """Name the device files to kubelet too, for runtimes without NVIDIA's hook."""
-    imex_channels: tuple[int, ...] = ()
     features: tuple[DriverFeature, ...] = ()
+
+    @property
+    def imex_channels(self) -> tuple[int, ...]:
+        return (0,) if DriverFeature.IMEX in self.features else ()
+
+    @property
+    def switched_on(self) -> tuple[DriverFeature, ...]:
+        """Returns the features that the toolkit has a switch for."""
+        return tuple(feature for feature in self.features if feature is not DriverFeature.IMEX)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +243,7 @@ def cdi_names(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tupl
     return (
         *(f"{settings.cdi_kind}={uuid}" for uuid in uuids),
         *(f"{vendor}/imex-channel={channel}" for channel in settings.imex_channels),
-        *(f"{vendor}/{feature}=all" for feature in settings.features),
+        *(f"{vendor}/{feature}=all" for feature in settings.switched_on),
     )
 
 
@@ -376,7 +384,7 @@ def _device_env(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> Ma
     channels = ",".join(map(str, settings.imex_channels)) if by_variable else ""
     return {
         **FEATURES,
-        **{f"NVIDIA_{feature.upper()}": ENABLED for feature in settings.features},
+        **{f"NVIDIA_{feature.upper()}": ENABLED for feature in settings.switched_on},
         **({IMEX_CHANNELS: channels} if channels else {}),
         VISIBLE_DEVICES: ",".join(uuids) if by_variable else _VOLUME_ROOT,
     }

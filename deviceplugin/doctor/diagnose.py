@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from deviceplugin.configuration import Configuration
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.limits import Backends, limits_of
 from deviceplugin.doctor.allocation import ALLOCATION, judge_allocation
 from deviceplugin.doctor.annotations import (
@@ -57,7 +57,7 @@ from deviceplugin.mode.rules import NodeAbilities
 from deviceplugin.node.registration import Offer
 from deviceplugin.node.totals import node_totals
 from deviceplugin.runtimes import Runtime
-from deviceplugin.settings import HamiScheduler, RequestedAllocation, TotalNames
+from deviceplugin.settings import RequestedAllocation, TotalNames
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
 from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Node, NodeInfo
@@ -139,12 +139,11 @@ def _kubelet(
 
 
 def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None) -> Iterator[Finding]:
-    strategies = configuration.device_list_strategy
+    strategies = configuration.containers.strategies
     told = node.status.node_info if node is not None else NodeInfo()
     versions = Runtime(kubelet=told.kubelet_version, runtime=told.container_runtime_version, enable_cdi=seen.enable_cdi)
-    yield judge_limits(
-        seen.backends, configuration.limits, configuration.unenforced_shares, configuration.device_split_count
-    )
+    agent = configuration.agent
+    yield judge_limits(seen.backends, agent.limits, agent.unenforced_shares, configuration.sharing.split_count)
     yield judge_cdi(versions, strategies, _mode(node))
     yield judge_cdi_specs(seen.cdi, strategies)
     yield judge_runtime(seen.nvidia_runtime, strategies)
@@ -156,7 +155,7 @@ def _totals(
     resource = configuration.kubelet.resource_name
     if cluster.node is None:
         return skipped(TOTALS, _NO_NODE)
-    if not configuration.node_totals:
+    if not configuration.agent.node_totals:
         return judge_without_totals(cluster.node, names, resource, cluster.classes)
     devices = resources(seen.machine, sharing, resource)[resource] if seen.machine else ()
     if not devices:
@@ -168,7 +167,7 @@ def _totals(
 def _labels(configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, node: Node | None) -> Finding:
     if node is None:
         return skipped(LABELS, _NO_NODE)
-    if not configuration.feature_labels:
+    if not configuration.agent.feature_labels:
         return judge_without_labels(node)
     if seen.machine is None:
         return skipped(LABELS, _NO_GPUS)
@@ -197,20 +196,23 @@ def _allocation(configuration: Configuration, seen: NodeFacts, node: Node | None
         by_slots=published is AllocationMode.SLOTS,
     )
     return judge_allocation(
-        RequestedAllocation(configuration.allocation), abilities, HamiScheduler(configuration.hami_handshake), published
+        RequestedAllocation(configuration.agent.allocation),
+        abilities,
+        configuration.agent.hami_scheduler,
+        published,
     )
 
 
 def _cluster(configuration: Configuration, cluster: ClusterFacts) -> Iterator[Finding]:
     yield judge_api(cluster.refusal, cluster.url)
-    yield judge_node(cluster.refusal, configuration.node_name)
+    yield judge_node(cluster.refusal, configuration.agent.node_name)
     yield judge_rights(cluster.rights)
 
 
 def _annotations(
     configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, cluster: ClusterFacts, now: datetime
 ) -> Iterator[Finding]:
-    node, scheduler = cluster.node, HamiScheduler(configuration.hami_handshake)
+    node, scheduler = cluster.node, configuration.agent.hami_scheduler
     if node is None:
         yield from (skipped(title, _NO_NODE) for title in (ANNOTATIONS, LOCK, HANDSHAKE))
         return
@@ -228,12 +230,12 @@ def _annotations(
                 devices=devices,
                 scores=pair_scores(build_topology(seen.machine), [device.uuid for device in devices]),
                 mode=published_mode(node),
-                limits=limits_of(seen.backends, configuration.limits, configuration.unenforced_shares),
+                limits=limits_of(seen.backends, configuration.agent.limits, configuration.agent.unenforced_shares),
                 simulated=seen.machine.is_simulated,
             ),
             scheduler=scheduler,
             daemon_serves=seen.plugin.state is SocketState.CONNECTS,
             now=now,
         )
-    yield judge_lock(node.metadata.annotations.get(NODE_LOCK), cluster.holder, configuration.node_name, now)
+    yield judge_lock(node.metadata.annotations.get(NODE_LOCK), cluster.holder, configuration.agent.node_name, now)
     yield judge_handshake(node, scheduler, now)

@@ -131,7 +131,7 @@ def _shared(machine: MachineReading, sharing: NodeSharing, resource_name: str) -
         return problem(
             GPUS,
             f"{_gpus(len(machine.gpus))} found, none can be shared.",
-            "See the reasons below; if there is none, check --filter-uuids and --filter-indices.",
+            "See the reasons below; if there is none, check --filter-devices.",
         )
     counts = [f"{len(devices)} as {name}" for name, devices in found.items()]
     if len(found) == 1 and len(next(iter(found.values()))) == len(machine.gpus):
@@ -180,7 +180,7 @@ def _places(machine: MachineReading) -> Iterator[Finding]:
         yield warning(
             "NUMA nodes",
             f"The NUMA node of {enumerated(lost)} is unknown, so pods that ask for GPUs of one NUMA node get none.",
-            "Check --sysfs-root. Many virtual machines do not report it; then there is nothing to do.",
+            "Check --host-root. Many virtual machines do not report it; then there is nothing to do.",
         )
 
 

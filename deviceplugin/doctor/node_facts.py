@@ -18,6 +18,7 @@ from deviceplugin.doctor.containers import CdiFolderFacts
 from deviceplugin.doctor.driver import DriverFacts, DriverFilesFacts, library_version, module_version
 from deviceplugin.doctor.kubelet import PortState, SocketFacts, SocketState
 from deviceplugin.doctor.nvidia_runtime import RuntimeFacts
+from deviceplugin.host_paths import runtime_config, seen
 from deviceplugin.limits.asking import ask_driver
 from deviceplugin.limits.conditions import why_no_driver
 from deviceplugin.machine.readings import MachineReading
@@ -55,14 +56,14 @@ async def driver_facts(
     return DriverFacts(answered_version=machine.driver, module_version=module), machine
 
 
-async def why_no_limits(nvml: Nvml, cgroup_root: str, deadline_seconds: float) -> str:
+async def why_no_limits(nvml: Nvml, cgroup_root: Path, deadline_seconds: float) -> str:
     """Returns why the driver holds no container to its GPU memory, as a clause; empty if it does."""
     thread = NvmlThread()
     try:
         async with asyncio.timeout(deadline_seconds):
             machine = await thread.call(nvml.read_machine)
             gpus = [gpu.uuid for gpu in machine.gpus if gpu.healthy and not gpu.mig_enabled]
-            return why_no_driver(await ask_driver(MemoryLimits(nvml, thread), Path(cgroup_root), gpus))
+            return why_no_driver(await ask_driver(MemoryLimits(nvml, thread), cgroup_root, gpus))
     except TimeoutError:
         return f"the driver gave no answer within {deadline_seconds:g} s"
     except NvmlUnavailable as error:
@@ -79,11 +80,11 @@ def driver_files_facts(root: DriverRoot) -> DriverFilesFacts:
         return DriverFilesFacts(root=root.host, problem=str(error))
 
 
-def runtime_facts(path: str, root: DriverRoot | None, driver: DriverFacts) -> RuntimeFacts:
-    """Reads `path` of the host, which is seen below the driver's root where that is the host's root. Blocks."""
-    seen = Path(root.seen, path.lstrip("/")) if root is not None and root.host == "/" else Path(path)
+def runtime_facts(host_root: str, driver: DriverFacts) -> RuntimeFacts:
+    """Reads the configuration of NVIDIA's container runtime. Blocks."""
+    path = runtime_config(host_root)
     try:
-        text = seen.read_text(errors="replace")
+        text = Path(seen(host_root, path)).read_text(errors="replace")
     except OSError:
         text = None
     asked = os.environ.get(VISIBLE_DEVICES, "") not in NONE_VISIBLE

@@ -48,29 +48,38 @@ def recovery_problem(action: int | None) -> str:
 class HealthSettings:
     """The faults that make a GPU unhealthy, and the time without faults until it is healthy again."""
 
-    xids: bool = True
-    """True if XIDs count, apart from `fatal_xids`."""
-    signals: bool = True
-    """Whether ECC errors, polled signals and silence make a GPU unhealthy; they always delay its return."""
-    ignored_xids: frozenset[int] = APPLICATION_XIDS
-    fatal_xids: frozenset[int] = frozenset()
-    """Count whatever else is set."""
-    every_xid: bool = False
-    """Every XID counts whatever else is set."""
-    fabric: bool = True
-    """Whether a GPU that is not registered with its NVLink fabric is unhealthy."""
+    checks: tuple[str, ...] = ()
+    """Differences from the usual faults, in lower case. An XID, or `all` for every XID, counts; with a hyphen before
+    it an XID, `xids`, `fabric` or `all` does not. What is named without a hyphen counts in any case.
+    """
     recovery_seconds: float = 60.0
     recovery_polls: int = 2
+    poll_seconds: float = 5.0
+
+    @property
+    def signals(self) -> bool:
+        """Returns whether ECC errors, polled signals and silence make a GPU unhealthy; they always delay its return."""
+        return "-all" not in self.checks or "all" in self.checks
+
+    @property
+    def fabric(self) -> bool:
+        """Returns whether a GPU that is not registered with its NVLink fabric is unhealthy."""
+        return "-fabric" not in self.checks
 
     @property
     def watches(self) -> bool:
         """Returns whether anything can make a GPU unhealthy."""
-        return self.xids or self.signals or self.every_xid or bool(self.fatal_xids)
+        return self._xids or self.signals or any(check.isdecimal() for check in self.checks)
 
     def is_fatal(self, xid: int) -> bool:
-        if self.every_xid or xid in self.fatal_xids:
+        if "all" in self.checks or str(xid) in self.checks:
             return True
-        return self.xids and xid not in self.ignored_xids
+        return self._xids and str(-xid) not in self.checks and xid not in APPLICATION_XIDS
+
+    @property
+    def _xids(self) -> bool:
+        """Returns whether XIDs count that are not named."""
+        return not {"-all", "-xids"}.intersection(self.checks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

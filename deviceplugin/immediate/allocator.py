@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
@@ -10,12 +10,11 @@ from weakref import WeakValueDictionary
 from deviceplugin.allocation.answered import answers_to, why_unlimited
 from deviceplugin.allocation.capacity import Holds, exceeded, has_begun, held_by
 from deviceplugin.allocation.decision import pod_name
+from deviceplugin.allocation.driver_files_check import DriverFilesCheck
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocator import CannotAllocate
-from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
-from deviceplugin.changes import Changes
 from deviceplugin.container.edits import (
-    AllocationSettings,
     ContainerEdits,
     ContainerFacts,
     container_facts,
@@ -23,13 +22,12 @@ from deviceplugin.container.edits import (
 from deviceplugin.container.hami_core import CannotLimit, LimitSettings, prepare, prepared_edits
 from deviceplugin.container.limits import is_limited
 from deviceplugin.container.own_variables import outdone
-from deviceplugin.gpus import Gpus
 from deviceplugin.immediate.proof import NodeView, Proven, Refused, prove
 from deviceplugin.immediate.served_pods import ServedPods
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.checkpoint import Holding, witness_reader
 from deviceplugin.replicas import preferred_replicas, split_replica
-from deviceplugin.settings import AgentSettings, UnenforcedShares
+from deviceplugin.settings import UnenforcedShares
 from program.tasks import Tasks
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Pod
@@ -46,26 +44,19 @@ class ImmediateAllocator:
     pre_start_required = True
 
     def __init__(
-        self,
-        own: OwnNode,
-        gpus: Gpus,
-        served_pods: ServedPods,
-        changes: Changes,
-        *,
-        settings: AgentSettings,
-        allocation: AllocationSettings,
-        resource: str,
-        read_checkpoint: Callable[[], tuple[Holding, ...] | None],
+        self, sources: AllocationSources, served_pods: ServedPods, driver_files: DriverFilesCheck | None = None
     ) -> None:
-        self._own = own
-        self._gpus = gpus
+        self._own = sources.own
+        self._gpus = sources.gpus
         self._served_pods = served_pods
-        self._changes = changes
-        self._settings = settings
-        self._allocation = allocation
-        self._resource = resource
-        self._read_checkpoint = read_checkpoint
-        self._witness = witness_reader(read_checkpoint, resource)
+        self._driver_files = driver_files
+        self._changes = sources.changes
+        self._settings = sources.settings
+        self._allocation = sources.containers
+        self._priority_resource = sources.priority_resource
+        self._resource = resource = sources.resource
+        self._read_checkpoint = sources.read_checkpoint
+        self._witness = witness_reader(sources.read_checkpoint, resource)
         self._holders = ByPod[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
             lambda pod, inventory: (pod, held_by(pod, inventory, resource))
         )
@@ -100,6 +91,8 @@ class ImmediateAllocator:
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Prepares the start of a container again, because its Allocate may be long ago. Raises CannotAllocate."""
+        if self._driver_files is not None:
+            await self._driver_files.check(ids)
         # A thread that hangs on a disk cannot be ended: it keeps the lock, so that it does not empty the folder of a
         # container that was started meanwhile.
         sentence = await asyncio.shield(self._starting.begin(self._start(ids)))
@@ -190,7 +183,7 @@ class ImmediateAllocator:
 
     async def _edits(self, proven: Proven, deadline: float) -> ContainerEdits:
         container = proven.pod.all_containers[proven.container]
-        facts = container_facts(proven.pod.metadata.uid, container, self._allocation.priority_resource)
+        facts = container_facts(proven.pod.metadata.uid, container, self._priority_resource)
         known = self._gpus.kept_by_uuid() if proven.is_kept else self._gpus.by_uuid()
         hardware, settings = self._gpus.inventory.hardware, self._settings
         prepared = partial(

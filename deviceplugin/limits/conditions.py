@@ -40,4 +40,4 @@ def _why_not(facts: DriverFacts) -> str:
         return f"the driver is {facts.version}, and limits by control group need {FIRST_LIMITING_BRANCH}"
     if not facts.is_version_2:
         return "the control groups of this node are not those of version 2"
-    return "" if facts.has_pods else "kubelet's control groups are not seen below cgroup_root"
+    return "" if facts.has_pods else "kubelet's control groups are not seen below host_root"

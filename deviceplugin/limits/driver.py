@@ -22,7 +22,6 @@ from deviceplugin.limits.pipes import HookPipes
 from deviceplugin.nvml.memory_limits import MemoryLimits, holds
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import container_group
-from deviceplugin.settings import AgentSettings
 from proto.devices import DeviceUUID
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
@@ -65,17 +64,19 @@ class DriverLimits:
         memory: MemoryLimits | None,
         own: OwnNode,
         gpus: Gpus,
-        settings: AgentSettings,
         *,
+        cgroups: Path,
+        folder: str,
         record: Callable[[ObjectReference, Notice], None] = lambda *_: None,
         count: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Without `memory` the driver limits nothing. `count` gets `set`, `restored` or `refused`."""
+        """Without `memory` the driver limits nothing. `cgroups` has the host's control groups, `folder` one folder for
+        each container. `count` gets `set`, `restored` or `refused`."""
         self._memory = memory
         self._own = own
         self._gpus = gpus
-        self._root = Path(settings.cgroup_root)
-        self._folder = settings.limits_folder
+        self._root = cgroups
+        self._folder = folder
         self._record = record
         self._count = count
         self._pipes = HookPipes(self._grant)

@@ -32,12 +32,11 @@ class NodeSharing:
     mig_strategy: MigStrategy = "none"
     preconfigured_memory_mib: int = 0
     """Memory of GPUs for which NVML reports none (unified memory); 0 leaves such GPUs out."""
-    hidden_uuids: frozenset[DeviceUUID] = frozenset()
-    """GPUs, or single MIG devices."""
-    hidden_indices: frozenset[int] = frozenset()
+    hidden: tuple[str, ...] = ()
+    """UUIDs of GPUs or of single MIG devices, and indices of GPUs."""
 
     def hides(self, uuid: DeviceUUID, index: int | None) -> bool:
-        return uuid in self.hidden_uuids or index in self.hidden_indices
+        return uuid in self.hidden or (index is not None and str(index) in self.hidden)
 
     def of_running_pods(self) -> "NodeSharing":
         """What pods hold that were placed when less was hidden or more was shared."""
@@ -45,8 +44,7 @@ class NodeSharing:
             self,
             memory_scaling=max(self.memory_scaling, 1.0),
             core_scaling=max(self.core_scaling, 1.0),
-            hidden_uuids=frozenset(),
-            hidden_indices=frozenset(),
+            hidden=(),
         )
 
 
@@ -130,7 +128,7 @@ def _is_hidden(gpu: GpuReading, sharing: NodeSharing) -> bool:
 
 def shown_mig_devices(gpu: GpuReading, sharing: NodeSharing) -> tuple[MigReading, ...]:
     """Returns the MIG devices that are not to be left alone."""
-    return tuple(mig for mig in gpu.mig_devices if mig.uuid not in sharing.hidden_uuids)
+    return tuple(mig for mig in gpu.mig_devices if mig.uuid not in sharing.hidden)
 
 
 def _single_kind(gpus: Sequence[GpuReading], sharing: NodeSharing) -> str | None:

@@ -4,16 +4,13 @@ import asyncio
 import logging
 from functools import partial
 
-from deviceplugin.apiserver import OwnNode
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.by_pod import ByPod
-from deviceplugin.changes import Changes
-from deviceplugin.gpus import Gpus
 from deviceplugin.mode.trial import Chosen, choose_allocation, confirm
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.memory import Memory, memorable, memory_of, why_foreign
 from deviceplugin.records.memory_file import MemoryFile
 from deviceplugin.records.pod_resources import PodResources
-from deviceplugin.settings import AgentSettings
 from deviceplugin.slots.files import SlotFiles
 from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Pod
@@ -29,21 +26,18 @@ class RememberedMode:
 
     def __init__(
         self,
-        own: OwnNode,
-        gpus: Gpus,
-        changes: Changes,
-        settings: AgentSettings,
+        sources: AllocationSources,
         *,
         slots: SlotFiles,
         pod_resources: PodResources,
     ) -> None:
-        self._own = own
-        self._gpus = gpus
-        self._changes = changes
-        self._settings = settings
+        self._own = sources.own
+        self._gpus = sources.gpus
+        self._changes = sources.changes
+        self._configuration = sources.configuration
         self._slots = slots
         self._pod_resources = pod_resources
-        self._file = MemoryFile(settings.cdi_directory)
+        self._file = MemoryFile(sources.settings.cdi_directory)
         self._thread = OwnThreads("memory")
         self._problem = ""
         self.mode: AllocationMode | None = None
@@ -55,7 +49,7 @@ class RememberedMode:
         chosen = await choose_allocation(
             self._own,
             self._changes,
-            self._settings,
+            self._configuration,
             self._slots,
             self._pod_resources,
             recall=lambda: self._recalled(memory, boot),
@@ -75,7 +69,7 @@ class RememberedMode:
     async def confirm(self, chosen: Chosen) -> None:
         """Returns once the Node confirms what was chosen by memory. Raises ModeOutdated and SlotsUnsupported."""
         if chosen.memory is not None:
-            await confirm(self._own, self._changes, self._settings, chosen, chosen.memory)
+            await confirm(self._own, self._changes, self._configuration, chosen, chosen.memory)
 
     def _recalled(self, memory: Memory | None, boot: str) -> Memory | None:
         """Returns the memory; None before the GPUs are known, and if it is of another node or time."""

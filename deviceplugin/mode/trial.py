@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.cri import ask_enable_cdi
+from deviceplugin.host_paths import containerd_socket
 from deviceplugin.mode.rules import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.memory import Memory
 from deviceplugin.records.pod_resources import PodResources
-from deviceplugin.settings import AgentSettings
 from deviceplugin.slots.files import SlotFiles
 from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode, decode_mode
@@ -37,7 +38,7 @@ class Chosen:
 async def choose_allocation(
     own: OwnNode,
     changes: Changes,
-    settings: AgentSettings,
+    configuration: Configuration,
     files: SlotFiles,
     pod_resources: PodResources,
     *,
@@ -48,8 +49,8 @@ async def choose_allocation(
     SlotsUnsupported.
     """
     told, memory = await _told(own, changes, recall)
-    abilities = replace(told, enable_cdi=await ask_enable_cdi(settings.cri_socket))
-    mode, sentence = choose(settings.allocation, abilities, settings.hami_scheduler)
+    abilities = replace(told, enable_cdi=await ask_enable_cdi(containerd_socket(configuration.host.root)))
+    mode, sentence = choose(configuration.agent.allocation, abilities, configuration.agent.hami_scheduler)
     if mode is AllocationMode.IMMEDIATE:
         return Chosen(mode, sentence, memory)
     tried = replace(
@@ -57,17 +58,19 @@ async def choose_allocation(
         cdi_problem=await OwnThreads("cdi folder").call(files.problem),
         pod_resources_problem=await _pod_resources_problem(pod_resources, pause_seconds),
     )
-    return Chosen(*choose(settings.allocation, tried, settings.hami_scheduler), memory)
+    return Chosen(*choose(configuration.agent.allocation, tried, configuration.agent.hami_scheduler), memory)
 
 
-async def confirm(own: OwnNode, changes: Changes, settings: AgentSettings, chosen: Chosen, memory: Memory) -> None:
+async def confirm(own: OwnNode, changes: Changes, configuration: Configuration, chosen: Chosen, memory: Memory) -> None:
     """Returns once the Node confirms what was remembered. Raises ModeOutdated and SlotsUnsupported."""
     told, _ = await _told(own, changes, lambda: None)
     if (told.kubelet_version, told.runtime_version) == (memory.kubelet, memory.runtime):
         return
     by_slots = chosen.mode is AllocationMode.SLOTS
-    abilities = replace(told, by_slots=by_slots, enable_cdi=await ask_enable_cdi(settings.cri_socket))
-    now, sentence = choose(settings.allocation, abilities, settings.hami_scheduler)
+    abilities = replace(
+        told, by_slots=by_slots, enable_cdi=await ask_enable_cdi(containerd_socket(configuration.host.root))
+    )
+    now, sentence = choose(configuration.agent.allocation, abilities, configuration.agent.hami_scheduler)
     if now is not chosen.mode:
         raise ModeOutdated(f"The Node has other versions than were remembered. {sentence} A restart applies it.")
 

@@ -11,7 +11,7 @@ from deviceplugin.node.contributors import FeatureLabels
 from deviceplugin.node.labels import left_to_others
 from deviceplugin.node.totals import hazardous
 from deviceplugin.notices import notices, unlimited, untotalled
-from deviceplugin.settings import AgentSettings
+from deviceplugin.settings import TotalNames
 from proto.annotations.node_limits import NodeLimits
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
@@ -70,13 +70,13 @@ class GpuEvents:
 
 
 async def warn_without_totals(
-    api: ApiServer, own: OwnNode, events: EventRecorder, settings: AgentSettings, resource: str
+    api: ApiServer, own: OwnNode, events: EventRecorder, names: TotalNames, resource: str
 ) -> None:
     """Records an event, once, about every DeviceClass for which pods that name memory or cores are refused here."""
     told, problem = frozenset[str](), ""
-    while not settings.node_totals:
+    while True:
         try:
-            found = hazardous(await device_classes(api), resource, settings.total_names)
+            found = hazardous(await device_classes(api), resource, names)
             for name in sorted(set(found) - told):
                 events.record(own.reference(), untotalled(name, resource))
             told, problem = frozenset(found), ""

@@ -23,7 +23,7 @@ from deviceplugin.node.totals import asked_totals, present_totals, totals_with
 from deviceplugin.node.undecided import desired_undecided, is_undecided, known_of
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint import Holding
-from deviceplugin.settings import AgentSettings, HamiScheduler
+from deviceplugin.settings import HamiScheduler, TotalNames
 from proto.kubernetes.objects import Node, Pod
 
 _ADMITTED = timedelta(seconds=5)
@@ -59,18 +59,19 @@ class RegisteredGpus:
 
 
 class NodeTotals:
-    """The amounts of the resources that pods name beside GPUs."""
+    """The amounts of the resources that pods name beside GPUs; without `enabled`, they are taken away."""
 
-    def __init__(self, own: OwnNode, gpus: Gpus, settings: AgentSettings) -> None:
+    def __init__(self, own: OwnNode, gpus: Gpus, names: TotalNames, *, enabled: bool) -> None:
         self._own = own
         self._gpus = gpus
-        self._settings = settings
+        self._names = names
+        self._enabled = enabled
         self._asked = ByPod(asked_totals)
 
     def desired(self, node: Node, _now: datetime) -> Desired | None:
         """Returns the totals; None without a GPU: the Node keeps its totals, as it keeps its registration."""
-        names, devices = self._settings.total_names, self._gpus.inventory.devices
-        if not self._settings.node_totals:
+        names, devices = self._names, self._gpus.inventory.devices
+        if not self._enabled:
             return Desired(totals=dict.fromkeys(present_totals(node, names)))
         if not devices or not self._own.pods_known:
             return None

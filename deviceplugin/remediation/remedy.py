@@ -6,13 +6,11 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from deviceplugin.apiserver import OwnNode
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.by_pod import ByPod
-from deviceplugin.changes import Changes
-from deviceplugin.gpus import Gpus
 from deviceplugin.node.desired import Desired
 from deviceplugin.remediation.budget import Spent, reserve
 from deviceplugin.remediation.holders import holder_of, seen, unshown, why_spared
@@ -36,6 +34,7 @@ from deviceplugin.remediation.step import (
     told_by,
 )
 from deviceplugin.remediation.words import desired_condition, desired_marks
+from deviceplugin.replicas import split_replica
 from deviceplugin.sentences import enumerated
 from deviceplugin.settings import RemediationSettings
 from program.tasks import Tasks
@@ -58,9 +57,18 @@ _UNCOUNTED = timedelta(minutes=10)
 """The time between two looks for a Lease on which evictions cannot be counted."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeClocks:
+    """The clocks of this node. `uptime` is in seconds."""
+
+    now: Callable[[], datetime]
+    monotonic: Callable[[], float] = time.monotonic
+    uptime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 class Remediation:
-    """`now` is read once, but for what is counted with other nodes: from then on the monotonic clock counts, so that
-    setting a clock evicts no pod.
+    """The wall clock is read once, but for what is counted with other nodes: from then on the monotonic clock counts,
+    so that setting a clock evicts no pod.
 
     `count` is called with the outcome of each attempt to evict: evicted, refused, spared, needless or paused.
     """
@@ -68,39 +76,32 @@ class Remediation:
     def __init__(
         self,
         api: ApiServer,
-        own: OwnNode,
-        gpus: Gpus,
-        changes: Changes,
+        sources: AllocationSources,
         events: EventRecorder,
+        clocks: NodeClocks,
         *,
-        settings: RemediationSettings,
-        resource: str,
-        now: Callable[[], datetime],
-        booked: Callable[[], Collection[DeviceUUID]],
         count: Callable[[str], object],
-        monotonic: Callable[[], float] = time.monotonic,
-        uptime: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._api = api
-        self._own = own
-        self._gpus = gpus
-        self._changes = changes
+        self._own = sources.own
+        self._gpus = sources.gpus
+        self._changes = sources.changes
+        self._read_checkpoint = sources.read_checkpoint
         self._events = events
-        self._settings = settings
-        self._resource = resource
+        self._settings = settings = sources.configuration.remediation
+        self._resource = resource = sources.resource
         self._count = count
         self._jitter = jitter
-        self._clock = now
-        self._uptime = uptime
+        self._clock = clocks.now
+        self._uptime = clocks.uptime
         self._set_by = timedelta()
-        began, at = now(), monotonic()
-        self._now: Callable[[], datetime] = lambda: began + timedelta(seconds=monotonic() - at)
+        began, at = clocks.now(), clocks.monotonic()
+        self._now: Callable[[], datetime] = lambda: began + timedelta(seconds=clocks.monotonic() - at)
         self._state = State()
         self._holders: ByPod[Mapping[DeviceUUID, DeviceUUID], Holder | None] = ByPod(
             lambda pod, parents: holder_of(pod, parents, resource)
         )
-        self._booked = booked
         self._had: Collection[str] | None = None
         """GPUs that the Node named when this process began; None before that."""
         self._told_of_strangers = False
@@ -162,6 +163,11 @@ class Remediation:
             self._told_of_strangers = True
             log.warning("pods name GPUs that this node never had, which is ignored: %s", enumerated(sorted(strange)))
         return lost
+
+    def _booked(self) -> frozenset[DeviceUUID]:
+        """Returns the GPUs whose ids kubelet has given out."""
+        holdings = self._read_checkpoint() or ()
+        return frozenset(split_replica(identifier)[0] for each in holdings for identifier in each.ids)
 
     def _remember(self, value: str) -> None:
         # A time before the boot may come from a clock that was wrong until it was set.

@@ -15,13 +15,11 @@ from weakref import WeakValueDictionary
 from deviceplugin.allocation.answered import why_unlimited
 from deviceplugin.allocation.capacity import Holds, exceeded, held_by
 from deviceplugin.allocation.decision import pod_name
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocator import CannotAllocate
-from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
-from deviceplugin.changes import Changes
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import (
-    AllocationSettings,
     ContainerEdits,
     ContainerFacts,
     DeviceListStrategy,
@@ -31,13 +29,12 @@ from deviceplugin.container.hami_core import CannotLimit, LimitSettings, prepare
 from deviceplugin.container.limit_hook import by_nvidia, without_limit_hook
 from deviceplugin.container.limits import is_limited
 from deviceplugin.container.own_variables import unreplaced
-from deviceplugin.gpus import Gpus
 from deviceplugin.limits.driver import DriverLimits
-from deviceplugin.records.checkpoint import Holding, witness_reader
+from deviceplugin.records.checkpoint import witness_reader
 from deviceplugin.records.listed import ListedContainer
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.replicas import preferred_replicas
-from deviceplugin.settings import AgentSettings, UnenforcedShares
+from deviceplugin.settings import UnenforcedShares
 from deviceplugin.slots.files import SlotFiles, Spec
 from deviceplugin.slots.promises import Promises
 from deviceplugin.slots.proof import Evidence, Proven, ProvenSlot, Unproven, prove_slot
@@ -76,33 +73,28 @@ class SlotAllocator:
 
     def __init__(
         self,
-        own: OwnNode,
-        gpus: Gpus,
-        changes: Changes,
+        sources: AllocationSources,
         files: SlotFiles,
         pod_resources: PodResources,
-        *,
         driver: DriverLimits,
-        settings: AgentSettings,
-        allocation: AllocationSettings,
-        resource: str,
-        read_checkpoint: Callable[[], tuple[Holding, ...] | None],
+        *,
         monotonic: Callable[[], float] = time.monotonic,
         draw: Callable[[], str] = lambda: secrets.token_hex(_NAME_BYTES),
         pause_seconds: float | None = None,
     ) -> None:
-        self._own = own
-        self._gpus = gpus
-        self._changes = changes
+        self._own = own = sources.own
+        self._gpus = sources.gpus
+        self._changes = sources.changes
         self._files = files
         self._pod_resources = pod_resources
         self._driver = driver
-        self._settings = settings
+        self._settings = sources.settings
         # The device files too: a systemd or CPU manager that writes the cgroup again knows only those of the spec.
-        self._allocation = replace(allocation, pass_device_specs=True)
-        self._resource = resource
-        self._read_checkpoint = read_checkpoint
-        self._witness = witness_reader(read_checkpoint, resource)
+        self._allocation = replace(sources.containers, pass_device_specs=True)
+        self._priority_resource = sources.priority_resource
+        self._resource = resource = sources.resource
+        self._read_checkpoint = sources.read_checkpoint
+        self._witness = witness_reader(sources.read_checkpoint, resource)
         self._holders = ByPod[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
             lambda pod, inventory: (pod, held_by(pod, inventory, resource))
         )
@@ -298,7 +290,7 @@ class SlotAllocator:
         return {slot.name: self._prepared_one(proven.pod, slot, known) for slot in proven.slots}
 
     def _prepared_one(self, pod: Pod, slot: ProvenSlot, known: Mapping[DeviceUUID, Device]) -> PreparedSlot:
-        facts = slot_facts(pod, slot.containers, self._allocation.priority_resource)
+        facts = slot_facts(pod, slot.containers, self._priority_resource)
         hardware = self._gpus.inventory.hardware
         if slot.problem:
             by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies

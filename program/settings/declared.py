@@ -18,6 +18,29 @@ _DECLARED = "setting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """Another program's name for a setting, or for one item of its list."""
+
+    kind: Kind
+    means: Callable[[Any], object]
+    """Returns the setting's value; None where the alias changes nothing."""
+    environment: str = ""
+    flags: tuple[str, ...] = ()
+    device_config: str = ""
+    node_config: str = ""
+    """Places as those of a setting; empty if none."""
+
+    @property
+    def parameter(self) -> str:
+        """Returns the name by which a command gets the flag's text."""
+        return self.flags[-1].lstrip("-").replace("-", "_")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(filter(None, (*self.flags, self.environment)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """The declaration of one setting. `{key}`, `{flag}` and `{variable}` in a name are replaced by spellings of the
     key.
@@ -44,6 +67,7 @@ class Setting:
     """True if the flag may be given several times, once for each item of a list."""
     by_node: bool = True
     """Whether it may differ in a configuration that a node's label names."""
+    aliases: tuple[Alias, ...] = ()
     needed_as: str = ""
     """The name of this setting in the error when it is missing; empty for an optional one."""
 
@@ -67,9 +91,9 @@ def setting(default: object, kind: Kind, help: str, **declared: Any) -> Any:  # 
     return field(default=default, metadata={_DECLARED: Setting(kind=kind, default=default, help=help, **declared)})
 
 
-def part(of: type[C], **declared: Setting) -> Any:
+def part(of: Callable[[], object], **declared: Setting) -> Any:
     """Declares a field of a table whose value is the settings of a part. `declared` are those of its fields that users
-    may set; their defaults are those of the fields.
+    may set; their defaults are those of the value that `of` makes.
     """
     return field(default_factory=of, metadata={_DECLARED: declared})
 
@@ -102,6 +126,11 @@ class Table(Generic[C]):
         return {setting.key: setting for _, setting in self._declared}
 
     @cached_property
+    def aliases(self) -> Mapping[str, tuple[Setting, Alias]]:
+        """Returns the aliases that have flags, by parameter, each with its setting."""
+        return alias_flags(self.settings.values())
+
+    @cached_property
     def _declared(self) -> tuple[tuple[_Place, Setting], ...]:
         return tuple(_declared(self.configuration))
 
@@ -129,6 +158,11 @@ class Table(Generic[C]):
         parts = {name: replace(getattr(default, name), **given) for name, given in inner.items()}
         filled: C = replace(default, **outer, **parts)
         return filled
+
+
+def alias_flags(settings: Iterable[Setting]) -> Mapping[str, tuple[Setting, Alias]]:
+    """Returns the aliases that have flags, by parameter, each with its setting."""
+    return {alias.parameter: (each, alias) for each in settings for alias in each.aliases if alias.flags}
 
 
 def _declared(configuration: type) -> Iterator[tuple[_Place, Setting]]:

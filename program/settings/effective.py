@@ -9,7 +9,7 @@ import yaml
 
 from program.settings.declared import C, Table
 from program.settings.hami import from_device_config, from_node_config
-from program.settings.notes import Note, Problem, Warned, Written, from_environment, from_flags, from_own_file
+from program.settings.notes import Note, Problem, Warned, Written, from_environment, from_flags, from_own_file, joined
 
 _COMMENT_COLUMN = 47
 
@@ -70,7 +70,8 @@ def resolve(table: Table[C], sources: SettingSources) -> Effective[C]:
         notes += from_own_file(settings, sources.named.text, sources.named.name, by_node=True)
     if sources.device_config:
         notes += from_device_config(settings, sources.device_config.text, sources.device_config.name)
-    above = (*from_environment(settings, sources.environment), *from_flags(settings, sources.flags))
+    environment = joined(from_environment(settings, sources.environment))
+    above = (*environment, *joined(from_flags(settings, sources.flags)))
     if sources.node_config:
         name = str(_last(chain(notes, above)).get("node_name", ""))
         notes += from_node_config(settings, sources.node_config.text, sources.node_config.name, name)

@@ -4,12 +4,13 @@ Keys and their meaning as in HAMi 2.10: `device-config.yaml` (`pkg/device`, char
 `flags` are those of NVIDIA/k8s-device-plugin `api/config/v1`) and each node's entry of `config.json`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from operator import attrgetter
 from typing import Final
 
-from program.settings.declared import Setting
+from program.settings.declared import Alias, Setting
 from program.settings.documents import Unreadable, read_json, read_yaml
-from program.settings.notes import Note, Problem, Settings, Warned, did_you_mean, from_file, shown
+from program.settings.notes import Note, Problem, Settings, Warned, did_you_mean, from_file, joined, shown
 
 DEVICE_CONFIG: Final[Mapping[str, frozenset[str]]] = {
     section: frozenset(names.split())
@@ -50,6 +51,9 @@ NODE_CONFIG: Final[Mapping[str, frozenset[str]]] = {
 }
 """Keys of a node's entry. Kubelet always gets the preferred GPUs, so HAMi's switch for that has no use."""
 
+Places = Mapping[str, tuple[Setting, Alias | None]]
+"""Settings by place in a file, with the alias that has the place."""
+
 _READ_SECTIONS = ("nvidia", "flags", "imex")
 
 
@@ -60,13 +64,13 @@ def from_device_config(settings: Settings, text: str, file: str) -> Iterator[Not
     except Unreadable as error:
         yield Problem(str(error))
         return
-    places = {setting.device_config: setting for setting in settings.values() if setting.device_config}
+    places = _places(settings, attrgetter("device_config"))
     if tree and tree.keys() <= settings.keys():
         yield Problem(f"{file} is this program's own configuration, not HAMi's: give it as --config")
     elif tree.keys().isdisjoint(_READ_SECTIONS):
         yield Problem(f"{file}: has no section nvidia, flags or imex; is it HAMi's device-config.yaml?")
     else:
-        yield from _walk(tree, f"{file}: ", places, DEVICE_CONFIG, _from_device_config)
+        yield from joined(_walk(tree, f"{file}: ", places, DEVICE_CONFIG, unset=("",)))
 
 
 def from_node_config(settings: Settings, text: str, file: str, node_name: str) -> Iterator[Note]:
@@ -82,34 +86,40 @@ def from_node_config(settings: Settings, text: str, file: str, node_name: str) -
     if not isinstance(entries, list):
         yield Problem(f"{file}: nodeconfig: expected a list with an entry for each node")
         return
-    places = {setting.node_config: setting for setting in settings.values() if setting.node_config}
+    places = _places(settings, attrgetter("node_config"))
     for number, entry in enumerate(entries):
         if isinstance(entry, dict) and entry.get("name") == node_name:
-            yield from _walk(entry, f"{file}: nodeconfig[{number}].", places, NODE_CONFIG, _from_entry)
+            # Go's JSON reader leaves a zero where nothing is written.
+            yield from joined(_walk(entry, f"{file}: nodeconfig[{number}].", places, NODE_CONFIG, unset=("", 0)))
 
 
-def _from_device_config(setting: Setting, written: object, origin: str) -> Note:
-    """HAMi writes an unset value as an empty text, where that is not a valid value."""
-    note = from_file(setting, written, origin)
-    return _unwritten(written, origin) if isinstance(note, Problem) and written == "" else note
+def _places(settings: Settings, place: Callable[[Setting | Alias], str]) -> Places:
+    """Returns the settings and their aliases by place in one of the files."""
+    found: dict[str, tuple[Setting, Alias | None]] = {}
+    for setting in settings.values():
+        found |= {place(setting): (setting, None)} | {place(alias): (setting, alias) for alias in setting.aliases}
+    return {name: each for name, each in found.items() if name}
 
 
-def _from_entry(setting: Setting, written: object, origin: str) -> Note:
-    """A zero is unset too: Go's JSON reader leaves one where nothing is written."""
-    note = from_file(setting, written, origin)
-    return _unwritten(written, origin) if isinstance(note, Problem) and written in (0, "") else note
-
-
-def _unwritten(written: object, origin: str) -> Note:
-    return Warned(f"{origin} is {written!r}, which HAMi takes as not written, and so does this program")
+def _value(
+    place: tuple[Setting, Alias | None], written: object, origin: str, unset: Collection[object]
+) -> Iterator[Note]:
+    """Yields what a value sets. HAMi writes an unset one as one of `unset`, where that is not a valid value."""
+    setting, alias = place
+    for note in from_file(setting, written, origin, alias):
+        if isinstance(note, Problem) and written in unset:
+            yield Warned(f"{origin} is {written!r}, which HAMi takes as not written, and so does this program")
+        else:
+            yield note
 
 
 def _walk(
     tree: Mapping[str, object],
     where: str,
-    places: Mapping[str, Setting],
+    places: Places,
     known: Mapping[str, frozenset[str]],
-    read: Callable[[Setting, object, str], Note],
+    *,
+    unset: Collection[object],
 ) -> Iterator[Note]:
     """Reads every known section: its values and its unknown keys. A null counts as not written."""
     for section, names in known.items():
@@ -122,7 +132,7 @@ def _walk(
         for key, written in content.items():
             place = f"{section}.{key}" if section else str(key)
             if place in places and written is not None:
-                yield read(places[place], written, f"{where}{place}")
+                yield from _value(places[place], written, f"{where}{place}", unset)
             elif key not in names:
                 yield Warned(f"{where}{place} is known neither to HAMi nor here{did_you_mean(str(key), names)}")
 

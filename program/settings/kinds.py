@@ -45,6 +45,8 @@ class Kind(Protocol):
         return value
 
 
+_LARGEST = 2**53
+"""Whole numbers up to here are the same in every reader of JSON."""
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 DNS_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 DNS_NAME = rf"{DNS_LABEL}(\.{DNS_LABEL})*"
@@ -296,15 +298,24 @@ class Parsed(Kind):
     pattern: str
     """The pattern of what `read` reads, for the schema: it may match more."""
     choices: tuple[str, ...] = ()
+    numbers: bool = False
+    """A file may have whole numbers in place of texts of digits."""
 
     @property
     def schema(self) -> Schema:
-        return {"type": "string", "pattern": f"^({self.pattern})$"}
+        return {"type": ["string", "integer"] if self.numbers else "string", "pattern": f"^({self.pattern})$"}
 
     def from_file(self, written: object) -> object:
+        if self.numbers and isinstance(written, int) and not isinstance(written, bool):
+            return self._from_number(written)
         if not isinstance(written, str):
             raise UnfitValue
         return self.from_text(written)
+
+    def _from_number(self, written: int) -> object:
+        if abs(written) > _LARGEST:
+            raise UnfitValue
+        return self.from_text(str(written))
 
     def from_text(self, written: str) -> object:
         try:

@@ -1,12 +1,12 @@
 """The notes that a reader of a source yields: values for settings, problems and warnings."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from program.settings.declared import Setting
+from program.settings.declared import Alias, Setting, alias_flags
 from program.settings.documents import Unreadable, read_yaml
-from program.settings.kinds import UnfitValue
+from program.settings.kinds import Kind, Several, UnfitValue
 
 _LONGEST_SHOWN = 80
 
@@ -22,6 +22,8 @@ class Written:
     value: object
     origin: str
     """The source, as messages name it."""
+    adds: bool = False
+    """The value has items of a list of which the same source may give others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +46,16 @@ Note = Written | Problem | Warned
 
 
 def from_flags(settings: Settings, given: Mapping[str, str]) -> Iterator[Note]:
-    """Returns a note for each flag that was given; `given` maps a setting's key to the text as typed."""
+    """Yields a note for each flag that was given. `given` maps a setting's key, or an alias' parameter, to the text as
+    typed.
+    """
+    aliases = alias_flags(settings.values())
     for key, text in given.items():
-        yield from_text(settings[key], text, f"flag {settings[key].flags[0]}")
+        if key in settings:
+            yield from from_text(settings[key], text, f"flag {settings[key].flags[0]}")
+        else:
+            setting, alias = aliases[key]
+            yield from from_text(setting, text, f"flag {alias.flags[0]}", alias)
 
 
 def from_environment(settings: Settings, environment: Mapping[str, str]) -> Iterator[Note]:
@@ -54,7 +63,10 @@ def from_environment(settings: Settings, environment: Mapping[str, str]) -> Iter
     for setting in settings.values():
         name = next((name for name in setting.environment if environment.get(name)), None)
         if name is not None:
-            yield from_text(setting, environment[name], f"environment variable {name}")
+            yield from from_text(setting, environment[name], f"environment variable {name}")
+        for alias in setting.aliases:
+            if text := environment.get(alias.environment):
+                yield from from_text(setting, text, f"environment variable {alias.environment}", alias)
 
 
 def from_own_file(settings: Settings, text: str, file: str, *, by_node: bool = False) -> Iterator[Note]:
@@ -72,28 +84,53 @@ def from_own_file(settings: Settings, text: str, file: str, *, by_node: bool = F
         elif by_node and not settings[key].by_node:
             yield Problem(f"{file}: {key} cannot be set here: it is needed before a configuration is chosen")
         else:
-            yield from_file(settings[key], written, f"{file}: {key}")
+            yield from from_file(settings[key], written, f"{file}: {key}")
 
 
-def from_text(setting: Setting, text: str, origin: str) -> Note:
-    """Returns a flag or an environment variable."""
+def from_text(setting: Setting, text: str, origin: str, alias: Alias | None = None) -> Iterator[Note]:
+    """Yields what a flag or an environment variable sets."""
+    return _read(setting, alias, text, origin, lambda kind: kind.from_text(text))
+
+
+def from_file(setting: Setting, written: object, origin: str, alias: Alias | None = None) -> Iterator[Note]:
+    """Yields what a value of a YAML or JSON file sets."""
+    return _read(setting, alias, written, origin, lambda kind: kind.from_file(written))
+
+
+def _read(
+    setting: Setting, alias: Alias | None, written: object, origin: str, read: Callable[[Kind], object]
+) -> Iterator[Note]:
+    kind = setting.kind if alias is None else alias.kind
     try:
-        return Written(setting.key, setting.kind.from_text(text), origin)
+        value = read(kind)
     except UnfitValue as unfit:
-        return Problem(_refusal(setting, text, origin, unfit), setting.key)
+        why = f": {unfit}" if str(unfit) else f"; expected {kind.expected}"
+        yield Problem(f"{origin} is {shown(written)}{why}", setting.key)
+        return
+    if alias is None:
+        yield Written(setting.key, value, origin)
+    elif (meant := alias.means(value)) is not None:
+        yield Written(setting.key, meant, origin, adds=isinstance(setting.kind, Several))
 
 
-def from_file(setting: Setting, written: object, origin: str) -> Note:
-    """Returns a value of a YAML or JSON file."""
-    try:
-        return Written(setting.key, setting.kind.from_file(written), origin)
-    except UnfitValue as unfit:
-        return Problem(_refusal(setting, written, origin, unfit), setting.key)
+def joined(notes: Iterable[Note]) -> Iterator[Note]:
+    """Yields the notes of one source with at most one value for each setting: items of one list are joined, else the
+    last value counts.
+    """
+    values: dict[str, Written] = {}
+    for note in notes:
+        if not isinstance(note, Written):
+            yield note
+        elif note.adds and (before := values.get(note.key)) and isinstance(before.value, tuple):
+            items = tuple(dict.fromkeys((*before.value, *_items(note))))
+            values[note.key] = Written(note.key, items, f"{before.origin}, {note.origin}")
+        else:
+            values[note.key] = note
+    yield from values.values()
 
 
-def _refusal(setting: Setting, written: object, origin: str, unfit: UnfitValue) -> str:
-    why = f": {unfit}" if str(unfit) else f"; expected {setting.kind.expected}"
-    return f"{origin} is {shown(written)}{why}"
+def _items(note: Written) -> tuple[object, ...]:
+    return note.value if isinstance(note.value, tuple) else (note.value,)
 
 
 def shown(written: object) -> str:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from program.settings.declared import C, Setting, Table
+from program.settings.declared import Alias, C, Setting, Table
 from program.settings.effective import ConfigurationError, Effective, File, SettingSources, as_yaml, resolve
 from program.settings.kinds import Kind, Several, Switch, Words
 from program.settings.named import ENDING, is_name, missing
@@ -106,7 +106,8 @@ def setting_options(
     wanted = tuple(groups)
     settings = [setting for setting in table.settings.values() if not wanted or setting.group in wanted]
     hidden = [] if wanted else [_without_effect(name) for name in table.without_effect]
-    options = (*files, *(_option(setting) for setting in settings if setting.flags), *hidden)
+    aliases = [_alias(alias) for setting in settings for alias in setting.aliases if alias.flags]
+    options = (*files, *(_option(setting) for setting in settings if setting.flags), *aliases, *hidden)
 
     def add(command: Command) -> Command:
         for option in reversed(options):
@@ -126,12 +127,20 @@ def _option(setting: Setting) -> Callable[[Any], Any]:
         cls=GroupedOption,
         group=setting.group,
         metavar=_metavar(setting.kind),
-        is_flag=False,
-        flag_value="true" if isinstance(setting.kind, Switch) else None,
+        **_without_value(setting.kind),
         multiple=setting.repeated,
         shell_complete=complete,
         help=_help(setting),
     )
+
+
+def _alias(alias: Alias) -> Callable[[Any], Any]:
+    return click.option(*alias.flags, alias.parameter, hidden=True, **_without_value(alias.kind))
+
+
+def _without_value(kind: Kind) -> Mapping[str, Any]:
+    """Returns what a flag without a value means, where that is allowed. Elsewhere its value may begin with a hyphen."""
+    return {"is_flag": False, "flag_value": "true"} if isinstance(kind, Switch) else {}
 
 
 def _without_effect(name: str) -> Callable[[Any], Any]:
@@ -155,7 +164,8 @@ def _metavar(kind: Kind) -> str:
 
 
 def _help(setting: Setting) -> str:
-    facts = {"env var": ", ".join(setting.environment), "default": setting.default_text}
+    also = ", ".join(name for alias in setting.aliases for name in alias.names)
+    facts = {"env var": ", ".join(setting.environment), "also": also, "default": setting.default_text}
     told = "; ".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
     return f"{setting.help}  [{told}]" if told else setting.help
 
@@ -186,7 +196,7 @@ def read_configuration(table: Table[C], given: Mapping[str, Any]) -> Effective[C
 def _flags(table: Table[C], given: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Returns the text of each flag as typed, by key. Go's `-v=4` arrives as `=4`."""
     for key, typed in given.items():
-        if key in table.settings and typed not in (None, ()):
+        if (key in table.settings or key in table.aliases) and typed not in (None, ()):
             yield key, (",".join(typed) if isinstance(typed, tuple) else typed).removeprefix("=")
 
 

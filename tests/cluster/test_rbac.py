@@ -165,7 +165,7 @@ async def daemon(site: Site) -> AsyncIterator[TinyKubelet]:
         write_sysfs(MACHINE, Path(root, "sys"))
         install_placeholder(Path(root, "hook"))
         flags = ["--node-name", site.node, "--kubeconfig", config, "--kubelet-root", root, "--allocation", "immediate"]
-        flags += ["--sysfs-root", f"{root}/sys", "--hook-path", f"{root}/hook", "--nvml-library", str(build_library())]
+        flags += ["--host-root", root, "--hook-path", f"{root}/hook", "--nvml-library", str(build_library())]
         command = [sys.executable, "-m", "deviceplugin", "run", *flags, "--metrics-bind-address", ""]
         environment = {**os.environ, "TOPOGPU_FAKE_NVML_MACHINE": f"{root}/machine"}
         process = await ChildProcess.start("daemon", command, environment, site.folder / "daemon.log")

@@ -19,7 +19,7 @@ DAEMON_FOLDERS = {
     "/var/lib/kubelet/device-plugins": ("/var/lib/kubelet/device-plugins", False),
     "/var/lib/kubelet/pod-resources": ("/var/lib/kubelet/pod-resources", True),
     "/var/run/cdi": ("/var/run/cdi", False),
-    "/sys/fs/cgroup": ("/host/sys/fs/cgroup", True),
+    "/sys/fs/cgroup": ("/host/sys/fs/cgroup", False),
 }
 """By path on the host: where it is in the container, and whether read-only there."""
 HAMI_CORE_FOLDERS = {
@@ -165,7 +165,7 @@ def test_folders_of_another_kubelet() -> None:
         "/k/device-plugins": ("/k/device-plugins", False),
         "/k/pod-resources": ("/k/pod-resources", True),
         "/c": ("/c", False),
-        "/sys/fs/cgroup": ("/host/sys/fs/cgroup", True),
+        "/sys/fs/cgroup": ("/host/sys/fs/cgroup", False),
         "/opt/vgpu": ("/opt/vgpu", False),
     }
     assert "/usr/local" not in json.dumps([manifest.content for manifest in changed])

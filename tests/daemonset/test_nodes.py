@@ -7,8 +7,8 @@ import yaml
 
 from daemonset import render
 from daemonset.render import CannotRender, Manifest
-from deviceplugin.cli.build import driver_root
-from deviceplugin.configuration import TABLE, Configuration
+from deviceplugin.configuration.table import TABLE, Configuration
+from deviceplugin.container.driver_root import driver_root
 from deviceplugin.container.edits import DeviceListStrategy
 from program.settings.effective import File, SettingSources, resolve
 from tests.daemonset.shipped import Container, containers, one
@@ -17,8 +17,8 @@ from tests.daemonset.test_least_privilege import DAEMON_FOLDERS, host_folders
 pytestmark = pytest.mark.usefixtures("chart")
 KINDS = sorted(path.stem for path in (render.CHART / "nodes").glob("*.yaml"))
 WITHOUT_RUNTIME = {
-    "gke": ("/home/kubernetes/bin/nvidia", "/home/kubernetes/bin/nvidia", "/"),
-    "gpu-operator-driver": ("/run/nvidia/driver", "/run/nvidia/driver", "/run/nvidia/driver"),
+    "gke": ("/home/kubernetes/bin/nvidia", "/host/home/kubernetes/bin/nvidia", "/"),
+    "gpu-operator-driver": ("/run/nvidia/driver", "/host/run/nvidia/driver", "/run/nvidia/driver"),
     "host-driver": ("/", "/host", "/"),
 }
 """The driver's folder on the host, where the daemon has it, and the folder above dev."""
@@ -49,10 +49,14 @@ def test_without_nvidias_runtime_the_daemon_is_privileged_and_gives_the_drivers_
     host, seen, dev = WITHOUT_RUNTIME[kind]
     manifests = shipped(kind)
     container, configuration = daemon(manifests), told(manifests)
-    assert configuration.device_list_strategy == (DeviceListStrategy.DRIVER_FILES,)
-    root = driver_root(configuration)
+    assert configuration.containers.strategies == (DeviceListStrategy.DRIVER_FILES,)
+    root = driver_root(configuration.host)
     assert root is not None
-    assert (root.host, root.seen, configuration.dev_root) == (host, seen, dev)
+    assert (root.host, root.mounted.rstrip("/") + root.host.rstrip("/"), configuration.host.dev_root) == (
+        host,
+        seen,
+        dev,
+    )
     folders = {host: (seen, True)} | ({"/dev": ("/dev", False)} if dev == "/" else {})
     assert host_folders(container.pod, container.spec) == DAEMON_FOLDERS | folders
     assert container.spec["securityContext"] == {"privileged": True, "readOnlyRootFilesystem": True}
@@ -64,7 +68,7 @@ def test_without_nvidias_runtime_the_daemon_is_privileged_and_gives_the_drivers_
 @pytest.mark.parametrize("kind", sorted(set(KINDS) - WITHOUT_RUNTIME.keys()))
 def test_with_nvidias_runtime_the_daemon_stays_without_rights(kind: str) -> None:
     manifests = shipped(kind)
-    assert told(manifests).driver_root == ""
+    assert told(manifests).host.driver_root == ""
     assert daemon(manifests).spec["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
@@ -92,18 +96,18 @@ def test_hami_core_is_installed_before_and_with_the_operators_wait() -> None:
 
 def test_a_strategy_that_is_set_stays() -> None:
     values = "devicePlugin.driver.root=/,devicePlugin.settings.device_list_strategy={cdi-cri}"
-    assert told(render.render("", "--set", values)).device_list_strategy == (DeviceListStrategy.CDI_CRI,)
+    assert told(render.render("", "--set", values)).containers.strategies == (DeviceListStrategy.CDI_CRI,)
 
 
 def test_doctor_reads_the_configuration_of_nvidias_runtime_where_the_host_has_it() -> None:
     path = "/etc/nvidia-container-runtime/config.toml"
     manifests = render.render("", "--set", f"devicePlugin.nvidiaRuntimeConfig={path}")
-    assert told(manifests).nvidia_runtime_config == path
+    root = told(manifests).host.root
     [volume] = [each for each in template(manifests)["volumes"] if each["name"] == "nvidia-runtime-config"]
     [mount] = [each for each in daemon(manifests).spec["volumeMounts"] if each["name"] == volume["name"]]
     folder = "/etc/nvidia-container-runtime"
     assert volume["hostPath"] == {"path": folder, "type": "Directory"}
-    assert (mount["mountPath"], mount["readOnly"]) == (folder, True)
+    assert (mount["mountPath"], mount["readOnly"]) == (root + folder, True)
     assert "nvidia-runtime-config" not in str(shipped("gpu-operator"))
 
 

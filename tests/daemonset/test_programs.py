@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from daemonset import render
 from daemonset.render import Manifest
 from deviceplugin.cli import main as device_plugin
-from deviceplugin.configuration import TABLE as DAEMON
+from deviceplugin.configuration.table import TABLE as DAEMON
 from proto.annotations import keys
 from scheduler_ext.admission.registration import webhook_configuration
 from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
@@ -78,10 +78,9 @@ def test_the_daemon_takes_its_settings_without_a_word(manifests: list[Manifest],
 def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_ports_hang_on() -> None:
     schema = yaml.safe_load((render.CHART / "values.schema.json").read_text())
     own = {
-        *("node_name", "kubeconfig", "kubelet_root", "cdi_directory", "hook_path", "metrics_bind_address", "proc_root"),
+        *("node_name", "kubeconfig", "kubelet_root", "cdi_directory", "hook_path", "metrics_bind_address", "host_root"),
         *("resource_name", "resource_mem", "resource_mem_percentage", "resource_cores", "resource_priority"),
-        *("cri_socket", "cgroup_root", "driver_root", "container_driver_root", "remediation_lease"),
-        *("nvidia_runtime_config", "nvml_library", "sysfs_root"),
+        *("driver_root", "remediation_lease", "nvml_library"),
     }
     offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
     assert offered == DAEMON.settings.keys() - own

@@ -14,7 +14,7 @@ import pytest
 
 from deviceplugin.agent import Agent
 from deviceplugin.changes import Changes
-from deviceplugin.container.edits import AllocationSettings
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.nvml.thread import NvmlThread
@@ -144,10 +144,8 @@ async def running(
             Gpus(rig.read, NvmlThread(), changes, settings),
             changes,
             Metrics(now=lambda: 0.0),
-            settings,
+            Configuration(agent=settings, kubelet=KubeletSettings(root=root)),
             now=now,
-            allocation=AllocationSettings(),
-            kubelet=KubeletSettings(root=root),
         )
         task = asyncio.create_task(agent.run())
         try:

@@ -267,6 +267,7 @@ async def daemon(
     image_env: Mapping[str, str] | None = None,
     before: Callable[[EmbeddedApiServer, Path], None] = lambda *_: None,
     under: Callable[[Path], Sequence[str]] = lambda root: (),
+    host: Path | None = None,
     control_groups: bool = False,
 ) -> AsyncIterator[DaemonRig]:
     """With `hami_core` HAMi-core seems to be installed. With `ready` it has registered and reported when the block
@@ -274,7 +275,8 @@ async def daemon(
 
     The daemon chooses by the runtime's version whether it serves by slots. `before` is called with the API server and
     the node's root once kubelet runs. `under`: the words before the daemon's command, for the folder that it may
-    write to. With `control_groups` there are folders that look like those of version 2, and containers run their hooks.
+    write to. `host`: where the daemon sees the host's folders, if not in the node's root. With `control_groups` there
+    are folders that look like those of version 2, and containers run their hooks.
     """
     library = library or build_library()
     async with AsyncExitStack() as stack:
@@ -299,15 +301,18 @@ async def daemon(
         stack.push_async_callback(kubelet.stop)
         await kubelet.start()
         write_machine_file(description, root / "machine", NODE, faults)
-        write_sysfs(description, root / "sys")
+        write_sysfs(description, (host or root) / "sys")
         if hami_core:
             install_placeholder(root / "hook")
         own = ["--node-name", NODE, "--kubeconfig", str(config), "--kubelet-root", str(root)]
-        own += ["--sysfs-root", str(root / "sys"), "--hook-path", str(root / "hook"), "--nvml-library", str(library)]
+        own += ["--host-root", str(host or root), "--hook-path", str(root / "hook"), "--nvml-library", str(library)]
         own += ["--cdi-directory", str(cdi), "--metrics-bind-address", "127.0.0.1:0"]
-        own += ["--cgroup-root", str(root / "cgroup")]
+        # Where the daemon looks for the control groups of pods.
+        (root / "cgroup").mkdir()
+        (root / "sys/fs").mkdir(parents=True)
+        (root / "sys/fs/cgroup").symlink_to(root / "cgroup")
         if control_groups:
-            (root / "cgroup/kubepods").mkdir(parents=True)
+            (root / "cgroup/kubepods").mkdir()
             (root / "cgroup/cgroup.controllers").touch()
             (root / "cgroup/kubepods/cgroup.procs").touch()
         before(server, root)

@@ -8,9 +8,13 @@ from contextlib import asynccontextmanager
 
 import grpc
 
+from deviceplugin.metrics.kubelet_calls import KubeletCalls
+from deviceplugin.metrics.metrics import Metrics
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 from tests.polling import until
+
+CALLS = KubeletCalls(Metrics(now=lambda: 0.0), "slots")
 
 
 class TinyKubelet(rpc.RegistrationServicer):

@@ -22,6 +22,7 @@ BOTH = pytest.mark.parametrize("allocation", ["slots", "immediate"])
 def install(root: Path, version: str = VERSION) -> None:
     """A driver appears whole, as a mount does."""
     unpacked = root.with_name("unpacked")
+    unpacked.parent.mkdir(parents=True, exist_ok=True)
     folder = unpacked / "usr/lib64"
     folder.mkdir(parents=True)
     shutil.copy(build_library(), folder / f"libnvidia-ml.so.{version}")
@@ -36,7 +37,7 @@ def install(root: Path, version: str = VERSION) -> None:
 
 
 def flags(root: Path) -> tuple[str, ...]:
-    own = ("--driver-root", "/run/nvidia/driver", "--container-driver-root", str(root), "--nvml-library", "")
+    own = ("--driver-root", "/run/nvidia/driver", "--nvml-library", "")
     return (*own, "--dev-root", str(root.parent), "--device-list-strategy", "driver-files", "--read-seconds", "0.2")
 
 
@@ -49,8 +50,8 @@ def libraries(node: DaemonRig, uid: str) -> dict[str, str]:
 async def test_a_driver_that_appears_is_used_and_given_to_containers_file_by_file(
     tmp_path: Path, allocation: str
 ) -> None:
-    root = tmp_path / "driver"
-    async with daemon(*flags(root), "--allocation", allocation, ready=False) as node:
+    root = tmp_path / "run/nvidia/driver"
+    async with daemon(*flags(root), "--allocation", allocation, ready=False, host=tmp_path) as node:
         missing = "No NVIDIA driver below /run/nvidia/driver: libnvidia-ml.so.1 is in none of its library folders."
         await until(lambda: node.said(missing))
         await until(node.is_ready)
@@ -72,9 +73,9 @@ async def test_a_driver_that_appears_is_used_and_given_to_containers_file_by_fil
 
 
 async def test_gpus_whose_driver_has_gone_or_is_another_than_the_kernels_are_not_offered(tmp_path: Path) -> None:
-    root = tmp_path / "driver"
+    root = tmp_path / "run/nvidia/driver"
     install(root)
-    async with daemon(*flags(root)) as node:
+    async with daemon(*flags(root), host=tmp_path) as node:
         root.rename(tmp_path / "gone")
         await until(lambda: node.capacity()[1] == 0)
         gone = "No NVIDIA driver below /run/nvidia/driver: libcuda.so.1 is in none of its library folders."
@@ -92,9 +93,9 @@ async def test_gpus_whose_driver_has_gone_or_is_another_than_the_kernels_are_not
 
 
 async def test_a_driver_that_is_exchanged_ends_the_process_and_the_next_one_waits_for_it(tmp_path: Path) -> None:
-    root = tmp_path / "driver"
+    root = tmp_path / "run/nvidia/driver"
     install(root)
-    async with daemon(*flags(root)) as node:
+    async with daemon(*flags(root), host=tmp_path) as node:
         root.rename(tmp_path / "gone")
         node.machine(CallFails(gpu=EVERY_GPU, call="nvmlDeviceGetCount", error="DRIVER_NOT_LOADED"))
         assert await node.ended() == 1
@@ -108,9 +109,9 @@ async def test_a_driver_that_is_exchanged_ends_the_process_and_the_next_one_wait
 
 
 async def test_a_container_that_allocate_gave_another_drivers_files_does_not_start_again(tmp_path: Path) -> None:
-    root = tmp_path / "driver"
+    root = tmp_path / "run/nvidia/driver"
     install(root)
-    async with daemon(*flags(root), "--allocation", "immediate") as node:
+    async with daemon(*flags(root), "--allocation", "immediate", host=tmp_path) as node:
         uid = node.bind("one", 1)
         await node.runs("one")
         ids = node.kubelet.created[uid][0].device_ids
@@ -134,12 +135,12 @@ async def test_a_container_that_allocate_gave_another_drivers_files_does_not_sta
 
 async def test_a_container_is_not_started_again_while_a_file_that_allocate_named_is_gone(tmp_path: Path) -> None:
     """containerd makes a folder of it on the host, in which no daemon can put its socket again."""
-    root = tmp_path / "driver"
+    root = tmp_path / "run/nvidia/driver"
     install(root)
     socket = root / "run/nvidia-persistenced/socket"
     socket.parent.mkdir(parents=True)
     socket.touch()
-    async with daemon(*flags(root), "--allocation", "immediate") as node:
+    async with daemon(*flags(root), "--allocation", "immediate", host=tmp_path) as node:
         uid = node.bind("one", 1)
         await node.runs("one")
         socket.unlink()

@@ -141,7 +141,7 @@ async def test_gpus_whose_fabric_is_not_ready_are_not_offered_until_it_is() -> N
         node.machine(FabricIs(state="IN_PROGRESS", gpu=5))
         await until(lambda: node.ill() == {5})
     async with daemon(
-        "--disable-health-checks", "fabric", description=machine, faults=[FabricIs(state="IN_PROGRESS")]
+        "--health-checks", "-fabric", description=machine, faults=[FabricIs(state="IN_PROGRESS")]
     ) as node:
         assert node.ill() == set()
 

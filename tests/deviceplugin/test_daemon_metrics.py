@@ -28,20 +28,22 @@ def add_process(proc: Path, pid: int, cgroup: str) -> None:
 
 def host_proc(proc: Path) -> None:
     """A host's /proc without processes of its own but the kernel's."""
+    proc.mkdir()
     (proc / "stat").write_text(Path("/proc/stat").read_text())
     (proc / "2").mkdir()
     (proc / "2" / "comm").write_text("kthreadd\n")
 
 
 async def test_a_scrape_shows_the_daemon_its_gpus_and_what_a_container_really_uses(tmp_path: Path) -> None:
-    host_proc(tmp_path)
-    async with daemon("--proc-root", str(tmp_path)) as node:
+    proc = tmp_path / "proc"
+    host_proc(proc)
+    async with daemon(host=tmp_path) as node:
         assert await node.get("/readyz") == (200, "4 GPUs, 4 of them healthy\n")
         assert await node.get("/healthz") == (200, "ok\n")
         uid = node.bind("train", 1)
         await node.runs("train")
-        add_process(tmp_path, PID, f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice/{CONTAINER_ID}.scope")
-        add_process(tmp_path, FOREIGN, "/system.slice/x.service")
+        add_process(proc, PID, f"/kubepods.slice/kubepods-pod{uid.replace('-', '_')}.slice/{CONTAINER_ID}.scope")
+        add_process(proc, FOREIGN, "/system.slice/x.service")
         node.machine(
             usage=(
                 GpuLoad(gpu=1, busy_percent=80, celsius=71, milliwatts=312_500),
@@ -73,8 +75,9 @@ async def test_a_scrape_shows_the_daemon_its_gpus_and_what_a_container_really_us
 
 
 async def test_where_the_hosts_processes_cannot_be_seen_nobody_is_said_to_use_anything(tmp_path: Path) -> None:
-    (tmp_path / "stat").write_text(Path("/proc/stat").read_text())
-    async with daemon("--proc-root", str(tmp_path)) as node:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text(Path("/proc/stat").read_text())
+    async with daemon(host=tmp_path) as node:
         node.bind("train", 1)
         await node.runs("train")
         node.machine(usage=(Process(gpu=1, pid=PID, used_mib=700, sm_percent=60),))

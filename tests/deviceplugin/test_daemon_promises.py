@@ -38,7 +38,7 @@ async def test_running_pods_start_again_with_what_they_have_however_often_settin
         before = await envs(node, *containers)
         await start_again(node, options, *LOWER)
         assert await envs(node, *containers) == before
-        await start_again(node, options, *LOWEST, "--filter-uuids", node.uuid(1))
+        await start_again(node, options, *LOWEST, "--filter-devices", node.uuid(1))
         assert [gpu.memory_mib for gpu in node.gpus()] == [16384] * 3
         assert await envs(node, *containers) == before
         assert node.problems() == []

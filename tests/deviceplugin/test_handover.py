@@ -19,7 +19,7 @@ from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resour
 from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager
 from tests.deviceplugin.gpus import PAIR
-from tests.deviceplugin.registration import kubelet_root
+from tests.deviceplugin.registration import CALLS, kubelet_root
 from tests.deviceplugin.test_kubelet import follow
 from tests.polling import until
 
@@ -99,7 +99,7 @@ async def streaming(kubelet: DeviceManager) -> AsyncIterator[Stream]:
 def daemon(kubelet: DeviceManager, gpus: Steady, resource: str = GPU) -> PluginServer:
     root = str(kubelet.directory.parent)
     settings = KubeletSettings(root=root, resource_name=resource, poll_seconds=0.01, settled_seconds=0.5)
-    return PluginServer(settings, gpus)
+    return PluginServer(settings, gpus, CALLS)
 
 
 async def ready(daemon: PluginServer, kubelet: DeviceManager) -> None:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
@@ -16,7 +16,6 @@ from typing import TypeVar
 import pytest
 
 from deviceplugin.health.step import HealthEvent, HealthSettings, Monitored, XidSeen
-from deviceplugin.health.switches import read_health_switches
 from deviceplugin.health_watch import HealthWatch
 from deviceplugin.nvml.calls import NvmlCalls
 from deviceplugin.nvml.reader import NvmlUnavailable
@@ -118,9 +117,8 @@ async def running(poll_seconds: float = 0.005, settings: HealthSettings | None =
         thread.open,
         thread,
         lambda problems: changes.append(dict(problems)),
-        settings or HealthSettings(),
+        replace(settings or HealthSettings(), poll_seconds=poll_seconds),
         count=counted.append,
-        poll_seconds=poll_seconds,
         now=lambda: clock[0],
     )
     watch.watch(BOTH)
@@ -237,7 +235,7 @@ async def test_gpus_without_events_are_named_and_healthy_and_tried_again_now_and
 
 
 async def test_with_all_checks_disabled_the_driver_is_not_asked() -> None:
-    async with running(settings=read_health_switches("all")) as it:
+    async with running(settings=HealthSettings(checks=("-all",))) as it:
         await it.watch.run()
         assert (it.thread.polls, it.thread.watched) == (0, [])
 
@@ -252,11 +250,9 @@ from deviceplugin.nvml.thread import NvmlThread
 library, machine_file, gpus, *states = sys.argv[1:]
 async def main():
     nvml, changed, counted = Nvml(library), asyncio.Event(), []
-    settings = HealthSettings(recovery_seconds=0.0)
+    settings = HealthSettings(recovery_seconds=0.0, poll_seconds=0.05)
     tell = lambda _: changed.set()
-    watch = HealthWatch(
-        NvmlThread(), nvml.calls, NvmlEvents(), tell, settings, count=counted.append, poll_seconds=0.05
-    )
+    watch = HealthWatch(NvmlThread(), nvml.calls, NvmlEvents(), tell, settings, count=counted.append)
     watch.watch(frozenset(gpus.split(",")))
     task = asyncio.create_task(watch.run())
     while "registration" not in counted:

@@ -21,7 +21,7 @@ from deviceplugin.settings import KubeletSettings
 from proto.devices import UNKNOWN_NUMA, Device
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from tests.deviceplugin.gpus import PAIR, A, B
-from tests.deviceplugin.registration import TinyKubelet, kubelet_root
+from tests.deviceplugin.registration import CALLS, TinyKubelet, kubelet_root
 from tests.polling import until
 
 OPTIONS = pb.DevicePluginOptions(get_preferred_allocation_available=True, pre_start_required=True)
@@ -70,7 +70,7 @@ async def follow(plugin: P) -> AsyncIterator[P]:
 @asynccontextmanager
 async def serving(root: str) -> AsyncIterator[TwoGpus]:
     gpus = TwoGpus()
-    async with follow(PluginServer(KubeletSettings(root=root, poll_seconds=0.01), gpus, draw=names())):
+    async with follow(PluginServer(KubeletSettings(root=root, poll_seconds=0.01), gpus, CALLS, draw=names())):
         yield gpus
 
 
@@ -102,7 +102,10 @@ async def test_kubelet_is_told_version_socket_resource_and_options() -> None:
 
 
 async def test_a_kubelet_that_starts_is_registered_with_at_once_and_not_at_the_next_look() -> None:
-    async with kubelet_root() as root, follow(PluginServer(KubeletSettings(root=root, poll_seconds=3600), TwoGpus())):
+    async with (
+        kubelet_root() as root,
+        follow(PluginServer(KubeletSettings(root=root, poll_seconds=3600), TwoGpus(), CALLS)),
+    ):
         for _ in range(2):
             kubelet = TinyKubelet(root)
             await kubelet.start()
@@ -273,7 +276,7 @@ async def test_a_socket_that_became_another_processs_is_left_to_it() -> None:
         await kubelet.start()
         path = f"{root}/device-plugins/nvidia-gpu.00000001.sock"
         settings = KubeletSettings(root=root, poll_seconds=0.01)
-        async with follow(PluginServer(settings, TwoGpus(), draw=names())):
+        async with follow(PluginServer(settings, TwoGpus(), CALLS, draw=names())):
             await kubelet.registered(1)
             # Away for the moment, so that it does not serve another.
             await kubelet.stop()
@@ -287,7 +290,7 @@ async def test_a_kubelet_that_listens_no_more_is_registered_with_again() -> None
     """It gives a plugin up when the stream breaks off, and never calls it again."""
     unheard_seconds = 0.2
     settings = KubeletSettings(unheard_seconds=unheard_seconds)
-    async with kubelet_root() as root, follow(PluginServer(replace(settings, root=root), TwoGpus())):
+    async with kubelet_root() as root, follow(PluginServer(replace(settings, root=root), TwoGpus(), CALLS)):
         kubelet = TinyKubelet(root)
         await kubelet.start()
         await kubelet.registered(1)
@@ -315,7 +318,7 @@ class Hurried(PluginServer):
     """Writes down how long it would wait, and does not."""
 
     def __init__(self, root: str) -> None:
-        super().__init__(KubeletSettings(root=root), TwoGpus())
+        super().__init__(KubeletSettings(root=root), TwoGpus(), CALLS)
         self.pauses: list[float] = []
 
     async def _pause(self, kubelet: SocketIdentity | None, seconds: float) -> None:
@@ -342,7 +345,7 @@ async def test_a_pause_ends_with_the_left_over_socket() -> None:
         settings = KubeletSettings(root=root, poll_seconds=0.01)
         os.makedirs(f"{root}/device-plugins")
         with bound_socket(settings.kubelet_socket):
-            pause = PluginServer(settings, TwoGpus())._pause(identity(settings.kubelet_socket), 3600.0)
+            pause = PluginServer(settings, TwoGpus(), CALLS)._pause(identity(settings.kubelet_socket), 3600.0)
             waiting = asyncio.create_task(pause)
             await asyncio.sleep(0)
             os.unlink(settings.kubelet_socket)

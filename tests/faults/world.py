@@ -229,7 +229,7 @@ def _watch(it: World, scheduler: KubeSchedulerStandIn) -> None:
 
 def _commands(folder: Path, ports: list[str]) -> dict[str, list[str]]:
     daemon = ["--node-name", NODE, "--kubeconfig", str(folder / "kubeconfig"), "--kubelet-root", str(folder)]
-    daemon += ["--sysfs-root", str(folder / "sys"), "--nvml-library", str(build_library())]
+    daemon += ["--host-root", str(folder), "--nvml-library", str(build_library())]
     daemon += ["--hook-path", str(folder / "disk/hook"), "--cdi-directory", str(folder / "disk/cdi")]
     daemon += ["--metrics-bind-address", ports[0], "--health-recovery-seconds", "1", "--read-seconds", "2"]
     daemon += ["--unenforced-shares", "allow"]  # one container gets parts of two GPUs

@@ -435,7 +435,7 @@ class Lab:
             "--hook-path": node.root / "hook",
         }
         if command != "uninstall-node":
-            folders |= {"--sysfs-root": node.root / "sys", "--nvml-library": node.files.library}
+            folders |= {"--host-root": node.root, "--nvml-library": node.files.library}
         # As HAMi's plugin does, it gives a container parts of several GPUs.
         flags = {**folders, "--unenforced-shares": "allow"}
         words = [sys.executable, "-m", "deviceplugin", command, "--node-name", name]

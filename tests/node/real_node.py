@@ -183,9 +183,9 @@ class RealNode:
 
     def _daemon_command(self, verb: str, *flags: str) -> list[str]:
         own = ["--node-name", NODE, "--kubeconfig", str(self._folder / "daemon.kubeconfig")]
-        own += ["--sysfs-root", str(self._folder / "sys"), "--nvml-library", str(build_library())]
+        own += ["--host-root", str(self._folder), "--nvml-library", str(build_library())]
         own += ["--dev-root", str(self.dev_root), "--pass-device-specs", "true"]
-        own += ["--hook-path", str(self.hook_path), "--cri-socket", self._runtime.socket]
+        own += ["--hook-path", str(self.hook_path)]
         return [sys.executable, "-m", "deviceplugin", verb, *own, *flags]
 
     def _daemon_environment(self) -> dict[str, str]:

@@ -104,8 +104,11 @@ async def running(folder: Path, *flags: str) -> AsyncIterator[tuple[DaemonRig, R
     kubepods.mkdir(parents=True)
     description = replace(BRIDGED, software=replace(BRIDGED.software, driver="615.10"))
     try:
+        host = folder / "host"
+        (host / "sys/fs").mkdir(parents=True)
+        (host / "sys/fs/cgroup").symlink_to(UNIFIED)
         async with daemon(
-            *("--cgroup-root", UNIFIED, *flags), description=description, runtime_version=BY_SLOTS, hami_core=False
+            *flags, host=host, description=description, runtime_version=BY_SLOTS, hami_core=False
         ) as node:
             yield node, Runc(node, program, folder, group)
     finally:

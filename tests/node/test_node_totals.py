@@ -103,7 +103,7 @@ async def test_pods_run_on_through_a_restart_of_kubelet_although_a_gpu_is_gone_f
         await pods.add_bound(pod(name, container(gpumem=40960, gpucores=100)), ((share,),))
     before = await pods.started(*names)
     await asyncio.to_thread(pods.node.stop_daemon)
-    await pods.serve("--filter-indices", "7", replicas=70)
+    await pods.serve("--filter-devices", "7", replicas=70)
     await told(pods, WHOLE | {keys.RESOURCE_MEMORY_PERCENTAGE: 700})
     await asyncio.to_thread(pods.node.stop_kubelet)
     await asyncio.to_thread(pods.node.start_kubelet)

@@ -51,7 +51,7 @@ async def test_slots_that_are_demanded_all_the_same_end_the_daemon_with_a_senten
 
 @pytest.mark.skipif(RUNTIME != "containerd-1.7", reason="a release tells the order")
 async def test_where_the_daemon_cannot_ask_demanded_slots_show_no_gpu(scheduled: Pods) -> None:
-    await scheduled.serve("--allocation", "slots", "--cri-socket", "/run/nowhere.sock")
+    await scheduled.serve("--allocation", "slots", "--host-root", "/nonexistent")
     await scheduled.add(pod("share", container(gpumem=3000)))
     await scheduled.started("share")
     (start,) = await scheduled.starts("share")

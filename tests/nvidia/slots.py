@@ -42,7 +42,7 @@ def write_slot(
     devices = [inventory[driver.uuid(gpu)] for gpu in gpus]
     shares = tuple(DeviceShare(uuid=each.uuid, memory_mib=driver_mib or each.memory_mib, cores=100) for each in devices)
     limits = {each.uuid: driver_mib for each in devices} if driver_mib else {}
-    mounts = DriverRoot(host=root, seen=root, triple=TRIPLE).files().mounts
+    mounts = DriverRoot(host=root, triple=TRIPLE).files().mounts
     hardware = replace(driver.hardware(), driver_mounts=mounts)
     facts = ContainerFacts(pod_uid="pod", name="main")
     settings = AllocationSettings(strategies=(strategy,))

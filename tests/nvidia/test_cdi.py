@@ -75,7 +75,7 @@ def test_a_generated_cdi_spec_opens_the_device_files_of_nvidia_ctk(
 def test_the_drivers_files_are_mounted_as_by_nvidia_ctk(programs: Programs, driver_of: MakeDriver) -> None:
     driver = driver_of(DGX)
     root = str(driver.root)
-    files = DriverRoot(host=root, seen=root, triple=TRIPLE).files()
+    files = DriverRoot(host=root, triple=TRIPLE).files()
     ours = {mount.container_path: os.path.realpath(mount.host_path) for mount in files.mounts}
     debians = {place: path for place, path in ours.items() if not place.startswith(IN_RED_HATS_FOLDER)}
     assert debians == placed(theirs(programs, driver)["containerEdits"])

@@ -48,7 +48,8 @@ async def test_the_daemon_registers_the_gpus_of_nvidias_mock_and_serves_a_pod(
     described = profile["device_defaults"]
     memory = described["memory"]["total_bytes"] // MIB
     expected = [(each["uuid"], each["index"], memory, described["name"]) for each in profile["devices"]]
-    async with daemon("--sysfs-root", str(tmp_path), *OPTIONS, library=mock / "libnvidia-ml.so.1") as node:
+    (tmp_path / "sys/bus/pci").mkdir(parents=True)
+    async with daemon("--host-root", str(tmp_path), *OPTIONS, library=mock / "libnvidia-ml.so.1") as node:
         found = [(gpu.uuid, gpu.index, gpu.memory_mib, gpu.type) for gpu in node.gpus()]
         assert found == expected
         assert not node.ill()
@@ -64,7 +65,8 @@ async def test_a_gpu_of_nvidias_mock_that_is_lost_is_the_only_unhealthy_one_unti
     mock: Path, profile: Any, tmp_path: Path
 ) -> None:
     overrides = tmp_path / "overrides.yaml"
-    async with daemon("--sysfs-root", str(tmp_path), *OPTIONS, library=mock / "libnvidia-ml.so.1") as node:
+    (tmp_path / "sys/bus/pci").mkdir(parents=True)
+    async with daemon("--host-root", str(tmp_path), *OPTIONS, library=mock / "libnvidia-ml.so.1") as node:
         assert len(node.gpus()) == len(profile["devices"])
         overrides.write_text(yaml.safe_dump({"devices": {1: {"failure": {"mode": "lost"}}}}))
         await until(lambda: node.ill() == {1})

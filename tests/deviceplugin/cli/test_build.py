@@ -1,21 +1,22 @@
 """What is configured arrives in the part that acts on it."""
 
-from deviceplugin.cli.build import agent_settings, allocation_settings, health_settings, node_sharing
-from deviceplugin.configuration import TABLE
+from deviceplugin.configuration.table import TABLE
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, DriverFeature
-from deviceplugin.health.step import APPLICATION_XIDS, HealthSettings
+from deviceplugin.health.step import HealthSettings
 from deviceplugin.machine.discovery import NodeSharing
-from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings
-from proto.devices import DeviceUUID
+from deviceplugin.settings import AgentSettings, HamiScheduler, HostSettings, KubeletSettings, RemediationSettings
+from tests.deviceplugin.configuration.written import written
 
 
-def test_what_nobody_configured_is_each_parts_own_default() -> None:
+def test_the_default_configuration_is_each_parts_own() -> None:
     default = TABLE.filled(node_name="n")
-    assert agent_settings(default) == AgentSettings(node_name="n")
-    assert node_sharing(default) == NodeSharing()
+    assert default.agent == AgentSettings(node_name="n")
+    assert default.host == HostSettings()
+    assert default.sharing == NodeSharing()
     assert default.kubelet == KubeletSettings()
-    assert health_settings(default) == HealthSettings()
-    assert allocation_settings(default) == AllocationSettings(libcuda_log_level="1")
+    assert default.health == HealthSettings()
+    assert default.remediation == RemediationSettings()
+    assert default.containers == AllocationSettings(libcuda_log_level="1")
 
 
 def test_sharing_is_as_configured() -> None:
@@ -27,45 +28,38 @@ def test_sharing_is_as_configured() -> None:
         operating_mode="mps",
         mig_strategy="mixed",
         preconfigured_device_memory=8192,
-        filter_uuids=("GPU-1",),
-        filter_indices=(3,),
+        filter_devices=("GPU-1", "3"),
     )
-    assert node_sharing(configured) == NodeSharing(
+    assert configured.sharing == NodeSharing(
         split_count=4,
         memory_scaling=1.5,
         core_scaling=2.0,
         mode="mps",
         mig_strategy="mixed",
         preconfigured_memory_mib=8192,
-        hidden_uuids=frozenset({DeviceUUID("GPU-1")}),
-        hidden_indices=frozenset({3}),
+        hidden=("GPU-1", "3"),
     )
 
 
 def test_what_containers_get_is_as_configured() -> None:
     configured = TABLE.filled(
         node_name="n",
-        device_memory_scaling=1.5,
         device_list_strategy=(DeviceListStrategy.CDI_CRI,),
         cdi_kind="vendor.example/gpu",
         disable_core_limit=True,
         libcuda_log_level="",
-        resource_priority="example.com/priority",
         pass_device_specs=True,
-        imex_channel_ids=(0,),
-        gdrcopy_enabled=True,
-        mofed_enabled=True,
+        features=(DriverFeature.GDRCOPY, DriverFeature.IMEX),
     )
-    assert allocation_settings(configured) == AllocationSettings(
+    assert configured.containers == AllocationSettings(
         strategies=(DeviceListStrategy.CDI_CRI,),
         cdi_kind="vendor.example/gpu",
         disable_core_limit=True,
         libcuda_log_level="",
-        priority_resource="example.com/priority",
         pass_device_specs=True,
-        imex_channels=(0,),
-        features=(DriverFeature.GDRCOPY, DriverFeature.MOFED),
+        features=(DriverFeature.GDRCOPY, DriverFeature.IMEX),
     )
+    assert configured.containers.imex_channels == (0,)
 
 
 def test_the_agent_and_its_kubelet_are_as_configured() -> None:
@@ -78,16 +72,32 @@ def test_the_agent_and_its_kubelet_are_as_configured() -> None:
         hami_handshake=HamiScheduler.V2_7,
         enable_numa_topology=True,
     )
-    assert agent_settings(configured) == AgentSettings(
+    assert configured.agent == AgentSettings(
         node_name="n", hook_path="/opt", read_seconds=5.0, hami_scheduler=HamiScheduler.V2_7
     )
     assert configured.kubelet == KubeletSettings(root="/k", resource_name="example.com/gpu", numa_hints=True)
 
 
-def test_health_switches_are_as_configured() -> None:
-    configured = TABLE.filled(
-        node_name="n", disable_health_checks=("79",), enable_health_checks=("13",), health_recovery_seconds=5.0
+def test_the_two_lists_of_health_checks_of_nvidias_plugin_are_one() -> None:
+    both = written(environment={"DP_DISABLE_HEALTHCHECKS": "ALL,079", "DP_ENABLE_HEALTHCHECKS": "13"})
+    assert both.configuration.health == HealthSettings(checks=("-all", "-79", "13"))
+    assert both.origins["health_checks"] == (
+        "environment variable DP_DISABLE_HEALTHCHECKS, environment variable DP_ENABLE_HEALTHCHECKS"
     )
-    assert health_settings(configured) == HealthSettings(
-        ignored_xids=APPLICATION_XIDS | {79}, fatal_xids=frozenset({13}), recovery_seconds=5.0
-    )
+    own = written({"health_checks": "-13"}, environment={"DP_ENABLE_HEALTHCHECKS": "13"})
+    assert own.configuration.health.checks == ("-13",)
+
+
+def test_switches_of_features_add_to_their_list_within_one_source() -> None:
+    switched = {"GDRCOPY_ENABLED": "true", "GDS_ENABLED": "false", "IMEX_CHANNEL_IDS": "0"}
+    gdrcopy_and_imex = (DriverFeature.GDRCOPY, DriverFeature.IMEX)
+    assert written(environment=switched).configuration.containers.features == gdrcopy_and_imex
+    listed = written(environment={"FEATURES": "mofed", **switched}).configuration.containers.features
+    assert listed == (DriverFeature.MOFED, *gdrcopy_and_imex)
+    assert written({"features": "gds"}, switched).configuration.containers.features == (DriverFeature.GDS,)
+
+
+def test_debug_and_hamis_verbosity_are_the_log_level() -> None:
+    assert written({"log_level": "error", "v": "4"}).configuration.log_level == "debug"
+    assert written({"log_level": "error", "v": "3"}).configuration.log_level == "error"
+    assert written({"debug": "true"}).configuration.log_level == "debug"

@@ -30,6 +30,8 @@ from tests.deviceplugin.registration import kubelet_root
 from tests.polling import until
 
 RESOURCE = "nvidia.com/gpu"
+RUNTIME_CONFIG = "etc/nvidia-container-runtime/config.toml"
+"""Below the host's root."""
 KERNEL_MODULE = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.12  Tue Jul 16 02:00:00 UTC 2024\n"
 
 
@@ -109,11 +111,10 @@ async def fake_node() -> AsyncIterator[FakeNode]:
         write_sysfs(machine, root / "sys")
         install_placeholder(root / "hook")
         flags = ["--node-name", NODE, "--kubeconfig", str(config), "--kubelet-root", str(root)]
-        flags += ["--sysfs-root", str(root / "sys"), "--hook-path", str(root / "hook")]
+        flags += ["--host-root", str(root), "--hook-path", str(root / "hook")]
         flags += ["--nvml-library", str(build_library()), "--metrics-bind-address", ""]
-        runtime = root / "nvidia-container-runtime.toml"
-        runtime.write_text("")
-        flags += ["--nvidia-runtime-config", str(runtime)]
+        (root / RUNTIME_CONFIG).parent.mkdir(parents=True)
+        (root / RUNTIME_CONFIG).write_text("")
         node = FakeNode(root, server, flags, {MACHINE_FILE_VARIABLE: str(root / "machine")}, kubelet)
         try:
             yield node
@@ -181,7 +182,7 @@ async def test_everything_broken_at_once_is_told_at_once() -> None:
         node.server.create({"kind": "Pod", **pod, "spec": {"nodeName": NODE, "containers": [plugin]}})
         node.server.denied.add(("patch", "nodes"))
         node.annotate(**{NODE_HANDSHAKE: "Requesting_2020-01-01 00:00:00"})
-        report = await node.examine("--proc-root", str(node.root / "proc"))
+        report = await node.examine()
         assert report.exit_code == 1
         assert report.found("problem") == {
             *("NVIDIA driver", "Kubelet's registration socket", "Device plugin", "Limits", "RBAC")
@@ -230,11 +231,11 @@ def test_a_machine_without_driver_kubelet_or_cluster_gets_an_answer_from_every_c
 
 
 def test_a_folder_without_a_driver_is_named_where_containers_are_given_it_file_by_file(tmp_path: Path) -> None:
-    settings = ("--driver-root", "/run/nvidia/driver", "--container-driver-root", str(tmp_path))
+    settings = ("--driver-root", "/run/nvidia/driver")
     report = examine_here(*bare_machine(str(tmp_path)), "--kubeconfig", "/nonexistent/kubeconfig", *settings)
     missing = "No NVIDIA driver below /run/nvidia/driver: libcuda.so.1 is in none of its library folders. "
     assert report.told("Driver files").startswith(missing)
-    libraries = tmp_path / "usr/lib64"
+    libraries = tmp_path / "run/nvidia/driver/usr/lib64"
     libraries.mkdir(parents=True)
     (libraries / "libcuda.so.550.90.07").touch()
     (libraries / "libcuda.so.1").symlink_to("libcuda.so.550.90.07")
@@ -243,12 +244,12 @@ def test_a_folder_without_a_driver_is_named_where_containers_are_given_it_file_b
 
 
 def test_a_runtime_that_ignores_the_environment_of_containers_is_told_wherever_the_host_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "config.toml").write_text("accept-nvidia-visible-devices-envvar-when-unprivileged = false\n")
+    (tmp_path / RUNTIME_CONFIG).parent.mkdir(parents=True)
+    (tmp_path / RUNTIME_CONFIG).write_text("accept-nvidia-visible-devices-envvar-when-unprivileged = false\n")
     bare = [*bare_machine(str(tmp_path)), "--kubeconfig", "/nonexistent/kubeconfig"]
     here = examine_here(*bare)
     assert "containers start without their GPUs" in here.told("NVIDIA's runtime")
-    below = ("--nvidia-runtime-config", "/config.toml", "--driver-root", "/", "--container-driver-root", str(tmp_path))
-    assert examine_here(*bare, *below).told("NVIDIA's runtime").startswith("/config.toml has accept-nvidia-visible")
+    assert f"/{RUNTIME_CONFIG} has accept-nvidia-visible" in here.told("NVIDIA's runtime")
     by_cdi = examine_here(*bare, "--device-list-strategy", "cdi-cri")
     assert by_cdi.told("NVIDIA's runtime") == "It need not name GPUs to containers: device_list_strategy is cdi-cri. "
 
@@ -297,8 +298,7 @@ def test_the_text_shows_what_was_found_and_below_it_what_to_do(tmp_path: Path) -
 
 def bare_machine(root: str) -> list[str]:
     options = ["--node-name", "n", "--kubelet-root", root, "--hook-path", root, "--metrics-bind-address", ""]
-    options += ["--nvidia-runtime-config", f"{root}/config.toml"]
-    return [*options, "--nvml-library", "/nonexistent/libnvidia-ml.so.1", "--proc-root", root]
+    return [*options, "--nvml-library", "/nonexistent/libnvidia-ml.so.1", "--host-root", root]
 
 
 def examine_here(*arguments: str) -> Report:

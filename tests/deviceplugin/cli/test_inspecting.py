@@ -26,7 +26,7 @@ def test_the_driver_shows_what_its_description_shows(command: str, tmp_path: Pat
     environment = os.environ | {
         MACHINE_FILE_VARIABLE: str(tmp_path / "machine"),
         "NVML_LIBRARY": str(build_library()),
-        "SYSFS_ROOT": str(tmp_path / "sys"),
+        "HOST_ROOT": str(tmp_path),
     }
     arguments = [sys.executable, "-m", "deviceplugin", command, "--output", "json"]
     done = subprocess.run(arguments, env=environment, check=True, capture_output=True, text=True)

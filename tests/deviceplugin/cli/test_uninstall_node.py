@@ -27,7 +27,7 @@ from tests.polling import until
 pytestmark = pytest.mark.needs_compiler
 LIBRARY = Path(importlib.import_module("msgspec._core").__file__ or "")
 OTHERS = {DEVICE_CORDON: "GPU-x", "example.com/rack": "7"}
-_KUBELETS = ("kubelet", "machine", "sys", "pod-resources")
+_KUBELETS = ("kubelet", "machine", "sys", "pod-resources", "cgroup")
 LOCK = "2030-01-01T00:00:00Z,ml,train"
 SLOT_SPEC = "topogpu.io-slot.json"
 

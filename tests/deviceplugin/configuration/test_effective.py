@@ -8,7 +8,7 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.configuration import TABLE, Configuration, conflicts
+from deviceplugin.configuration.table import TABLE, Configuration, conflicts
 from program.address import ListenAddress
 from program.settings.effective import (
     ConfigurationError,
@@ -42,7 +42,7 @@ SAYS: Mapping[str, Any] = {
 @pytest.mark.parametrize("strongest", range(len(LADDER)))
 def test_each_source_overrides_all_weaker_ones(strongest: int) -> None:
     effective = written(**{name: SAYS[name] for name in list(LADDER)[: strongest + 1]})
-    assert effective.configuration.device_split_count == strongest + 2
+    assert effective.configuration.sharing.split_count == strongest + 2
     assert effective.origins["device_split_count"] == list(LADDER.values())[strongest]
 
 
@@ -61,15 +61,15 @@ def test_an_empty_environment_variable_is_not_set_but_an_empty_flag_is() -> None
 
 def test_of_two_variables_for_one_setting_the_first_counts() -> None:
     both = written(environment={"DEV_ROOT": "/ours", "NVIDIA_DEV_ROOT": "/theirs"})
-    assert both.configuration.dev_root == "/ours"
-    assert written(environment={"NVIDIA_DEV_ROOT": "/theirs"}).configuration.dev_root == "/theirs"
+    assert both.configuration.host.dev_root == "/ours"
+    assert written(environment={"NVIDIA_DEV_ROOT": "/theirs"}).configuration.host.dev_root == "/theirs"
 
 
 def test_driver_files_need_to_know_where_the_driver_is_and_stand_alone() -> None:
-    assert refused({"device_list_strategy": "driver-files,envvar", "gds_enabled": "true"}).splitlines() == [
+    assert refused({"device_list_strategy": "driver-files,envvar", "features": "imex,gds"}).splitlines() == [
         "device_list_strategy is driver-files, envvar; driver-files goes with no other",
         "device_list_strategy is driver-files, which needs driver_root: where the host has the NVIDIA driver",
-        "gds_enabled is true, which needs NVIDIA's container toolkit; device_list_strategy is driver-files",
+        "features has gds, which needs NVIDIA's container toolkit; device_list_strategy is driver-files",
     ]
     assert written({"device_list_strategy": "driver-files", "driver_root": "/run/nvidia/driver"}).warnings == ()
 
@@ -86,7 +86,7 @@ def test_the_node_of_config_json_may_be_named_in_any_of_our_sources() -> None:
         SettingSources(flags={}, environment={}, own=own, node_config=entry),
         SettingSources(flags={}, environment={"NODE_NAME": "m"}, node_config=entry),
     ):
-        assert resolve(TABLE, sources).configuration.device_split_count == 4
+        assert resolve(TABLE, sources).configuration.sharing.split_count == 4
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,9 @@ def test_the_node_of_config_json_may_be_named_in_any_of_our_sources() -> None:
             "own.yaml: operating_mode is 'mig': this daemon does not create MIG devices on demand; "
             "to share MIG devices that exist already, set mig_strategy",
         ),
-        ("filter_uuids: [1]", "own.yaml: filter_uuids is [1]; expected a list, each the UUID of a GPU"),
+        ("filter_devices: [x y]", "own.yaml: filter_devices is ['x y']; expected a list, each the UUID or the index"),
+        ("health_checks: [79, ecc]", "own.yaml: health_checks is [79, 'ecc']; expected a list, each an XID or all"),
         ("device_list_strategy: []", "own.yaml: device_list_strategy is []; expected a list, each envvar,"),
-        (
-            "imex_channel_ids: [1]",
-            "own.yaml: imex_channel_ids is [1]; expected a list, each 0",
-        ),
         ("hook_path: usr/local", "own.yaml: hook_path is 'usr/local'; expected an absolute path"),
         ("resource_name: gpu", "own.yaml: resource_name is 'gpu'; expected a resource name such as nvidia.com/gpu"),
         ("metrics_bind_address: '9394'", "own.yaml: metrics_bind_address is '9394'; expected host:port"),
@@ -151,13 +148,13 @@ def test_every_mistake_of_every_source_is_told_at_once_even_if_it_is_overridden(
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
 def test_a_switch_in_the_environment_is_read_as_go_reads_it(text: str) -> None:
-    assert written(environment={"PASS_DEVICE_SPECS": text}).configuration.pass_device_specs is True
+    assert written(environment={"PASS_DEVICE_SPECS": text}).configuration.containers.pass_device_specs is True
 
 
 def test_words_that_yaml_reads_as_something_else_are_still_those_words() -> None:
     read = written(own="hami_handshake: off\nlibcuda_log_level: 3\n").configuration
-    assert (read.hami_handshake, read.libcuda_log_level) == ("off", "3")
-    assert written(own="hami_handshake: 2.9").configuration.hami_handshake == "2.9"
+    assert (read.agent.hami_scheduler, read.containers.libcuda_log_level) == ("off", "3")
+    assert written(own="hami_handshake: 2.9").configuration.agent.hami_scheduler == "2.9"
 
 
 def test_a_very_long_value_is_shown_short() -> None:
@@ -169,7 +166,12 @@ def test_a_very_long_value_is_shown_short() -> None:
     st.text() | st.sampled_from(["&a [*a]", "{[1]: 2}", "2030-13-45", "!!python/name:os.system", "1: 1", "<<: 1", "="])
 )
 def test_no_text_in_any_file_is_more_than_a_refusal(text: str) -> None:
-    for nesting in ("{}", "filter_uuids: {}", "nvidia: {}", '{{"nodeconfig": [{{"name": "n", "filterdevices": {}}}]}}'):
+    for nesting in (
+        "{}",
+        "filter_devices: {}",
+        "nvidia: {}",
+        '{{"nodeconfig": [{{"name": "n", "filterdevices": {}}}]}}',
+    ):
         for place in ("own", "device_config", "node_config"):
             said: dict[str, Any] = {place: nesting.format(text)}
             with suppress(ConfigurationError):
@@ -196,7 +198,7 @@ def values(kind: Kind) -> st.SearchStrategy[Any]:
     return strategies[type(kind)](kind)
 
 
-PARSED = ("", ":1", "[::1]:9394", "node.example:80", "a/b", "topogpu-system/a.b-c")
+PARSED = ("", ":1", "[::1]:9394", "node.example:80", "a/b", "topogpu-system/a.b-c", "GPU-1", "7", "-79", "-fabric")
 UNREADABLE = object()
 
 

@@ -1,7 +1,7 @@
 import pytest
 
-from deviceplugin.configuration import TABLE
-from deviceplugin.container.edits import DeviceListStrategy
+from deviceplugin.configuration.table import TABLE
+from deviceplugin.container.edits import DeviceListStrategy, DriverFeature
 from tests.deviceplugin.configuration.written import HAMI, refused, written
 
 
@@ -31,8 +31,7 @@ def test_the_entry_of_this_node_in_config_json_is_read_as_it_is() -> None:
         node_name="node-a",
         device_memory_scaling=1.5,
         libcuda_log_level="3",
-        filter_uuids=("GPU-ebe7c3f7-303d-558d-435e-99a160631fe4",),
-        filter_indices=(1, 3),
+        filter_devices=("GPU-ebe7c3f7-303d-558d-435e-99a160631fe4", "1", "3"),
     )
     assert effective.warnings == ()
 
@@ -47,7 +46,7 @@ def test_dynamic_mig_is_refused_for_the_node_that_asks_for_it_and_for_no_other()
         "config.json: nodeconfig[1].operatingmode is 'mig': this daemon does not create MIG devices on demand; "
         "to share MIG devices that exist already, set mig_strategy"
     )
-    assert written({"node_name": "node-c"}, node_config=text("config.json")).configuration.operating_mode == "hami-core"
+    assert written({"node_name": "node-c"}, node_config=text("config.json")).configuration.sharing.mode == "hami-core"
 
 
 def test_zero_false_and_nothing_override_where_they_mean_something() -> None:
@@ -56,7 +55,11 @@ def test_zero_false_and_nothing_override_where_they_mean_something() -> None:
         node_config='{"nodeconfig": [{"name": "n", "preconfigureddevicememory": 0, "enablenumatopology": false, '
         '"libcudaloglevel": ""}]}',
     ).configuration
-    assert (read.preconfigured_device_memory, read.kubelet.numa_hints, read.libcuda_log_level) == (0, False, "")
+    assert (read.sharing.preconfigured_memory_mib, read.kubelet.numa_hints, read.containers.libcuda_log_level) == (
+        0,
+        False,
+        "",
+    )
 
 
 def test_a_zero_that_cannot_be_meant_is_not_written_as_in_hami_and_said() -> None:
@@ -74,7 +77,7 @@ def test_a_zero_that_cannot_be_meant_is_not_written_as_in_hami_and_said() -> Non
 def test_keys_of_config_json_count_in_any_case() -> None:
     entry = '{"NodeConfig": [{"Name": "n", "deviceSplitCount": 7, "FilterDevices": {"Index": [2]}}]}'
     read = written(node_config=entry).configuration
-    assert (read.device_split_count, read.filter_indices) == (7, (2,))
+    assert (read.sharing.split_count, read.sharing.hidden) == (7, ("2",))
 
 
 def test_several_entries_of_a_node_are_applied_in_order() -> None:
@@ -83,7 +86,7 @@ def test_several_entries_of_a_node_are_applied_in_order() -> None:
         '{"name": "n", "devicesplitcount": 8}',
     )
     read = written(node_config=f'{{"nodeconfig": [{first}, {second}]}}').configuration
-    assert (read.device_split_count, read.device_cores_scaling) == (8, 2.0)
+    assert (read.sharing.split_count, read.sharing.core_scaling) == (8, 2.0)
 
 
 def test_the_flags_that_nvidias_plugin_reads_from_the_same_file_count() -> None:
@@ -104,10 +107,9 @@ def test_the_flags_that_nvidias_plugin_reads_from_the_same_file_count() -> None:
         node_name="n",
         mig_strategy="single",
         dev_root="/run/nvidia/driver",
-        gds_enabled=True,
         pass_device_specs=True,
         device_list_strategy=(DeviceListStrategy.CDI_CRI, DeviceListStrategy.ENVVAR),
-        imex_channel_ids=(0,),
+        features=(DriverFeature.GDS, DriverFeature.IMEX),
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.configuration import TABLE, Configuration
+from deviceplugin.configuration.table import TABLE, Configuration
 from program.settings.effective import ConfigurationError, Effective, File, SettingSources, resolve
 
 HAMI = Path(__file__).parents[2] / "data" / "hami-config"

@@ -30,13 +30,13 @@ def tree(tmp_path: Path) -> Tree:
     def made(lines: str) -> DriverRoot:
         for line in lines.strip().splitlines():
             name, _, target = line.strip().partition(" -> ")
-            path = tmp_path / name
+            path = tmp_path / HOST.lstrip("/") / name
             path.parent.mkdir(parents=True, exist_ok=True)
             if target:
                 path.symlink_to(target)
             else:
                 path.touch()
-        return DriverRoot(host=HOST, seen=str(tmp_path), triple=TRIPLE)
+        return DriverRoot(host=HOST, mounted=str(tmp_path), triple=TRIPLE)
 
     return made
 
@@ -184,7 +184,7 @@ def test_a_root_as_gke_has_it_holds_libraries_programs_and_vulkan_right_below(tr
 
 def test_the_hosts_own_root_adds_nothing_to_its_paths(tree: Tree) -> None:
     below = tree("usr/lib64/libcuda.so.1 -> libcuda.so.580.65.06\nusr/lib64/libcuda.so.580.65.06")
-    places = by_place(DriverRoot(host="/", seen=below.seen, triple=TRIPLE).files())
+    places = by_place(DriverRoot(host="/", mounted=below.seen, triple=TRIPLE).files())
     assert places["/usr/lib64/libcuda.so.1"] == "/usr/lib64/libcuda.so.580.65.06"
 
 
@@ -205,16 +205,17 @@ def test_a_root_without_a_whole_driver_is_refused_in_a_clause(tree: Tree, lines:
 
 
 def test_a_root_that_is_not_there_yet_has_no_nvml_and_later_has_one(tree: Tree, tmp_path: Path) -> None:
-    late = DriverRoot(host=HOST, seen=str(tmp_path / "late"), triple=TRIPLE)
+    late = DriverRoot(host=f"{HOST}/late", mounted=str(tmp_path), triple=TRIPLE)
     with pytest.raises(NoDriver) as refused:
         late.nvml()
-    assert str(refused.value) == f"no NVIDIA driver below {HOST}: libnvidia-ml.so.1 is in none of its library folders"
+    assert (
+        str(refused.value) == f"no NVIDIA driver below {late.host}: libnvidia-ml.so.1 is in none of its library folders"
+    )
     tree("late/usr/lib64/libnvidia-ml.so.1 -> libnvidia-ml.so.580.65.06\nlate/usr/lib64/libnvidia-ml.so.580.65.06")
-    assert late.nvml() == f"{tmp_path}/late/usr/lib64/libnvidia-ml.so.580.65.06"
+    assert late.nvml() == f"{tmp_path}{HOST}/late/usr/lib64/libnvidia-ml.so.580.65.06"
 
 
-def test_links_lead_nowhere_outside_of_the_root(tree: Tree, tmp_path: Path) -> None:
-    (tmp_path.parent / "smi").touch()
+def test_links_lead_nowhere_outside_of_the_root(tree: Tree) -> None:
     root = tree("""
         usr/lib64/libcuda.so.1 -> libcuda.so.580.65.06
         usr/lib64/libcuda.so.580.65.06
@@ -223,6 +224,7 @@ def test_links_lead_nowhere_outside_of_the_root(tree: Tree, tmp_path: Path) -> N
         opt/tool
         usr/bin/nvidia-persistenced -> nvidia-persistenced
     """)
+    (Path(root.seen).parent / "smi").touch()
     places = by_place(root.files())
     assert places["/usr/bin/nvidia-debugdump"] == f"{HOST}/opt/tool"
     assert not places.keys() & {"/usr/bin/nvidia-smi", "/usr/bin/nvidia-persistenced"}
@@ -247,7 +249,7 @@ def test_a_name_that_is_no_text_or_a_chain_of_links_without_end_hides_no_other_f
         usr/lib64/libnvidia-loop.so.2 -> libnvidia-loop.so.1
         lib/firmware/nvidia/{VERSION}/gsp_ga10x.bin
         """)
-    firmware = tmp_path / "lib/firmware/nvidia" / VERSION
+    firmware = tmp_path / HOST.lstrip("/") / "lib/firmware/nvidia" / VERSION
     (firmware / "gsp_\udc80.bin").touch()
     (firmware / "gsp_link.bin").symlink_to("gsp_\udc80.bin")
     places = by_place(driver.files())

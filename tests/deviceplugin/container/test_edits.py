@@ -291,7 +291,7 @@ def test_the_priority_reaches_the_library() -> None:
 def test_imex_channels_and_features_follow_the_strategy(
     strategy: DeviceListStrategy, environment: dict[str, str], mounts: tuple[Mount, ...]
 ) -> None:
-    settings = AllocationSettings(strategies=(strategy,), imex_channels=(0,), features=(DriverFeature.GDS,))
+    settings = AllocationSettings(strategies=(strategy,), features=(DriverFeature.IMEX, DriverFeature.GDS))
     vendor = "k8s.device-plugin.nvidia.com"
     names = (f"{KIND}={A}", f"{vendor}/imex-channel=0", f"{vendor}/gds=all")
     assert cdi_names((A,), settings) == names

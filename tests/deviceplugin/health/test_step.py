@@ -27,7 +27,6 @@ from deviceplugin.health.step import (
     recovery_problem,
     step,
 )
-from deviceplugin.health.switches import HealthSwitchError, read_health_switches
 from proto.devices import DeviceUUID
 from tests.deviceplugin.gpus import A, B
 
@@ -168,9 +167,9 @@ def test_a_poll_without_an_answer_counts_when_the_next_one_has_none_either() -> 
 
 
 def test_a_fabric_that_is_to_be_left_out_makes_no_gpu_unhealthy() -> None:
-    settings = read_health_switches("fabric")
+    settings = HealthSettings(checks=("-fabric",))
     assert problems(after([(0, polled(fabric_broken=True))], settings)) == {}
-    assert settings == replace(SETTINGS, fabric=False)
+    assert (settings.signals, settings.watches, settings.is_fatal(79)) == (True, True, True)
 
 
 def test_an_xid_does_not_hide_what_still_stands() -> None:
@@ -179,7 +178,7 @@ def test_an_xid_does_not_hide_what_still_stands() -> None:
 
 
 def test_without_signals_they_only_delay_the_return() -> None:
-    settings = HealthSettings(signals=False)
+    settings = HealthSettings(checks=("-all", "79"))
     pending = polled(remap_pending=True)
     assert (
         problems(after([(0, pending), (1, GpuLost(gpu=A, problem="lost")), (2, DoubleBitError(gpu=A))], settings)) == {}
@@ -276,52 +275,34 @@ def test_an_ignored_xid_changes_nothing(script: Script, xid: int, gpu: DeviceUUI
 
 @given(SCRIPTS)
 def test_with_everything_off_nothing_is_unhealthy(script: Script) -> None:
-    settings = read_health_switches("all")
+    settings = HealthSettings(checks=("-all",))
     assert not settings.watches
     assert problems(after(script, settings)) == {}
 
 
-# The switches.
+# What counts.
 
 
 @pytest.mark.parametrize(
-    ("disabled", "enabled", "fatal", "harmless", "signals"),
+    ("checks", "fatal", "harmless", "signals"),
     [
-        ("", "", {48, 79}, {13, 31, 43, 45, 68, 109}, True),
-        ("79, 48,", "", {74}, {13, 48, 79}, True),
-        ("", "13", {13, 79}, {31}, True),
-        ("xids", "", set(), {13, 79}, True),
-        ("ALL", "", set(), {13, 79}, False),
-        ("all", "79", {79}, {13, 48}, False),
-        ("xids", "79,48", {48, 79}, {13, 74}, True),
-        ("79", "79", {79}, {13}, True),
-        ("", "all", {13, 31, 79}, set(), True),
-        ("all", "all", {13, 31, 79}, set(), True),
+        ("", {48, 79}, {13, 31, 43, 45, 68, 109}, True),
+        ("-79 -48", {74}, {13, 48, 79}, True),
+        ("13", {13, 79}, {31}, True),
+        ("-xids", set(), {13, 79}, True),
+        ("-all", set(), {13, 79}, False),
+        ("-all 79", {79}, {13, 48}, False),
+        ("-xids 79 48", {48, 79}, {13, 74}, True),
+        ("-79 79", {79}, {13}, True),
+        ("all", {13, 31, 79}, set(), True),
+        ("-all all", {13, 31, 79}, set(), True),
     ],
 )
-def test_the_switches(disabled: str, enabled: str, fatal: set[int], harmless: set[int], signals: bool) -> None:
-    settings = read_health_switches(disabled, enabled)
+def test_health_checks(checks: str, fatal: set[int], harmless: set[int], signals: bool) -> None:
+    settings = HealthSettings(checks=tuple(checks.split()))
     assert {xid for xid in fatal | harmless if settings.is_fatal(xid)} == fatal
     assert settings.signals is signals
     assert settings.watches is (signals or bool(fatal))
-
-
-@pytest.mark.parametrize(
-    ("disabled", "enabled", "message"),
-    [
-        (
-            "79,eccs",
-            "",
-            "DP_DISABLE_HEALTHCHECKS: 'eccs' is not known; allowed are 'all', 'xids', 'fabric' and XID numbers",
-        ),
-        ("-1", "", "DP_DISABLE_HEALTHCHECKS: '-1' is not known"),
-        ("", "xids", "DP_ENABLE_HEALTHCHECKS: 'xids' is not known; allowed are 'all' and XID numbers such as 79"),
-        ("", "99999999999", "DP_ENABLE_HEALTHCHECKS: '99999999999' is not known"),
-    ],
-)
-def test_an_unknown_word_is_named_with_its_switch(disabled: str, enabled: str, message: str) -> None:
-    with pytest.raises(HealthSwitchError, match=message):
-        read_health_switches(disabled, enabled)
 
 
 @pytest.mark.parametrize("action", [None, 0])

@@ -74,9 +74,7 @@ def test_a_gpu_without_memory_needs_a_configured_amount() -> None:
     assert device.memory_mib == 1000
 
 
-@pytest.mark.parametrize(
-    "sharing", [NodeSharing(hidden_indices=frozenset({0})), NodeSharing(hidden_uuids=frozenset({GPU.uuid}))]
-)
+@pytest.mark.parametrize("sharing", [NodeSharing(hidden=("0",)), NodeSharing(hidden=(GPU.uuid,))])
 def test_a_hidden_gpu_is_left_out(sharing: NodeSharing) -> None:
     assert discovered(GPU, sharing=sharing) == ()
 
@@ -210,6 +208,6 @@ def test_what_has_more_memory_than_a_node_can_report_is_named() -> None:
 
 def test_hiding_a_gpu_hides_its_mig_devices_and_its_troubles() -> None:
     machine = MachineReading(gpus=(cut(0, LARGE), cut(1, SMALL, SMALL), replace(GPU, index=2, memory_mib=None)))
-    hidden = replace(SINGLE, hidden_indices=frozenset({0, 2}), hidden_uuids=frozenset({DeviceUUID("MIG-1-0")}))
+    hidden = replace(SINGLE, hidden=("0", "2", "MIG-1-0"))
     assert named(machine, hidden) == {"nvidia.com/gpu": ["MIG-1-1"]}
     assert left_out(machine, hidden) == ()

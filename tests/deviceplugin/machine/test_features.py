@@ -134,11 +134,10 @@ def test_of_several_models_the_one_there_is_most_of_is_told() -> None:
 
 def test_what_the_driver_does_not_tell_has_no_label_and_gpus_left_alone_do_not_count() -> None:
     machine = describe_reading(DGX)
-    hidden = frozenset({0, 1})
-    labels = feature_labels(MachineReading(gpus=machine.gpus), NodeSharing(hidden_indices=hidden))
+    labels = feature_labels(MachineReading(gpus=machine.gpus), NodeSharing(hidden=("0", "1")))
     assert not [name for name in labels if "cuda" in name]
     assert labels["nvidia.com/gpu.count"] == "6"
-    assert feature_labels(machine, NodeSharing(hidden_indices=frozenset(range(8)))) == {}
+    assert feature_labels(machine, NodeSharing(hidden=tuple("01234567"))) == {}
 
 
 def test_a_machine_is_called_by_its_dmi_name() -> None:

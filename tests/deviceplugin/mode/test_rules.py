@@ -73,7 +73,7 @@ def test_auto_is_immediate_where_containers_might_start_without_their_slot(able:
     mode, sentence = choose(AUTO, able)
     assert mode is AllocationMode.IMMEDIATE
     assert f"{able.runtime_version} starts containers without their CDI devices" in sentence
-    assert "mount its socket and name it as cri_socket, or use containerd 2.3" in sentence
+    assert "mount its socket (criSocket of the chart), or use containerd 2.3" in sentence
 
 
 def test_immediate_is_obeyed() -> None:

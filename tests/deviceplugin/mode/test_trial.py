@@ -4,9 +4,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from deviceplugin.configuration.table import TABLE
 from deviceplugin.mode.trial import Chosen, ModeOutdated, choose_allocation, confirm
 from deviceplugin.records.memory import Memory
-from deviceplugin.settings import AgentSettings
 from deviceplugin.slots.files import SlotFiles
 from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode
@@ -19,7 +19,7 @@ from tests.polling import until
 REMEMBERED = Memory(
     node=NODE, boot="b007", mode=AllocationMode.SLOTS, kubelet="v1.36.0", runtime="containerd://2.4.2", gpus=(), pods=()
 )
-SETTINGS = AgentSettings(node_name=NODE)
+SETTINGS = TABLE.filled(node_name=NODE)
 
 
 def known(*, annotated: str = "", kubelet: str = "v1.36.0") -> Node:

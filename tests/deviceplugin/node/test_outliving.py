@@ -96,11 +96,13 @@ def test_the_node_is_written_on_change_only_and_what_it_says_can_be_read_again()
 
 @pytest.mark.needs_compiler
 async def test_the_daemon_names_a_pod_that_was_deleted_by_force_until_its_cgroup_is_empty(tmp_path: Path) -> None:
-    async with daemon("--cgroup-root", str(tmp_path), runtime_version="containerd://2.4.2") as node:
+    cgroups = tmp_path / "sys/fs/cgroup"
+    cgroups.mkdir(parents=True)
+    async with daemon(host=tmp_path, runtime_version="containerd://2.4.2") as node:
         uids = {name: node.bind(name, gpu) for gpu, name in enumerate(("stays", "goes"))}
         assert not node.annotation(NODE_OUTLIVING)
         for uid in uids.values():
-            folder = tmp_path / "kubepods" / f"pod{uid}"
+            folder = cgroups / "kubepods" / f"pod{uid}"
             folder.mkdir(parents=True)
             (folder / "cgroup.events").write_text("populated 1\n")
         # Any news has the daemon look again.
@@ -119,7 +121,7 @@ async def test_the_daemon_names_a_pod_that_was_deleted_by_force_until_its_cgroup
         await node.start()
         await node.ready()
         assert named() == {uids["goes"]}
-        (tmp_path / "kubepods" / f"pod{uids['goes']}" / "cgroup.events").write_text("populated 0\n")
+        (cgroups / "kubepods" / f"pod{uids['goes']}" / "cgroup.events").write_text("populated 0\n")
         await until(lambda: named() == set())
 
 

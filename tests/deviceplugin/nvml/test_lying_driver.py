@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from deviceplugin.cli.build import gpu_reader
-from deviceplugin.configuration import Configuration
+from deviceplugin.configuration.table import TABLE
 from deviceplugin.gpus import GpusUnavailable, Inventory
 from deviceplugin.machine.discovery import MigStrategy
 from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
@@ -82,7 +82,7 @@ def test_whatever_a_driver_answers_no_reading_ends_the_daemon(
     monkeypatch.setattr(pynvml, "nvmlLib", liar)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     nvml, health, usage = Nvml(sysfs_root=Path("/nonexistent")), NvmlHealth(), UsageReader()
-    read = gpu_reader(nvml, Configuration(node_name="node", mig_strategy=strategy))
+    read = gpu_reader(nvml, TABLE.filled(node_name="node", mig_strategy=strategy))
     for _ in range(3):
         with suppress(GpusUnavailable, NvmlUnavailable):
             _check(read())

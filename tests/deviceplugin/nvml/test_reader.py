@@ -29,10 +29,10 @@ def described(path: Path) -> MachineDescription:
 
 
 def ask(command: str, description: MachineDescription, folder: Path) -> subprocess.CompletedProcess[str]:
-    flat, root = folder / "machine", folder / "sys"
+    flat = folder / "machine"
     machine_file.write_machine_file(description, flat, instance="")
-    machine_file.write_sysfs(description, root)
-    arguments = [command, "--output", "json", "--nvml-library", str(build.build_library()), "--sysfs-root", str(root)]
+    machine_file.write_sysfs(description, folder / "sys")
+    arguments = [command, "--output", "json", "--nvml-library", str(build.build_library()), "--host-root", str(folder)]
     return subprocess.run(
         [sys.executable, "-m", "deviceplugin", *arguments],
         env={**os.environ, "TOPOGPU_FAKE_NVML_MACHINE": str(flat)},

@@ -12,12 +12,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.node.writer import Contributor, NodeWriter
 from deviceplugin.nvml.thread import NvmlThread
-from deviceplugin.remediation.remedy import Remediation
+from deviceplugin.records.checkpoint import Holding
+from deviceplugin.remediation.remedy import NodeClocks, Remediation
 from deviceplugin.settings import AgentSettings, RemediationSettings, Remedy
 from proto.annotations.keys import NODE_REGISTER, NODE_UNHEALTHY, RESOURCE_COUNT
 from proto.annotations.node_register import encode_register
@@ -42,6 +45,12 @@ class Clocks:
     uptime: float = 3600.0
     booked: set[DeviceUUID] = field(default_factory=set)
 
+    def checkpoint(self) -> tuple[Holding, ...]:
+        return tuple(
+            Holding(pod_uid="u", container_name="c", resource_name=RESOURCE_COUNT, device_ids={"-1": [f"{gpu}-0"]})
+            for gpu in self.booked
+        )
+
     def passes(self, seconds: float) -> None:
         self.wall += timedelta(seconds=seconds)
         self.monotonic += seconds
@@ -63,18 +72,19 @@ async def remediation(
     api: ApiServer, clocks: Clocks, inventory: Inventory, remedy: Remedy = Remedy.REPORT
 ) -> AsyncIterator[tuple[Remediation, Changes]]:
     changes = Changes()
+    configuration = Configuration(
+        agent=AgentSettings(node_name=NODE), remediation=RemediationSettings(remedy=remedy, after=timedelta(hours=2))
+    )
     own = OwnNode(api, NODE, changes)
-    gpus = Gpus(lambda: inventory, NvmlThread(), changes, AgentSettings(node_name=NODE))
+    gpus = Gpus(lambda: inventory, NvmlThread(), changes, configuration.agent)
+    sources = AllocationSources(
+        own=own, gpus=gpus, changes=changes, read_checkpoint=clocks.checkpoint, configuration=configuration
+    )
     events = EventRecorder(api=api, component="test", now=lambda: clocks.wall, monotonic=lambda: clocks.monotonic)
     daemon = Remediation(
-        *(api, own, gpus, changes, events),
-        settings=RemediationSettings(remedy=remedy, after=timedelta(hours=2)),
-        resource=RESOURCE_COUNT,
-        now=lambda: clocks.wall,
-        booked=lambda: clocks.booked,
+        *(api, sources, events),
+        NodeClocks(now=lambda: clocks.wall, monotonic=lambda: clocks.monotonic, uptime=lambda: clocks.uptime),
         count=lambda _: None,
-        monotonic=lambda: clocks.monotonic,
-        uptime=lambda: clocks.uptime,
     )
     marks = Contributor(name="the marks", desired=daemon.marks)
     writer = NodeWriter(own, changes, [marks], now=lambda: clocks.wall)
@@ -142,7 +152,7 @@ async def test_a_time_before_the_boot_counts_from_the_boot(tmp_path: Path) -> No
 async def test_only_gpus_that_the_node_has_had_are_ill_because_a_pod_names_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    forged, given = DeviceUUID("GPU-forged"), DeviceUUID("GPU-given")
+    forged, given = DeviceUUID("GPU-forged"), DeviceUUID("GPU-dddddddd-0000-0000-0000-000000000000")
     registered = {NODE_REGISTER: encode_register([*PAIR, replace(PAIR[0], uuid=LOST)])}
     async with node(tmp_path, **registered) as (server, api):
         for name, gpu in (("p", LOST), ("q", forged), ("r", given)):

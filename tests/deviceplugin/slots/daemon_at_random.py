@@ -4,8 +4,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.limits.driver import DriverLimits
@@ -89,17 +91,18 @@ class Daemon:
         )
         own = Watch(node, self._changes)
         self._gpus = Gpus(Inventory, NvmlThread(), self._changes, settings)
+        sources = AllocationSources(
+            own=own,
+            gpus=self._gpus,
+            changes=self._changes,
+            read_checkpoint=node.kubelet.read_checkpoint,
+            configuration=Configuration(agent=settings, containers=AllocationSettings()),
+        )
         self.allocator = SlotAllocator(
-            own,
-            self._gpus,
-            self._changes,
+            sources,
             SlotFiles(str(node.cdi), others=()),
             Socket(node),
-            driver=DriverLimits(None, own, self._gpus, settings),
-            settings=settings,
-            allocation=AllocationSettings(),
-            resource=GPU,
-            read_checkpoint=node.kubelet.read_checkpoint,
+            DriverLimits(None, own, self._gpus, cgroups=node.cdi, folder=settings.limits_folder),
             monotonic=node.loop.time,
             draw=lambda: f"{node.random.getrandbits(128):032x}",
             pause_seconds=0,

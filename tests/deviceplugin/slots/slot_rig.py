@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.edits import AllocationSettings, Hardware
 from deviceplugin.container.slot_names import qualified, slot_in
 from deviceplugin.gpus import Gpus, Inventory
@@ -178,17 +180,18 @@ async def slots(
         gpus = Gpus(Inventory, NvmlThread(), changes, settings)
         gpus.inventory = Inventory(devices=PAIR, hardware=hardware or Hardware())
         files = CountedFiles(str(directory))
+        sources = AllocationSources(
+            own=own,
+            gpus=gpus,
+            changes=changes,
+            read_checkpoint=kubelet.read_checkpoint,
+            configuration=Configuration(agent=settings, containers=allocation or AllocationSettings()),
+        )
         allocator = SlotAllocator(
-            own,
-            gpus,
-            changes,
+            sources,
             files,
             kubelet,
-            driver=DriverLimits(None, own, gpus, settings),
-            settings=settings,
-            allocation=allocation or AllocationSettings(),
-            resource=GPU,
-            read_checkpoint=kubelet.read_checkpoint,
+            DriverLimits(None, own, gpus, cgroups=directory, folder=settings.limits_folder),
             monotonic=lambda: clock[0],
             pause_seconds=0,
         )

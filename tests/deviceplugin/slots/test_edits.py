@@ -95,7 +95,7 @@ def test_a_container_gets_by_its_slot_what_it_would_have_got_at_once(
         gpu_nodes={A: (DeviceNode(path="/dev/nvidia0", host_path="/host/dev/nvidia0"),)},
     )
     container = Container(name="c0")
-    facts = container_facts("uid-p", container, settings.priority_resource)
+    facts = container_facts("uid-p", container, "nvidia.com/priority")
     edits = container_edits(shares, INVENTORY, facts, settings, None, hardware=hardware)  # type: ignore[arg-type]
     spec = decode_cdi_spec(msgspec.json.encode(cdi_spec(SLOT_KIND, "s", applied(edits))))
     by_slot = create_container(container, "app", [X], [allocate_response(named("s"))], [spec])

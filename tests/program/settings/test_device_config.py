@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.configuration import TABLE as DAEMON
+from deviceplugin.configuration.table import TABLE as DAEMON
 from program.settings.declared import Table
 from program.settings.effective import ConfigurationError, File, SettingSources, resolve
 from program.settings.hami import DEVICE_CONFIG, NODE_CONFIG

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.configuration import TABLE as DAEMON
+from deviceplugin.configuration.table import TABLE as DAEMON
 from program.settings.declared import Setting
 from program.settings.kinds import DURATION, DURATION_OR_ZERO, UnfitValue, duration_text, read_duration
 from scheduler_ext.configuration import TABLE as EXTENDER

@@ -48,13 +48,13 @@ hami.io/webhook: ignore
 {{ semverCompare ">=1.31.0" (trim $version) | ternary "/readyz" "/healthz" }}
 {{- end }}
 
-{{/* Where the daemon has the driver's folder of the host: it cannot have / there. */}}
+{{/* Where the daemon has the driver's folder of the host. */}}
 {{- define "topogpu.driverSeen" -}}
 {{- $driver := .Values.devicePlugin.driver -}}
 {{- if and $driver.root (not (has $driver.devRoot (list "/" $driver.root))) -}}
 {{- fail "devicePlugin.driver.devRoot is neither / nor devicePlugin.driver.root" -}}
 {{- end -}}
-{{- eq $driver.root "/" | ternary "/host" $driver.root -}}
+{{- printf "/host%s" $driver.root | trimSuffix "/" -}}
 {{- end }}
 
 {{- define "topogpu.restricted" -}}

@@ -4,43 +4,27 @@ Kubelet keeps Allocate's answer as long as the pod lives. For every file of it t
 folder, on the host too.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from deviceplugin.allocator import Allocator, CannotAllocate
+from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot
-from deviceplugin.container.edits import ContainerEdits, Mount
+from deviceplugin.container.edits import Mount
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.checkpoint import Holding
-from proto.devices import Device
 
 
-class DriverGuard:
-    """Wraps another allocator, and checks the driver's files before each start of a container."""
+class DriverFilesCheck:
+    """Checks the driver's files before each start of a container. `root` is where they are."""
 
-    pre_start_required = True
-
-    def __init__(
-        self, allocator: Allocator, root: DriverRoot, read_checkpoint: Callable[[], tuple[Holding, ...] | None]
-    ) -> None:
-        self._allocator = allocator
+    def __init__(self, root: DriverRoot, read_checkpoint: Callable[[], tuple[Holding, ...] | None]) -> None:
         self._root = root
         self._thread = OwnThreads("driver files")
         self._read_checkpoint = read_checkpoint
 
-    def devices(self) -> AsyncIterator[tuple[Device, ...]]:
-        return self._allocator.devices()
-
-    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
-        return await self._allocator.prefer(available, must_include, size)
-
-    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
-        """Raises CannotAllocate."""
-        return await self._allocator.allocate(ids)
-
-    async def pre_start(self, ids: Sequence[str]) -> None:
-        """Raises CannotAllocate, also if a file of the driver that the container was given has moved or is missing."""
+    async def check(self, ids: Sequence[str]) -> None:
+        """Raises CannotAllocate if a file of the driver that the container was given has moved or is missing."""
         held = frozenset(ids)
         try:
             # The last reading of the GPUs may be half a minute old.
@@ -60,7 +44,6 @@ class DriverGuard:
                     f"{gone[0]} is missing, and this container was given it; restore it, or delete the pod, and a new "
                     "one starts without it"
                 )
-        await self._allocator.pre_start(ids)
 
 
 def is_outdated(answered: Mapping[str, str], now: Sequence[Mount]) -> bool:

@@ -1,0 +1,98 @@
+"""Settings of what makes a GPU unhealthy, and of what is done about it."""
+
+import re
+from typing import Any
+
+from deviceplugin.configuration.groups import MANY, of_health
+from deviceplugin.health.step import HealthSettings
+from deviceplugin.settings import RemediationSettings, Remedy, TaintWhen
+from program.settings.declared import Alias, part
+from program.settings.kinds import NAMESPACED, Number, Parsed, Seconds, Several, Text, Whole, words_of
+
+_CHECK = "-?(?i:[0-9]{1,10}|all)|(?i:-(xids|fabric))"
+_HIGHEST_XID = 0xFFFFFFFF
+
+
+def _read_check(text: str) -> str:
+    """Reads one item of the list in lower case, an XID without leading zeros. Raises ValueError."""
+    if not re.fullmatch(_CHECK, text):
+        raise ValueError(text)
+    sign, word = ("-", text[1:].lower()) if text.startswith("-") else ("", text.lower())
+    if not word.isdecimal():
+        return sign + word
+    if int(word) > _HIGHEST_XID:
+        raise ValueError(text)
+    return f"{sign}{int(word)}"
+
+
+_HEALTH_CHECK = Parsed(
+    expected="an XID or all, or with a hyphen before it an XID, all, xids or fabric",
+    read=_read_check,
+    write=str,
+    pattern=_CHECK,
+    numbers=True,
+)
+
+
+def _list_of(words: str, variable: str, sign: str) -> Alias:
+    """Returns one of the two lists of NVIDIA's plugin, whose items have no sign."""
+    pattern = f"[0-9]{{1,9}}|(?i:{words})"
+    of = Text(expected=f"an XID, {' or '.join(words.split('|'))}", pattern=pattern)
+    return Alias(
+        kind=Several(of=of), means=lambda each: tuple(_read_check(sign + one) for one in each), environment=variable
+    )
+
+
+HEALTH: Any = part(
+    HealthSettings,
+    checks=of_health(
+        kind=Several(of=_HEALTH_CHECK),
+        help="XIDs that make a GPU unhealthy although they are faults of applications; all: every XID. With a hyphen, "
+        "what leaves it healthy: -79 this XID, -xids all of them, -fabric a GPU that is not registered with its NVLink "
+        "fabric, -all everything. What is named without a hyphen counts in any case.",
+        key="health_checks",
+        aliases=(
+            _list_of("all|xids|fabric", "DP_DISABLE_HEALTHCHECKS", "-"),
+            _list_of("all", "DP_ENABLE_HEALTHCHECKS", ""),
+        ),
+    ),
+    recovery_seconds=of_health(
+        kind=Number(maximum=MANY),
+        help="How long a GPU must have no fault before it is healthy again.",
+        key="health_recovery_seconds",
+        unit="s",
+    ),
+)
+
+REMEDIATION: Any = part(
+    RemediationSettings,
+    remedy=of_health(
+        kind=words_of(Remedy),
+        help="What is done about GPUs that stay unhealthy. report: the Node's condition TopoGPUHealthy says so. "
+        "evict-waiting: also pods that wait for such a GPU are evicted. evict: also those that run on one.",
+        key="remediation",
+    ),
+    taint=of_health(
+        kind=words_of(TaintWhen),
+        help="The Node gets the taint topogpu.io/gpu-unhealthy:NoSchedule while all or any of its GPUs stay unhealthy.",
+        key="remediation_taint",
+    ),
+    after=of_health(
+        kind=Seconds(of=Number(above=0, maximum=MANY)),
+        help="How long a GPU must have been unhealthy before anything is done about it. For evictions while most "
+        "GPUs of the node are unhealthy, for example when the driver fails, six times as long.",
+        key="remediation_seconds",
+        unit="s",
+    ),
+    cluster_per_hour=of_health(
+        kind=Whole(minimum=1, maximum=1000),
+        help="Pods that the daemons of all nodes together may evict within an hour.",
+        key="remediation_evictions_per_hour",
+    ),
+    lease=of_health(
+        kind=NAMESPACED,
+        help="The Lease on which the daemons of all nodes count their evictions. Without it no pod is evicted.",
+        key="remediation_lease",
+        chart="",
+    ),
+)

@@ -1,0 +1,143 @@
+"""Settings of the node and its daemon: the host's folders, kubelet, names of resources, what the Node shows."""
+
+from typing import Any
+
+from deviceplugin.configuration.groups import (
+    CHART,
+    MANY,
+    OBSERVATION,
+    REQUESTS,
+    of_containers,
+    of_node,
+    of_requests,
+    of_sharing,
+)
+from deviceplugin.settings import (
+    AgentSettings,
+    Feedback,
+    HamiScheduler,
+    HostSettings,
+    KubeletSettings,
+    RequestedAllocation,
+    RequestedLimits,
+    TotalNames,
+    UnenforcedShares,
+)
+from program.settings.declared import Setting, part
+from program.settings.kinds import Number, Switch, dns_name, path, words_of
+from program.settings.shared import resource_names
+
+_RESOURCES = resource_names(group=REQUESTS)
+
+HOST: Any = part(
+    HostSettings,
+    root=of_node(
+        kind=path(absolute=True),
+        help="Where the host's folders are mounted. Below it the daemon looks for the driver, sys, proc, sys/fs/cgroup "
+        "(the processes of deleted pods), run/containerd/containerd.sock (whether containerd applies CDI devices), and "
+        "the configuration of NVIDIA's container runtime for doctor. What is missing there is read at its own path.",
+        key="host_root",
+    ),
+    driver_root=of_node(
+        kind=path(absolute=True, optional=True),
+        help="The host's folder below which the NVIDIA driver is installed: /, /run/nvidia/driver of the GPU "
+        "Operator's driver container, /home/kubernetes/bin/nvidia of GKE. NVML is loaded from there. Empty: NVIDIA's "
+        "container runtime adds it to this process.",
+        chart="devicePlugin.driver.root",
+    ),
+    dev_root=of_node(
+        kind=path(absolute=True),
+        help="The host's folder above `dev`, which has the GPUs' device files.",
+        environment=("DEV_ROOT", "NVIDIA_DEV_ROOT"),
+        flags=("--dev-root", "--nvidia-dev-root"),
+        device_config="flags.nvidiaDevRoot",
+        chart=CHART,
+    ),
+    nvml_library=of_node(kind=path(optional=True), help="Load this library instead of libnvidia-ml.so.1."),
+)
+
+KUBELET: Any = part(
+    KubeletSettings,
+    root=of_node(kind=path(), help="Kubelet's folder; its sockets are in device-plugins below it.", key="kubelet_root"),
+    resource_name=_RESOURCES["count"],
+    numa_hints=of_sharing(
+        kind=Switch(),
+        help="Tell kubelet the NUMA node of each GPU, for its topology manager.",
+        key="enable_numa_topology",
+        device_config="nvidia.enableNumaTopology",
+        node_config="enablenumatopology",
+    ),
+)
+
+TOTAL_NAMES: Any = part(TotalNames, **{name: each for name, each in _RESOURCES.items() if name != "count"})
+
+AGENT: Any = part(
+    AgentSettings,
+    node_name=of_node(
+        kind=dns_name("the name of a Node"),
+        help="The Node object of this machine. There is no default.",
+        by_node=False,
+        needed_as="the name of this node",
+    ),
+    allocation=of_requests(
+        kind=words_of(RequestedAllocation),
+        help="How the plugin determines which pod an Allocate call belongs to. With slots, kubelet proves it when a "
+        "container starts, without a node lock. This needs kubelet 1.29, and CRI-O 1.31.11, 1.32.7, 1.33.3 or 1.34, or "
+        "containerd 2.3 (or 1.7 with enable_cdi). With immediate, it is the pod of the node lock, or the only one that "
+        "waits. With auto, the daemon takes slots where the node is known to support them.",
+    ),
+    node_totals=of_requests(
+        kind=Switch(),
+        help="The Node's capacity has totals of the resources for memory, cores and priority. Off: the daemon removes "
+        "them. Then, if a DeviceClass exists for the resource of GPUs, kube-scheduler refuses pods that ask for them.",
+    ),
+    feature_labels=of_requests(
+        kind=Switch(),
+        help="The Node has labels of its GPUs in the names of NVIDIA's GPU feature discovery (nvidia.com/gpu.product "
+        "and so on). If another program writes any of them, the daemon writes none. Off: the daemon removes those that "
+        "it wrote.",
+    ),
+    hami_scheduler=of_requests(
+        kind=words_of(HamiScheduler),
+        help="The oldest HAMi scheduler that must understand this node. 2.4: registers as text of 7 fields and reports "
+        "every 30 s; 2.7: 9 fields, every 30 s; 2.9: JSON, one report after each change.",
+        key="hami_handshake",
+    ),
+    limits=of_sharing(
+        kind=words_of(RequestedLimits),
+        help="What holds containers that start from now on to their parts of GPUs. driver: NVIDIA's driver, which "
+        "holds memory and no cores; it needs release 615, control groups of version 2 and allocation by slots. "
+        "hami-core: HAMi-core, where it is installed. auto: each of both that is there; then the driver holds memory, "
+        "and HAMi-core cores. none: nothing.",
+    ),
+    unenforced_shares=of_sharing(
+        kind=words_of(UnenforcedShares),
+        help="Whether the node gives out parts of GPUs to which nothing holds a container for sure: without HAMi-core "
+        "and limits of the driver all of them, with HAMi-core alone those of several GPUs in one container. refuse: it "
+        "does not. allow: it does, and a container can use all of its GPUs.",
+    ),
+    feedback=of_sharing(
+        kind=words_of(Feedback),
+        help="What the daemon makes GPU tasks do through HAMi-core, every 5 s. off: nothing; the resource for priority "
+        "has no effect. priority: they wait while a container of higher priority (0 before 1) computes on their GPU. "
+        "contention: also, as with HAMi's monitor, their limits of cores hold only while others compute there.",
+    ),
+    cdi_directory=of_containers(
+        kind=path(absolute=True),
+        help="The folder for the CDI specs of slots; the container runtime must read it.",
+        chart="devicePlugin.cdiDirectory",
+        by_node=False,
+    ),
+    hook_path=of_containers(
+        kind=path(absolute=True),
+        help="HAMi-core is in the folder vgpu below this one; without it no container gets it.",
+        chart="hamiCore.hookPath",
+    ),
+    read_seconds=Setting(
+        kind=Number(above=0, maximum=MANY),
+        help="Time between two readings of the GPUs.",
+        unit="s",
+        group=OBSERVATION,
+        chart=CHART,
+    ),
+)
