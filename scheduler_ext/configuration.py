@@ -20,12 +20,11 @@ from program.settings.kinds import (
     Switch,
     Text,
     Whole,
-    Words,
     dns_name,
     path,
     words_of,
 )
-from program.settings.shared import resource_names
+from program.settings.shared import log_format, log_level, resource_names
 from scheduler_ext.admission.settings import BypassMode, CorePolicy
 from scheduler_ext.cluster.workload import seeds
 from scheduler_ext.http.messages import is_local
@@ -35,8 +34,6 @@ from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, FilterReturns, Metric
 from scheduler_ext.usual_pods import USUAL_PODS_PATTERN, UsualPods, read_usual_pods, write_usual_pods
 
 DEFAULT_TIMEOUT_SECONDS = 10
-DEBUG_VERBOSITY = 4
-"""From here on klog's lines are for debugging, by Kubernetes' convention."""
 REQUESTS = "Requests and policies"
 """The settings that decide where a pod goes."""
 
@@ -92,13 +89,15 @@ _USUAL_PODS = Parsed(
 _OPTIONAL_NAME = dns_name("a name of lower-case letters, digits, - and .", optional=True)
 
 _setting = partial(setting, environment=())
-_of_chart = partial(_setting, chart="scheduler.settings.{flag}")
+CHART = "scheduler.settings.{flag}"
+OBSERVATION = "Metrics and logs"
+_of_chart = partial(_setting, chart=CHART)
 _connection = partial(_setting, group="Addresses and API server")
 _request = partial(_of_chart, group=REQUESTS)
 _placement = partial(_setting, group="Placement")
 _election = partial(_setting, group="Leader election and health")
 _webhook = partial(_setting, group="Webhook")
-_observe = partial(_of_chart, group="Metrics and logs")
+_observe = partial(_of_chart, group=OBSERVATION)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,22 +314,8 @@ class SchedulerConfiguration:
         "What has series of its own on /metrics: pods and GPUs, GPUs, or only nodes.",
     )
     legacy_metrics: bool = _observe(False, Switch(), "Also write metrics under the names they had before HAMi 2.9.")
-    log_format: str = _observe("text", Words(words=("text", "json")), "Log lines for people or for programs.")
-    log_level: str = _observe(
-        "info", Words(words=("debug", "info", "warning", "error")), "Lowest level of lines that are logged."
-    )
-    debug: bool = _observe(False, Switch(), "As --log-level debug.", chart="")
-    verbosity: int = _observe(
-        0,
-        Whole(minimum=0),
-        f"HAMi's verbosity: {DEBUG_VERBOSITY} or more is --log-level debug.",
-        flags=("-v", "--v"),
-        chart="",
-    )
-
-    @property
-    def effective_log_level(self) -> str:
-        return "debug" if self.debug or self.verbosity >= DEBUG_VERBOSITY else self.log_level
+    log_format: str = log_format(group=OBSERVATION, environment=(), chart=CHART)
+    log_level: str = log_level(group=OBSERVATION, environment=(), chart=CHART)
 
     @property
     def lease_namespace(self) -> str:

@@ -39,7 +39,7 @@ def serve(*, print_config: bool, **given: object) -> None:
         from scheduler_ext.cli.serving import serve_until_stopped  # noqa: PLC0415
 
     configuration = effective.configuration
-    set_up_logging("scheduler_ext", configuration.log_format, configuration.effective_log_level)
+    set_up_logging("scheduler_ext", configuration.log_format, configuration.log_level)
     for warning in warnings(effective):
         log.warning("%s", warning)
     serve_until_stopped(configuration)

@@ -93,7 +93,7 @@ def test_print_config_tells_every_setting_with_its_source_and_is_read_back(tmp_p
         "default_mem": f"{hami}: nvidia.defaultMemory",
         "kube_timeout": "flag --kube-timeout",
         "node_lock_timeout": "environment variable HAMI_NODELOCK_EXPIRE",
-        "debug": "flag --debug",
+        "log_level": "flag --debug",
     }
     own = tmp_path / "own.yaml"
     own.write_text(printed.stdout)
