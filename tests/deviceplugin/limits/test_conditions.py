@@ -21,7 +21,7 @@ def test_a_node_that_has_all_limits_memory_by_its_driver() -> None:
         (replace(GOOD, version="9" * 5000), "the driver does not report its release"),
         (replace(GOOD, version="614.99"), "the driver is 614.99, and limits by control group need 615"),
         (replace(GOOD, is_version_2=False), "the control groups of this node are not those of version 2"),
-        (replace(GOOD, has_pods=False), "kubelet's control groups are not seen below cgroup_root"),
+        (replace(GOOD, has_pods=False), "kubelet's control groups are not seen below host_root"),
         (replace(GOOD, gpus=0), "no healthy GPU of this node is without MIG"),
         (replace(GOOD, refusal="the driver refuses"), "the driver refuses"),
     ],
