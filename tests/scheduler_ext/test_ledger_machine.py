@@ -80,9 +80,9 @@ moods = st.sampled_from(["well", "well", "well", "refuses", "silent", "loses ans
 
 class Machine(RuleBasedStateMachine):
     """`seen` is what the watch has told, `promised` the last pods that were sent to a node, and to which; `shapes` are
-    the pods as they were created. `tampered` are those whose annotation somebody else has changed; `given` is what
-    kubelet gave to those past the scheduler, slots by GPU, `outliving` those that were seen deleted while they ran, and
-    until when they count.
+    the pods as they were created. `tampered` are those whose annotation somebody else has changed, `shrunk` the nodes
+    that lost a GPU; `given` is what kubelet gave to pods past the scheduler, slots by GPU, `outliving` those that were
+    seen deleted while they ran, and until when they count.
     """
 
     binder: Binder
@@ -95,6 +95,7 @@ class Machine(RuleBasedStateMachine):
         self.other_leads = False
         self.watch_is_lost = False
         self.tampered: set[str] = set()
+        self.shrunk: set[str] = set()
         self.given: dict[str, dict[str, int]] = {}
         self.outliving: dict[str, tuple[Json, float]] = {}
         self.shapes: dict[str, Json] = {}
@@ -355,6 +356,8 @@ class Machine(RuleBasedStateMachine):
         """Somebody changes what a pod is said to hold."""
         held = [pod for pod in self.cluster.pods.values() if holds(pod)]
         pod = copied(held[which % len(held)])
+        if pod["spec"]["nodeName"] in self.shrunk:
+            return  # a pod that names a GPU that its node lacks holds what it held
         self.tampered.add(pod["metadata"]["uid"])
         gpus = [f"GPU-{pod['spec']['nodeName']}-{(gpu + at) % GPUS}" for at in range(GPUS)]
         entries = ("".join(f"{each},NVIDIA,{memory_mib},10:" for each in gpus[: len(old)]) for old in allocated(pod))
@@ -399,6 +402,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NODES), becomes=st.sampled_from(["well", "unready", "cordoned", "smaller", "gone"]))
     def change_node(self, name: str, becomes: str) -> None:
+        if becomes == "smaller":
+            if self.tampered:
+                return
+            self.shrunk.add(name)
         node = node_json(name, gpus=1 if becomes == "smaller" else GPUS, slots=SLOTS, memory_mib=MEMORY_MIB)
         if becomes == "gone":
             if self.cluster.nodes.pop(name, None) is not None:
