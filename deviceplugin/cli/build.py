@@ -123,10 +123,8 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
     """Reads this machine; blocks. Raises GpusUnavailable without a driver or a GPU."""
     sharing, health = configuration.sharing, configuration.health
     files = DeviceFiles(Path(configuration.host.dev_root), proc(configuration.host.root))
-    root, by_files = (
-        driver_root(configuration.host),
-        DeviceListStrategy.DRIVER_FILES in configuration.containers.strategies,
-    )
+    root, strategies = driver_root(configuration.host), configuration.containers.strategies
+    by_files, resource = DeviceListStrategy.DRIVER_FILES in strategies, configuration.kubelet.resource_name
 
     def read() -> Inventory:
         try:
@@ -134,13 +132,13 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
         except NvmlUnavailable as error:
             raise GpusUnavailable(_sentence(str(error)), needs_restart=error.needs_restart) from error
         offered = without_reserved(machine, nvml) if Backend.DRIVER in configuration.agent.limits.backends else machine
-        found = dict(resources(offered, sharing, configuration.kubelet.resource_name))
+        found = dict(resources(offered, sharing, resource))
         if not any(found.values()):
             nothing = "the NVIDIA driver shows no GPU on this machine that can be shared"
             reasons = (*machine.problems, *left_out(machine, sharing))
             are_gone = not any(gpu.healthy for gpu in machine.gpus)
             raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])), are_gone=are_gone)
-        devices = found.pop(configuration.kubelet.resource_name)
+        devices = found.pop(resource)
         hardware = read_hardware(
             machine.gpus, files, configuration.containers.imex_channels, simulated=machine.is_simulated
         )
@@ -151,9 +149,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             notes = (*notes, _NO_UNIFIED_MEMORY)
         return Inventory(
             devices=devices,
-            kept=resources(machine, sharing.of_running_pods(), configuration.kubelet.resource_name)[
-                configuration.kubelet.resource_name
-            ],
+            kept=resources(machine, sharing.of_running_pods(), resource)[resource],
             scores=pair_scores(build_topology(machine), [device.uuid for device in devices]),
             instances=found,
             problems={gpu.uuid: gpu.problem for gpu in machine.gpus if not gpu.healthy},

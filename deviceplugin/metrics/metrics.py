@@ -8,7 +8,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from deviceplugin.metrics.families import (
+from deviceplugin.metrics.series import (
     ages_family,
     build_family,
     gpu_families,
@@ -71,12 +71,8 @@ class Metrics:
         self._health_events = Counter(
             "topogpu_health_events", "Events that changed or may change a GPU's health.", ("kind",), registry=registry
         )
-        self._memory_limits = Counter(
-            "topogpu_memory_limit_changes",
-            "Limits of GPU memory that the driver was given, by what happened: set, restored or refused.",
-            ("outcome",),
-            registry=registry,
-        )
+        changes = "Limits of GPU memory that the driver was given, by what happened: set, restored or refused."
+        self._memory_limits = Counter("topogpu_memory_limit_changes", changes, ("outcome",), registry=registry)
         self._evictions = Counter(
             "topogpu_evictions",
             "Attempts to evict pods from GPUs that stay unhealthy: evicted, refused (by a PodDisruptionBudget or the "

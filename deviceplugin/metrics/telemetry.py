@@ -6,7 +6,7 @@ The text is written here: prometheus_client ends the names of counters in `_tota
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from deviceplugin.metrics.families import MOST_VGPUS
+from deviceplugin.metrics.series import MOST_VGPUS
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.usage.telemetry import FAMILIES, Instance, NodeTelemetry, Quantity, Telemetry, Values
 from deviceplugin.usage.used import NodeSample, VgpuUsage, node_usage

@@ -5,8 +5,8 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from deviceplugin.metrics.families import MOST_VGPUS
 from deviceplugin.metrics.metrics import Metrics
+from deviceplugin.metrics.series import MOST_VGPUS
 from proto.build import BUILD_LABELS, build_labels
 from tests.deviceplugin.metrics_view import MIB, NOW, busy_metrics, page, sample, training, view
 

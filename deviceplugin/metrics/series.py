@@ -5,10 +5,12 @@ Names, labels and the constant label `zone` of the `hami_` families are those of
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from deviceplugin.metrics.view import DaemonView
+from deviceplugin.usage.shared_region import RegionDevice
 from deviceplugin.usage.used import GpuSample, MigUse, NodeSample, Usage, VgpuUsage
 from proto.build import BUILD_LABELS, build_labels
 
@@ -21,6 +23,9 @@ _OUR_GPU = ("device_index", "device_uuid")
 _VGPU = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
 _MIG = (*_VGPU, "mig_uuid", "profile", "gpu_instance_id", "compute_instance_id")
 
+T = TypeVar("T")
+_Labelled = Sequence[tuple[Sequence[str], T]]
+"""Values, each with the labels of its series."""
 _Rows = Iterable[tuple[Sequence[str], float | None]]
 
 
@@ -34,7 +39,11 @@ def gpu_families(view: DaemonView, sample: NodeSample) -> Iterator[Metric]:
     gpus = [(device, samples.get(device.uuid, GpuSample(uuid=device.uuid))) for device in view.devices]
     named = [((str(device.index), device.uuid, device.type), gpu) for device, gpu in gpus]
     placed = [((view.node_name, *labels), gpu) for labels, gpu in named]
-    short = [(labels[:2], gpu) for labels, gpu in named]
+    yield from _hami_gpus(placed, named)
+    yield from _our_gpus(view, [(labels[:2], gpu) for labels, gpu in named])
+
+
+def _hami_gpus(placed: _Labelled[GpuSample], named: _Labelled[GpuSample]) -> Iterator[Metric]:
     yield _hami(
         "hami_host_gpu_memory_used_bytes",
         "GPU memory in use, with the driver's reserved part.",
@@ -65,6 +74,9 @@ def gpu_families(view: DaemonView, sample: NodeSample) -> Iterator[Metric]:
         _NODE_GPU,
         ((labels, gpu.power_watts) for labels, gpu in placed),
     )
+
+
+def _our_gpus(view: DaemonView, short: _Labelled[GpuSample]) -> Iterator[Metric]:
     yield _family(
         "topogpu_gpu_healthy",
         "1 while the GPU is given to containers. A GPU that does not tell its UUID has its place there.",
@@ -100,49 +112,8 @@ def gpu_families(view: DaemonView, sample: NodeSample) -> Iterator[Metric]:
 def usage_families(view: DaemonView, usage: Usage, now: float) -> Iterator[Metric]:
     """Yields series per share of a container; `now` is Unix time in seconds."""
     rows = [(_vgpu_labels(vgpu), vgpu) for vgpu in usage.vgpus[:MOST_VGPUS]]
-    regions = [(labels, vgpu.region) for labels, vgpu in rows if vgpu.region is not None]
-    yield _hami(
-        "hami_vgpu_memory_used_bytes",
-        "GPU memory the container's processes use, by the driver where it tells, else by HAMi-core.",
-        _VGPU,
-        ((labels, vgpu.memory_used_bytes) for labels, vgpu in rows),
-    )
-    yield _hami(
-        "hami_vgpu_memory_limit_bytes",
-        "GPU memory the container was given.",
-        _VGPU,
-        ((labels, vgpu.memory_limit_bytes or None) for labels, vgpu in rows),
-    )
-    yield _hami(
-        "hami_container_device_utilization_ratio",
-        "Share of the GPU's SM time the container used, 0 to 100, by the driver where it tells, else by HAMi-core.",
-        _VGPU,
-        ((labels, vgpu.busy_percent) for labels, vgpu in rows),
-    )
-    yield _hami(
-        "hami_container_device_memory_bytes",
-        "GPU memory the container uses by HAMi-core's own account.",
-        _VGPU,
-        ((labels, region.total_bytes) for labels, region in regions),
-    )
-    yield _hami(
-        "hami_vgpu_memory_context_bytes",
-        "Part of HAMi-core's account: CUDA contexts.",
-        _VGPU,
-        ((labels, region.context_bytes) for labels, region in regions),
-    )
-    yield _hami(
-        "hami_vgpu_memory_module_bytes",
-        "Part of HAMi-core's account: loaded modules.",
-        _VGPU,
-        ((labels, region.module_bytes) for labels, region in regions),
-    )
-    yield _hami(
-        "hami_vgpu_memory_buffer_bytes",
-        "Part of HAMi-core's account: allocated buffers.",
-        _VGPU,
-        ((labels, region.buffer_bytes) for labels, region in regions),
-    )
+    yield from _hami_shares(rows)
+    yield from _hami_core_accounts([(labels, vgpu.region) for labels, vgpu in rows if vgpu.region is not None])
     yield _hami(
         "hami_container_last_kernel_elapsed_seconds",
         "Time since the container launched its last kernel.",
@@ -169,10 +140,62 @@ def usage_families(view: DaemonView, usage: Usage, now: float) -> Iterator[Metri
     )
 
 
+def _hami_shares(rows: _Labelled[VgpuUsage]) -> Iterator[Metric]:
+    yield _hami(
+        "hami_vgpu_memory_used_bytes",
+        "GPU memory the container's processes use, by the driver where it tells, else by HAMi-core.",
+        _VGPU,
+        ((labels, vgpu.memory_used_bytes) for labels, vgpu in rows),
+    )
+    yield _hami(
+        "hami_vgpu_memory_limit_bytes",
+        "GPU memory the container was given.",
+        _VGPU,
+        ((labels, vgpu.memory_limit_bytes or None) for labels, vgpu in rows),
+    )
+    yield _hami(
+        "hami_container_device_utilization_ratio",
+        "Share of the GPU's SM time the container used, 0 to 100, by the driver where it tells, else by HAMi-core.",
+        _VGPU,
+        ((labels, vgpu.busy_percent) for labels, vgpu in rows),
+    )
+
+
+def _hami_core_accounts(regions: _Labelled[RegionDevice]) -> Iterator[Metric]:
+    yield _hami(
+        "hami_container_device_memory_bytes",
+        "GPU memory the container uses by HAMi-core's own account.",
+        _VGPU,
+        ((labels, region.total_bytes) for labels, region in regions),
+    )
+    yield _hami(
+        "hami_vgpu_memory_context_bytes",
+        "Part of HAMi-core's account: CUDA contexts.",
+        _VGPU,
+        ((labels, region.context_bytes) for labels, region in regions),
+    )
+    yield _hami(
+        "hami_vgpu_memory_module_bytes",
+        "Part of HAMi-core's account: loaded modules.",
+        _VGPU,
+        ((labels, region.module_bytes) for labels, region in regions),
+    )
+    yield _hami(
+        "hami_vgpu_memory_buffer_bytes",
+        "Part of HAMi-core's account: allocated buffers.",
+        _VGPU,
+        ((labels, region.buffer_bytes) for labels, region in regions),
+    )
+
+
 def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterator[Metric]:
-    """The daemon's own state, and what it left out."""
-    dropped = max(0, len(usage.vgpus) - MOST_VGPUS) + max(0, len(usage.mig) - MOST_VGPUS)
-    for name, documentation, value in (
+    """Yields the daemon's own state, and what it left out."""
+    for name, documentation, value in (*_state(view), *_left_out(sample, usage)):
+        yield _family(name, documentation, (), [((), value)])
+
+
+def _state(view: DaemonView) -> Sequence[tuple[str, str, float]]:
+    return (
         ("topogpu_kubelet_registered", "1 while kubelet knows this daemon.", view.registered),
         (
             "topogpu_api_server_stale",
@@ -213,6 +236,12 @@ def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterat
             view.lasting_gpus,
         ),
         ("topogpu_pods_on_unhealthy_gpus", "Pods that have one of these GPUs.", view.stranded_pods),
+    )
+
+
+def _left_out(sample: NodeSample, usage: Usage) -> Sequence[tuple[str, str, float]]:
+    dropped = max(0, len(usage.vgpus) - MOST_VGPUS) + max(0, len(usage.mig) - MOST_VGPUS)
+    return (
         ("topogpu_pods_unreadable", "Pods whose GPU annotations cannot be read.", usage.unreadable_pods),
         ("topogpu_vgpus_dropped", "Shares and MIG instances left out here because there are too many.", dropped),
         ("topogpu_regions_unreadable", "HAMi-core regions that cannot be read.", sample.unreadable_regions),
@@ -221,8 +250,7 @@ def state_families(view: DaemonView, sample: NodeSample, usage: Usage) -> Iterat
             "HAMi-core regions not looked at yet: there are too many, or reading takes too long.",
             sample.regions_left_out,
         ),
-    ):
-        yield _family(name, documentation, (), [((), value)])
+    )
 
 
 def ages_family(name: str, documentation: str, label: str, seconds: Iterable[tuple[str, float]]) -> Metric:
