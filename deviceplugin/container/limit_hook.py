@@ -16,12 +16,15 @@ ASK, ANSWER = "ask", "answer"
 GRANTED = "ok"
 """The answer with which a container starts. Any other is the reason why it does not."""
 END = "."
-"""The line behind the state."""
+"""The line behind the state and the hook's process id, with which the answer begins: a hook that was ended leaves its
+answer in the pipe, and the next hook must not take it for its own.
+"""
 _SECONDS = 10
 """Seconds after which the runtime ends the hook, and the start: the daemon has ended, or the driver hangs."""
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_SCRIPT = f"""cd "$1" && {{ cat; echo; echo {END}; }} > {ASK} && read -r answer < {ANSWER}
-test "$answer" = {GRANTED} && exit 0
+_SCRIPT = f"""cd "$1" && {{ cat; echo; echo $$; echo {END}; }} > {ASK} &&
+while read -r hook answer && test "$hook" != $$; do :; done < {ANSWER}
+test "$hook $answer" = "$$ {GRANTED}" && exit 0
 echo "${{answer:-the device plugin of this node ended before it set the limits of GPU memory}}" >&2
 exit 1
 """

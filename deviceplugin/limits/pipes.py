@@ -14,6 +14,8 @@ from program.tasks import Tasks
 _MOST_BYTES = 1 << 20
 """The longest state of a container that is read; a pod's annotations may have 256 KiB."""
 _CHUNK = 1 << 16
+_LONGEST_ID, _LONGEST_ANSWER = 20, 4000
+"""Bytes; together no more than a pipe takes in one piece."""
 _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
@@ -61,11 +63,12 @@ class HookPipes:
         text, mark = self._text[folder], f"\n{END}\n".encode()
         if text.endswith(mark):
             self._text[folder] = b""
-            self._answering.begin(self._answer(folder, self._open[folder], text.removesuffix(mark)))
+            state, _, hook = text.removesuffix(mark).rpartition(b"\n")
+            self._answering.begin(self._answer(folder, self._open[folder], hook, state))
         elif len(text) > _MOST_BYTES:
             self._text[folder] = b""
 
-    async def _answer(self, folder: str, pipes: tuple[int, int], state: bytes) -> None:
+    async def _answer(self, folder: str, pipes: tuple[int, int], hook: bytes, state: bytes) -> None:
         problem = await self._ask(folder, state)
         if self._open.get(folder) != pipes:  # the container starts again
             return
@@ -74,4 +77,5 @@ class HookPipes:
             # A hook that was ended before it read leaves its answer.
             while os.read(answered, _CHUNK):
                 pass
-        os.write(answered, (" ".join(problem.split()) or GRANTED).encode()[:4000] + b"\n")
+        answer = (" ".join(problem.split()) or GRANTED).encode()
+        os.write(answered, hook[:_LONGEST_ID] + b" " + answer[:_LONGEST_ANSWER] + b"\n")

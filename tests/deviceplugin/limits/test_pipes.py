@@ -1,6 +1,7 @@
 """The pipes of hooks, with the hook's own shell on their other end."""
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -63,9 +64,26 @@ async def test_a_state_of_any_length_and_content_gets_one_answer(tmp_path: Path)
 async def test_an_answer_that_no_hook_read_is_not_that_of_the_next(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     async with answering(folder, "", "not this one") as (_, heard):
-        (folder / "ask").write_bytes(b"{}\n.\n")  # a hook that its runtime ended before it read
+        (folder / "ask").write_bytes(b"{}\n1\n.\n")  # a hook that its runtime ended before it read
         await until(lambda: bool(heard))
         assert await hook(folder, b"{}") == (1, "not this one\n")
+
+
+async def test_a_hook_passes_over_an_answer_that_lies_in_the_pipe(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    make_limit_folder(str(folder), LIMITS)
+    asked, answered = (os.open(folder / name, os.O_RDWR) for name in ("ask", "answer"))
+    try:
+        os.write(answered, b"1 ok\nok\n\n")
+        running = asyncio.create_task(hook(folder, b"{}"))
+        asking = await asyncio.to_thread(os.read, asked, 100)
+        while not asking.endswith(b".\n"):
+            asking += await asyncio.to_thread(os.read, asked, 100)
+        os.write(answered, asking.split()[1] + b" not this one\n")
+        assert await running == (1, "not this one\n")
+    finally:
+        os.close(asked)
+        os.close(answered)
 
 
 async def test_without_the_daemon_a_hook_fails(tmp_path: Path) -> None:
