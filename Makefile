@@ -130,7 +130,7 @@ check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs,
 	@if test -x $(VALE) || command -v go > /dev/null; then $(MAKE) --no-print-directory prose; else echo "left out: plain words, for neither $(VALE) nor Go is there"; fi
 
 .PHONY: sentences
-sentences: $(DEVELOPMENT) ## docstrings, comments and log lines of the folders in SENTENCES are sentences
+sentences: $(DEVELOPMENT) ## docstrings, comments and texts for people are sentences
 	@$(BIN)/python docs/prose/sentences.py $(SENTENCES)
 
 VALE := $(HOME)/.cache/topogpu/vale/3.15.2/vale

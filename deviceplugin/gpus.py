@@ -16,7 +16,7 @@ from proto.devices import Device, DeviceUUID, PairScores
 log = logging.getLogger(__name__)
 
 _VANISHED = "the driver no longer shows it"
-_UNSHARED = "it can no longer be shared; the daemon's log says why"
+_UNSHARED = "it can no longer be shared; the daemon's log has the reason"
 _DOUBT_SECONDS = 1.0
 """Seconds to the next reading after a call failed, perhaps by chance."""
 _SILENT_SECONDS = 60.0

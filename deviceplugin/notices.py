@@ -34,7 +34,7 @@ def untotalled(device_class: str, resource: str) -> Notice:
     """Warns of a DeviceClass that lets kubelet refuse pods of a Node without totals."""
     message = (
         f"DeviceClass {device_class} makes kube-scheduler refuse this node to pods that ask for memory, cores or "
-        f"priority beside {resource}: the Node does not say that it has any. Set node_totals to true"
+        f"priority beside {resource}: the Node's capacity has none. Set node_totals to true"
     )
     return Notice(reason="NodeTotalsMissing", message=message, distinct=True)
 

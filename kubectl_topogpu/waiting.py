@@ -64,7 +64,7 @@ def _text(found: list[Alike], pods: int, left: int, namespace: str, *, wide: boo
         lines.append(Text.assemble((f"{', '.join(named)}{rest}", "bold"), f" ({each.asks})"))
         lines.append(Text(f"  {each.answer.sentence}"))
         lines += [Text(f"    {counted(len(group.nodes), 'node')}: {group.reason}") for group in each.answer.refused]
-    lines.append(Text(f"{counted(pods, 'pod')}; kubectl topogpu why POD says what would help", "dim"))
+    lines.append(Text(f"{counted(pods, 'pod')}; kubectl topogpu why POD shows what would help", "dim"))
     if left:
         lines.append(Text(f"{counted(left, 'pod')} of further kinds not judged", "dim"))
     return Group(*lines)

@@ -68,7 +68,7 @@ class SharedPage:
         """Sends the page. It takes further turns for a long one."""
         page = await self.current()
         if page is None:
-            return web.Response(status=500, text="the page could not be written; the log says why\n")
+            return web.Response(status=500, text="the page could not be written; the log has the reason\n")
         is_packed = _GZIP.search(request.headers.get("Accept-Encoding", "")) is not None
         response = web.StreamResponse(headers={"Content-Type": self._content_type, "Vary": "Accept-Encoding"})
         response.content_length = page.gzip_bytes if is_packed else page.text_bytes

@@ -54,5 +54,5 @@ class Probes:
             problem = f"waiting for the first list of {', '.join(missing)}"
         problem = problem or self._watch.interrupted() or self._leadership.interrupted()
         if not problem and not self._certified():
-            problem = "the webhook has no certificate yet; the log says why"
+            problem = "the webhook has no certificate yet; the log has the reason"
         return problem

@@ -86,7 +86,7 @@ class Webhook:
         except Exception:
             # Answer, so that the API server need not wait until its timeout.
             log_of_callers.exception("the webhook failed on a pod")
-            return identity, failed("the webhook failed on this pod; its log says why", reason="Fault")
+            return identity, failed("the webhook failed on this pod; its log has the reason", reason="Fault")
         return identity, verdict
 
 

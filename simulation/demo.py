@@ -126,7 +126,7 @@ async def _refusals(cluster: SimulatedCluster) -> dict[str, dict[str, str]]:
                 async with session.post(f"{cluster.extender}/filter", json=asked) as answer:
                     refusals[name] = passed_nodes(await answer.json(content_type=None), names)[1]
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        raise SimulationFailed(f"the extender did not say why {name} waits: {error or 'no answer in time'}") from error
+        raise SimulationFailed(f"the extender gave no reason {name} waits: {error or 'no answer in time'}") from error
     return refusals
 
 

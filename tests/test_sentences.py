@@ -1,4 +1,4 @@
-"""The checker of docstrings, comments and log lines."""
+"""The checker of docstrings, comments and texts for people."""
 
 import runpy
 from pathlib import Path
@@ -51,11 +51,13 @@ def test_a_docstring_of_a_function_needs_a_verb_and_that_of_a_value_may_be_a_def
     assert problems('LOCK = 1\n"""Of the node."""') == ["neither a verb nor a noun that begins it"]
 
 
-def test_a_verb_of_speech_is_found_in_docstrings_comments_and_log_lines_but_not_in_code_or_for_people() -> None:
+def test_a_verb_of_speech_is_found_in_docstrings_comments_and_texts_for_people_but_not_in_code() -> None:
     assert problems('class A:\n    """The node. It tells the pod."""') == ["a verb of speech (tells)"]
     assert problems("# The node was told that its pods end.\n") == ["a verb of speech (told)"]
     assert problems('log.info("%s says no", name)') == ["a verb of speech (says)"]
     assert problems('# `tell` is a method.\nprint("asks the user")') == []
+    assert problems('raise Failed(f"{node} failed; its log says why")') == ["a verb of speech (says)"]
+    assert problems('raise Failed("the pod asks for no GPU")') == []
 
 
 def test_a_comment_of_its_own_lines_is_a_sentence_and_one_behind_code_explains_a_value() -> None:

@@ -8,7 +8,7 @@ from program.settings.options import GroupedCommand
 
 @click.command("uninstall-node", cls=GroupedCommand)
 @configuration_options
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @click.option(
     "--force",
     is_flag=True,

@@ -68,7 +68,7 @@ REMEDIATION: Any = part(
     RemediationSettings,
     remedy=of_health(
         kind=words_of(Remedy),
-        help="What is done about GPUs that stay unhealthy. report: the Node's condition TopoGPUHealthy says so. "
+        help="What is done about GPUs that stay unhealthy. report: the Node's condition TopoGPUHealthy shows it. "
         "evict-waiting: also pods that wait for such a GPU are evicted. evict: also those that run on one.",
         key="remediation",
     ),

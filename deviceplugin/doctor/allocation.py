@@ -19,7 +19,7 @@ def judge_allocation(
     if published not in (None, mode):
         return warning(
             ALLOCATION,
-            f"{why} But the Node says {published.value}, which the daemon chose when it started.",
+            f"{why} But the Node has {published.value}, which the daemon chose when it started.",
             "Restart the daemon to let it choose again.",
         )
     return ok(ALLOCATION, why)

@@ -163,7 +163,7 @@ def _difference(key: str, node: Node, devices: Sequence[Device], scores: PairSco
         elif key == NODE_SCORE:
             details = list(_score_differences(decode_scores(value), scores))
         else:
-            details = [f"it says {value}"]
+            details = [f"it has {value}"]
     except AnnotationError as error:
         return f"it cannot be read ({error})"
     return f"{key} differs" + (f": {enumerated(details)}" if details else " in its form")

@@ -30,12 +30,12 @@ _INSTALL = (
 _REMEDIES = {
     None: _INSTALL,
     12: _INSTALL,
-    9: "Load the kernel module (modprobe nvidia); dmesg says why it is not loaded.",
+    9: "Load the kernel module (modprobe nvidia); dmesg shows why it is not loaded.",
     28: "Check with lspci that the GPU is in the machine and bound to the nvidia module.",
     999: "Run this again in a new container. If it stays, read dmesg and reboot the node.",
 }
 """Remedies by nvmlReturn_t."""
-_COMPARE = "Compare with what nvidia-smi says on the host."
+_COMPARE = "Compare with what nvidia-smi prints on the host."
 _HANGS = "The driver hangs; waiting does not help. Look for Xid messages in dmesg, then reboot the node."
 _GPU_LOST = "Look for Xid messages of this GPU in dmesg; reset it (nvidia-smi --gpu-reset) or reboot the node."
 

@@ -22,7 +22,7 @@ def judge_totals(node: Node, totals: Mapping[str, int], *, daemon_serves: bool) 
     said = {name: node.status.capacity.get(name, "none") for name in totals}
     return problem(
         TOTALS,
-        f"The Node says it has {_amounts(said)} where its GPUs have {_amounts(totals)}.",
+        f"The Node's capacity has {_amounts(said)} where its GPUs have {_amounts(totals)}.",
         "Run this with the daemon's own settings (--device-memory-scaling, --config). If they are the same, read the "
         "daemon's log: it must be allowed to patch nodes/status, by its ClusterRole and by the policies.",
     )
@@ -36,7 +36,7 @@ def judge_without_totals(
     if left:
         return problem(
             TOTALS,
-            f"They are off, and the Node still says it has {enumerated(left)}: kubelet refuses pods that ask for more.",
+            f"They are off, and the capacity still has {enumerated(left)}: kubelet refuses pods that ask for more.",
             "Read the daemon's log: it must be allowed to patch nodes/status. Or remove them by hand.",
         )
     if classes is None:

@@ -14,7 +14,7 @@ from proto.annotations.unhealthy_since import decode_unhealthy, stamp
 from proto.kubernetes.objects import Node, Pod
 
 UNHEALTHY = "Unhealthy GPUs"
-_REPAIR = "The Node's events say why (kubectl describe node); docs/health.md says what brings a GPU back"
+_REPAIR = "The Node's events have the reason (kubectl describe node); docs/health.md lists what brings a GPU back"
 
 
 def judge_unhealthy(node: Node | None, pods: Collection[Pod], settings: RemediationSettings, resource: str) -> Finding:

@@ -147,7 +147,7 @@ def _whole(gpu: GpuReading, sharing: NodeSharing) -> _Verdict:
     memory_mib = gpu.memory_mib if gpu.memory_mib is not None else sharing.preconfigured_memory_mib
     if memory_mib <= 0:
         return _Verdict(
-            why_not=f"{_named(gpu)} is not shared: the driver does not tell its memory; preconfigure an amount for it"
+            why_not=f"{_named(gpu)} is not shared: the driver does not report its memory; preconfigure an amount for it"
         )
     shared_mib = int(memory_mib * sharing.memory_scaling)
     if shared_mib > LARGEST:
@@ -178,7 +178,7 @@ def _instance(gpu: GpuReading, mig: MigReading, sharing: NodeSharing, served: st
             f"{others}; make them alike or choose strategy mixed"
         )
     if not mig.memory_mib:
-        return _Verdict(why_not=f"{name} is not shared: the driver does not tell its memory")
+        return _Verdict(why_not=f"{name} is not shared: the driver does not report its memory")
     if mig.memory_mib > LARGEST:
         return _Verdict(why_not=f"{name} is not shared: {mig.memory_mib} MiB are more than the node can report")
     device = Device(

@@ -79,7 +79,7 @@ def _hami_gpus(placed: _Labelled[GpuSample], named: _Labelled[GpuSample]) -> Ite
 def _our_gpus(view: DaemonView, short: _Labelled[GpuSample]) -> Iterator[Metric]:
     yield _family(
         "topogpu_gpu_healthy",
-        "1 while the GPU is given to containers. A GPU that does not tell its UUID has its place there.",
+        "1 while the GPU is given to containers. A GPU that reports no UUID has its place there.",
         _OUR_GPU,
         (
             *(((str(device.index), device.uuid), device.healthy) for device in view.devices),
@@ -143,7 +143,7 @@ def usage_families(view: DaemonView, usage: Usage, now: float) -> Iterator[Metri
 def _hami_shares(rows: _Labelled[VgpuUsage]) -> Iterator[Metric]:
     yield _hami(
         "hami_vgpu_memory_used_bytes",
-        "GPU memory the container's processes use, by the driver where it tells, else by HAMi-core.",
+        "GPU memory the container's processes use, by the driver if it reports it, else by HAMi-core.",
         _VGPU,
         ((labels, vgpu.memory_used_bytes) for labels, vgpu in rows),
     )
@@ -155,7 +155,7 @@ def _hami_shares(rows: _Labelled[VgpuUsage]) -> Iterator[Metric]:
     )
     yield _hami(
         "hami_container_device_utilization_ratio",
-        "Share of the GPU's SM time the container used, 0 to 100, by the driver where it tells, else by HAMi-core.",
+        "Share of the GPU's SM time the container used, 0 to 100, by the driver if it reports it, else by HAMi-core.",
         _VGPU,
         ((labels, vgpu.busy_percent) for labels, vgpu in rows),
     )

@@ -101,7 +101,7 @@ class NvmlCalls:
         except UnicodeDecodeError as error:
             raise CallFailed(function, FUNCTION_NOT_FOUND, "the answer is no text") from error
         except (IndexError, MemoryError, ValueError) as error:
-            raise CallFailed(function, INSUFFICIENT_SIZE, "the answer has not the length that it tells") from error
+            raise CallFailed(function, INSUFFICIENT_SIZE, "the answer has another length than it names") from error
 
     def ask_or(self, default: Any, function: str, *arguments: object) -> Any:
         """Calls; returns `default` if the driver refuses. An unsupported call is made once. Raises GpuGone."""
@@ -199,7 +199,7 @@ def read_uuid(calls: NvmlCalls, handle: object) -> DeviceUUID:
     """Reads the UUID of a GPU or MIG device. Raises CallFailed, also if annotations and kubelet could not name it."""
     uuid = as_text(calls.ask("nvmlDeviceGetUUID", handle))
     if not _UUID.fullmatch(uuid):
-        raise CallFailed("nvmlDeviceGetUUID", FUNCTION_NOT_FOUND, "the driver tells no UUID that can be one")
+        raise CallFailed("nvmlDeviceGetUUID", FUNCTION_NOT_FOUND, "the driver reports no UUID that can be one")
     return DeviceUUID(uuid)
 
 

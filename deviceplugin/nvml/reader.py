@@ -222,7 +222,7 @@ class Nvml:
         asked = calls.lanes.ask("count", {_WHOLE: partial(calls.ask, "nvmlDeviceGetCount")}, HANG_SECONDS)
         count = asked[_WHOLE]
         if isinstance(count, Hangs):
-            raise NvmlUnavailable(f"{count}; dmesg may say why")
+            raise NvmlUnavailable(f"{count}; dmesg may show why")
         if count > _MOST_GPUS:
             raise NvmlUnavailable(f"the NVIDIA driver counts {count} GPUs, which cannot be; restart the node")
         return int(count)

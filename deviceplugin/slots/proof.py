@@ -132,7 +132,7 @@ def _pod_of(match: ListedContainer, ids: frozenset[str], evidence: Evidence) -> 
 def _unknown(match: ListedContainer, ids: frozenset[str], evidence: Evidence) -> Unproven:
     named = f"pod-resources names pod {match.name}, container {match.container}"
     if evidence.recorded is None:
-        problem = f"{named}; kubelet's checkpoint, which would tell its UID, cannot be read"
+        problem = f"{named}; kubelet's checkpoint, which names its UID, cannot be read"
         return Unproven(problem, may_change=True, unknown=match.name)
     seen = [pod.metadata.uid for pod in _bound(evidence) if pod_name(pod) == match.name]
     shown = f"shows that pod with UID {enumerated(seen)}" if seen else "has not shown that pod on this node"
@@ -173,7 +173,7 @@ def _with_init_containers(ids: frozenset[str], holder: _Holder, evidence: Eviden
         return holder
     for init, held in zip(pod.spec.init_containers, decided, strict=False):
         if len(held) == len(ids) and init.name not in holder.containers and not init.is_sidecar:
-            problem = "may hold the same, and kubelet's checkpoint, which would tell, cannot be read"
+            problem = "may hold the same, and kubelet's checkpoint, which names the holder, cannot be read"
             return Unproven(f"pod {pod_name(pod)} holds them; its init container {init.name} {problem}", True)
     return holder
 
@@ -197,7 +197,7 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
         return Unproven(f"pod {name}, {problem}", may_change=False)
     slots = _slots(ids, holder, evidence)
     if slots is None:
-        problem = "kubelet's checkpoint, which would tell its slot, cannot be read"
+        problem = "kubelet's checkpoint, which names its slot, cannot be read"
         return Unproven(f"pod {name} holds them; {problem}", may_change=True)
     proven = []
     for slot in dict.fromkeys(filter(None, (slots[containers[position]] for position in positions))):

@@ -1,4 +1,4 @@
-"""Checks that docstrings, comments and log lines are sentences: `python docs/prose/sentences.py FOLDER...`.
+"""Checks that docstrings, comments and texts for people are sentences: `python docs/prose/sentences.py FOLDER...`.
 
 The first sentence of a function's docstring has a verb: "Returns …", or a subject and its verb. A class, a module or an
 attribute may have a definition in its place: a noun phrase, of which the name above is the subject. Nowhere a clause
@@ -12,15 +12,15 @@ import re
 import sys
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 _GRAMMAR = tomllib.loads((Path(__file__).parent / "grammar.toml").read_text())
-_FINITE, _MARKERS, _DETERMINERS, _OPENERS, _PLURAL_SUBJECTS, _VERBS, _SPEECH = (
+_FINITE, _MARKERS, _DETERMINERS, _OPENERS, _PLURAL_SUBJECTS, _VERBS, _SPEECH, _ASKING = (
     frozenset(_GRAMMAR[kind].split())
-    for kind in ("finite", "markers", "determiners", "openers", "plural_subjects", "verbs", "speech")
+    for kind in ("finite", "markers", "determiners", "openers", "plural_subjects", "verbs", "speech", "asking")
 )
 _NOUNLESS = re.compile(r"\b(those|that) of (which|whom|what|the others?|each other|another)\b", re.IGNORECASE)
 _CODE = re.compile(r"``.*?``|`[^`]*`|<[^>]*>|\"[^\"]*\"|\([^()]*\)|https?://\S+|%\S*[sdrf]\b|\{[^}]*\}")
@@ -132,9 +132,18 @@ def commented(source: str) -> Iterator[tuple[int, str]]:
         yield first, " ".join(block)
 
 
-def speech(text: str) -> str:
+def read_by_people(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yields line and text of strings of several words: errors, events, help. Log lines have a rule of their own."""
+    others = {text for _, _, text in documented(tree)} | {text for _, text in logged(tree)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if text not in others and text.strip().count(" ") > 1:
+                yield node.lineno, text
+
+
+def speech(text: str, verbs: Set[str] = _SPEECH | _ASKING) -> str:
     """Returns the first verb of speech, or nothing."""
-    return next((word for word in words_of(text) if word in _SPEECH), "")
+    return next((word for word in words_of(text) if word in verbs), "")
 
 
 def faults(path: str, source: str) -> Iterator[Fault]:
@@ -154,6 +163,9 @@ def faults(path: str, source: str) -> Iterator[Fault]:
         yield from _common(path, line, text)
     for line, text in logged(tree):
         yield from _common(path, line, text)
+    for line, text in read_by_people(tree):
+        if verb := speech(text, _SPEECH):
+            yield Fault(path, line, f"a verb of speech ({verb})", " ".join(text.split()))
 
 
 def _common(path: str, line: int, text: str) -> Iterator[Fault]:

@@ -84,7 +84,7 @@ NODE_FILES = (
         "--config-name",
         metavar="NAME",
         variable="TOPOGPU_CONFIG_NAME",
-        help="Use this named configuration, whatever the Node's label says.",
+        help="Use this named configuration, whatever the Node's label names.",
     ),
     _file_option(
         "--node-config-file",

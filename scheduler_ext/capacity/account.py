@@ -85,7 +85,7 @@ def _unhealthy(pod: Pod, devices: str, snapshot: Snapshot) -> str:
     if usage is None or pod.has_ended:
         return ""
     ill = [gpu.device.index for gpu in usage.gpus if not gpu.device.healthy and gpu.device.uuid in devices]
-    return f"; unhealthy: GPU {ranges(ill)}, and events of the node say why" if ill else ""
+    return f"; unhealthy: GPU {ranges(ill)}, and events of the node have the reason" if ill else ""
 
 
 def _held(devices: str, usage: NodeUsage | None) -> str:

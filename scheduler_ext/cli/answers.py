@@ -130,7 +130,7 @@ def _whys(request: GpuRequest, decision: Decision) -> Iterator[str]:
     gpus = policies.gpu.text.strip()
     yield f"  GPUs: policy {gpus} {WHY_GPUS.get(gpus, 'compares GPUs by these words, one after the other')}"
     if decision.misfits:
-        yield f"  it does not fit on {counted(len(decision.misfits), 'other node')}; --explain says why"
+        yield f"  it does not fit on {counted(len(decision.misfits), 'other node')}; --explain shows why"
 
 
 def _named(nodes: Sequence[str]) -> str:

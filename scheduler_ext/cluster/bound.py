@@ -79,7 +79,7 @@ def _decided(
 
 def _remembered(pod: Pod, known: PodRecord, problem: str) -> PodRecord:
     """Returns what the pod was known to hold: an annotation that names less gives nothing of it to others."""
-    problem = f"{problem}; until the pod ends it holds what {DEVICES_ALLOCATED} said before"
+    problem = f"{problem}; until the pod ends it holds what {DEVICES_ALLOCATED} named before"
     return _bound_record(pod, known.gpus, instances=known.instances, remembered=True, problem=problem)
 
 

@@ -246,7 +246,7 @@ def seeds(settings: RequestSettings) -> Iterator[tuple[PodClass, float]]:
     for usual in settings.usual_pods:
         for key, _ in usual.asks:
             if key not in known:
-                raise RequestError("", key, f"tells no kinds of pods apart; write one of {', '.join(sorted(known))}")
+                raise RequestError("", key, f"distinguishes no pods; write one of {', '.join(sorted(known))}")
         pod = usual.pod()
         request = read_request(pod, settings)
         if request is None:

@@ -66,7 +66,7 @@ async def answered(endpoint: Endpoint, request: HttpRequest) -> HttpAnswer:
         return text_answer(str(error), 400)
     except Exception:
         log.exception("a request failed")
-        return text_answer("the extender failed on this request; its log says why", 500)
+        return text_answer("the extender failed on this request; its log has the reason", 500)
 
 
 def routed(routes: Routes, method: str, target: str) -> tuple[Endpoint, Mapping[str, str]] | HttpAnswer:

@@ -269,7 +269,7 @@ def _state(seen: MetricsInput) -> Iterator[Gauges]:
         ("topogpu_waiting_pods", "Pods that ask for GPUs and have no node.", seen.waiting),
         (
             "topogpu_problems",
-            "Nodes, pods and quotas that cannot be read or used; their events say why.",
+            "Nodes, pods and quotas that cannot be read or used; their events have the reason.",
             seen.problems,
         ),
         ("topogpu_leader", "1 while this replica takes decisions.", int(seen.leads)),

@@ -68,7 +68,7 @@ class TokenAccess:
         try:
             verdict = await self._look_up(token)
         except (ApiError, ApiUnreachable) as error:
-            return AccessRefusal(503, f"the API server cannot say who may see this page: {error}")
+            return AccessRefusal(503, f"the API server does not answer who may see this page: {error}")
         seconds = ALLOWED_SECONDS if verdict is None else REFUSED_SECONDS
         self._known[key] = self._monotonic() + seconds, verdict
         self._known.move_to_end(key)

@@ -157,7 +157,7 @@ def _no_matrix(lines: Sequence[Line]) -> SmiError:
         return SmiError(1, 1, "the text is empty")
     words = next((line for line in said if not line.text.rstrip().endswith(":")), said[0])
     indent = len(words.text) - len(words.text.lstrip())
-    return SmiError(words.number, indent + 1, f"no link matrix here; the text says {words.text.strip()[:200]!r}")
+    return SmiError(words.number, indent + 1, f"no link matrix here; the text has {words.text.strip()[:200]!r}")
 
 
 def _read_header(line: Line, following: Sequence[Line]) -> _Header | SmiError:

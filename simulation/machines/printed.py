@@ -22,7 +22,7 @@ def view_printed(smi: SmiTopology) -> LinkView:
         numa_affinity=smi.numa_affinity,
         gpu_numa_id=smi.gpu_numa_id,
         notes=tuple(
-            f"{smi.gpus[i]} says {smi.links[i][j]} to {smi.gpus[j]}, which says {smi.links[j][i]} back; "
+            f"{smi.gpus[i]} has {smi.links[i][j]} to {smi.gpus[j]}, which has {smi.links[j][i]} back; "
             "the pair is scored by the worse"
             for i, j in smi.disagreements()
         ),

@@ -157,7 +157,7 @@ async def test_the_instances_of_a_gpu_go_with_it() -> None:
 @pytest.mark.parametrize(
     ("shown", "problem"),
     [
-        (frozenset({A}), "it can no longer be shared; the daemon's log says why"),
+        (frozenset({A}), "it can no longer be shared; the daemon's log has the reason"),
         (frozenset[DeviceUUID](), "the driver no longer shows it"),
     ],
     ids=["shown", "gone"],

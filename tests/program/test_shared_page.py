@@ -119,7 +119,7 @@ async def test_a_page_that_cannot_be_written_is_one_sentence_to_its_readers(capl
     async with port(write, lambda: 0.0) as url:
         for _ in range(2):
             answer = await read(f"{url}/metrics")
-    assert answer == (500, b"the page could not be written; the log says why\n")
+    assert answer == (500, b"the page could not be written; the log has the reason\n")
     assert [record.message for record in caplog.records] == ["a page could not be written"] * 2
 
 

@@ -56,7 +56,7 @@ async def test_a_bound_pod_is_told_which_of_its_gpus_fell_ill() -> None:
         for gpu in ill:
             gpu["health"] = gpu["id"] != f"GPU-n-{had}"
         rig.server.patch("nodes", "n", {"metadata": {"annotations": {keys.NODE_REGISTER: json.dumps(ill)}}})
-        wanted = f"; unhealthy: GPU {had}, and events of the node say why\n"
+        wanted = f"; unhealthy: GPU {had}, and events of the node have the reason\n"
 
         async def told() -> bool:
             return wanted in await explained(rig, "p")

@@ -105,7 +105,7 @@ async def test_a_webhook_without_a_certificate_is_not_ready(tmp_path: Path) -> N
                 return response.status, await response.text()
 
         async def waits_for_it() -> bool:
-            return await readyz() == (503, "the webhook has no certificate yet; the log says why\n")
+            return await readyz() == (503, "the webhook has no certificate yet; the log has the reason\n")
 
         await until(waits_for_it)
         has_certificate.set()

@@ -54,7 +54,7 @@ def test_what_is_no_kind_of_pods_is_refused(text: str) -> None:
     ("text", "problem"),
     [
         ("1 cpu=1", "nvidia.com/gpu is missing in '1 cpu=1'"),
-        ("1 nvidia.com/gpus=1", "nvidia.com/gpus tells no kinds of pods apart; write one of "),
+        ("1 nvidia.com/gpus=1", "nvidia.com/gpus distinguishes no pods; write one of "),
         ("1 nvidia.com/gpu=x", "nvidia.com/gpu "),
     ],
 )

@@ -140,7 +140,7 @@ async def test_what_is_wrong_with_a_question_stands_in_the_answer(
 
 async def test_a_fault_of_ours_is_an_answer_as_well() -> None:
     async with serving() as client:
-        status = {"code": 500, "message": "the webhook failed on this pod; its log says why"}
+        status = {"code": 500, "message": "the webhook failed on this pod; its log has the reason"}
         body = envelope(pod(container(gpu="1")), namespace="broken")
         assert await client.post(body) == answer({"allowed": False, "status": status})
 

@@ -119,7 +119,7 @@ def test_a_lost_gpu_and_one_never_seen_are_problems() -> None:
 def test_a_gpu_without_known_memory_is_a_problem_that_leads_to_the_setting() -> None:
     (told, why) = worse(judge_gpus(machine(gpu(0, memory_mib=None)), NodeSharing(), RESOURCE))
     assert told == ("problem", "1 GPU found, none can be shared.")
-    assert "the driver does not tell its memory; preconfigure an amount for it" in why[1]
+    assert "the driver does not report its memory; preconfigure an amount for it" in why[1]
 
 
 @pytest.mark.parametrize(

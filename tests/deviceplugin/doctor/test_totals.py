@@ -34,7 +34,7 @@ def test_totals_that_a_running_daemon_has_not_written_are_a_problem() -> None:
         (node(), (), State.OK, "no DeviceClass is for nvidia.com/gpu"),
         (node(), (HAZARD,), State.PROBLEM, "because of DeviceClass gpu.nvidia.com kube-scheduler (from 1.36 on)"),
         (node(), None, State.WARNING, "could not be read"),
-        (node(gpumem="5"), (), State.PROBLEM, "still says it has nvidia.com/gpumem"),
+        (node(gpumem="5"), (), State.PROBLEM, "still has nvidia.com/gpumem"),
     ],
 )
 def test_without_totals_a_device_class_for_our_resource_is_a_problem(

@@ -192,8 +192,8 @@ def test_a_gpu_with_mig_on_and_no_mig_device_is_named(sharing: NodeSharing) -> N
 def test_what_has_no_known_memory_is_named() -> None:
     machine = MachineReading(gpus=(replace(GPU, memory_mib=None), cut(1, ("1g.5gb", None))))
     assert left_out(machine, MIXED) == (
-        "GPU 0 (GPU-a) is not shared: the driver does not tell its memory; preconfigure an amount for it",
-        "MIG device MIG-1-0 (1g.5gb) of GPU 1 (GPU-1) is not shared: the driver does not tell its memory",
+        "GPU 0 (GPU-a) is not shared: the driver does not report its memory; preconfigure an amount for it",
+        "MIG device MIG-1-0 (1g.5gb) of GPU 1 (GPU-1) is not shared: the driver does not report its memory",
     )
     assert left_out(machine, replace(NONE, preconfigured_memory_mib=1000)) == ()
 

@@ -334,7 +334,7 @@ async def test_without_a_checkpoint_a_slot_that_another_process_named_is_refused
         rig.kubelet.recorded = None
         rig.kubelet.hold(pod, "c0", X)
         sentence = await refused(asyncio.create_task(rig.allocator.pre_start([X])))
-        assert sentence.endswith("holds them; kubelet's checkpoint, which would tell its slot, cannot be read")
+        assert sentence.endswith("holds them; kubelet's checkpoint, which names its slot, cannot be read")
         assert rig.defined() == []
 
 

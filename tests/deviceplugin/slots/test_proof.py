@@ -164,7 +164,7 @@ def test_without_a_checkpoint_the_watched_pod_of_that_name_may_be_a_predecessor(
     old, fresh = changed(P, uid="uid-old", phase="Running"), changed(P)
     answer = refusal(asked(X, pods=[old], sees=[listed("p", "c0", X)], notes=None))
     assert (answer.unknown, answer.may_change) == ("default/p", True)
-    assert answer.sentence.endswith("kubelet's checkpoint, which would tell its UID, cannot be read")
+    assert answer.sentence.endswith("kubelet's checkpoint, which names its UID, cannot be read")
     assert asked(X, pods=[old], read=fresh, sees=[listed("p", "c0", X)], notes=None, answered="s") == proof(
         fresh, (0, ONE), slot="s"
     )

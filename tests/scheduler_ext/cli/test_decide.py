@@ -296,7 +296,7 @@ def test_people_read_gpus_by_index_and_model_and_why(tmp_path: Path) -> None:
         "  container c gets GPUs 0–1 (H100 80GB HBM3), 30 000 MiB and 20 % of cores each",
         "  node: policy binpack takes the fullest node on which the pod fits: n1 (5 % used), n2 (2 % used)",
         "  GPUs: policy spread takes the emptiest GPUs that fit",
-        "  it does not fit on 1 other node; --explain says why",
+        "  it does not fit on 1 other node; --explain shows why",
     ]
 
 

@@ -235,7 +235,7 @@ async def test_a_webhook_that_gets_no_certificate_is_served_and_not_ready() -> N
 
             async def waits_for_it() -> bool:
                 told = await answer(f"{line.split()[-1]}/readyz")
-                return told == (503, "the webhook has no certificate yet; the log says why\n")
+                return told == (503, "the webhook has no certificate yet; the log has the reason\n")
 
             await until(waits_for_it)
 
