@@ -18,7 +18,7 @@ def write_node(machine: str, folder: Path, node: str) -> str:
     description = machines.load(machine)
     write_sysfs(description, folder / "sys")
     # The node's control groups are mounted there.
-    (folder / "sys/fs/cgroup").mkdir(parents=True)
+    (folder / "sys/fs/cgroup").mkdir(parents=True, exist_ok=True)
     write_machine_file(description, folder / "machine", node)
     return f"Node {node} simulates {description.title}: {len(description.gpus)} GPUs, none of them real."
 
