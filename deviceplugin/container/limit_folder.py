@@ -5,6 +5,7 @@ It stays as long as its pod, so a daemon that starts finds which containers the 
 
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from deviceplugin.container.atomic_file import write_atomically
 from deviceplugin.container.container_folders import is_of_container, make_fresh, split_folder
 from deviceplugin.container.edits import ContainerFacts
+from deviceplugin.container.folder_removal import remove_folder
 from deviceplugin.container.limit_hook import ANSWER, ASK
 from proto.devices import DeviceUUID
 
@@ -29,6 +31,12 @@ def make_limit_folder(path: str, limits_mib: Mapping[DeviceUUID, int]) -> None:
     for name in (ASK, ANSWER):
         os.mkfifo(f"{path}/{name}", 0o600)
     write_limits(path, limits_mib)
+
+
+def remove_limit_folder(path: str) -> None:
+    """Removes the folder, if there is one. Raises OSError."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        remove_folder(path)
 
 
 def write_limits(path: str, limits_mib: Mapping[DeviceUUID, int]) -> None:

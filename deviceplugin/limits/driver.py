@@ -6,15 +6,17 @@ that starts again has none, and set again where they are missing.
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.container_folders import split_folder
-from deviceplugin.container.limit_folder import read_limits
+from deviceplugin.container.limit_folder import read_limits, remove_limit_folder
 from deviceplugin.gpus import Gpus
 from deviceplugin.limits.asking import ask_driver
 from deviceplugin.limits.conditions import why_no_driver
@@ -32,6 +34,7 @@ LOOK_SECONDS = 5.0
 """Seconds between two looks at the limits of all containers."""
 _MIB = 1 << 20
 _NOT_ASKED = "it was not asked yet"
+_LOST, _UNCERTAIN = "nothing holds", "it is not certain that the driver holds"
 
 
 class _State(msgspec.Struct):
@@ -103,10 +106,15 @@ class DriverLimits:
         return True
 
     def expect(self, pod_uid: str, container: str, limits_mib: Mapping[DeviceUUID, int]) -> None:
-        """Answers the hook of this container from now on. Raises OSError."""
-        self._limited[pod_uid, container] = Limited(limits_mib=limits_mib)
-        self._told.pop((pod_uid, container), None)
-        self._pipes.open(f"{self._folder}/{pod_uid}_{container}")
+        """Answers the hook of this container from now on; without limits the driver no longer holds the container.
+        Raises OSError.
+        """
+        self._forget((pod_uid, container))
+        if limits_mib:
+            self._limited[pod_uid, container] = Limited(limits_mib=limits_mib, seen=pod_uid in self._own.pods)
+            self._pipes.open(self._folder_of((pod_uid, container)))
+        else:
+            remove_limit_folder(self._folder_of((pod_uid, container)))
 
     async def run(self) -> None:
         """Reads the limits of containers back, and sets those again that are missing, until cancelled."""
@@ -125,7 +133,9 @@ class DriverLimits:
         """Returns the bytes that each container uses of each of its GPUs, as the driver counts them. Runs on the
         thread that owns NVML.
         """
-        groups = {each.group: (key, each.limits_mib) for key, each in self._limited.items() if each.group}
+        # Containers come and go on the event loop meanwhile: a tuple is made in one step.
+        limited = tuple(self._limited.items())
+        groups = {each.group: (key, each.limits_mib) for key, each in limited if each.group}
         if self._memory is None or not groups:
             return {}
         answers = self._memory.read_now({group: tuple(limits) for group, (_, limits) in groups.items()})
@@ -163,23 +173,31 @@ class DriverLimits:
     async def _keep(self, memory: MemoryLimits) -> None:
         """Looks once at all containers."""
         for key, each in [(key, each) for key, each in self._limited.items() if key[0] not in self._own.pods]:
-            if not each.seen:  # a pod that was read because the watch is late
-                continue
-            del self._limited[key]
-            self._told.pop(key, None)
-            self._pipes.close(f"{self._folder}/{key[0]}_{key[1]}")
+            # The watch may be late for a pod that was read; its folder goes a while after a pod that was never seen.
+            if each.seen or not await self._thread.call(partial(os.path.isdir, self._folder_of(key))):
+                self._forget(key)
         found = await self._thread.call(lambda: {key: self._group(*item) for key, item in self._seen().items()})
         for key, (before, group) in found.items():
             if self._limited.get(key) is before and not (before.seen and before.group == group):
                 self._limited[key] = replace(before, group=group, seen=True)
         limited = {key: each for key, each in self._limited.items() if each.group}
+        self._told = {key: problem for key, problem in self._told.items() if key in limited}
         answers = await memory.read({each.group: tuple(each.limits_mib) for each in limited.values()})
         for key, each in limited.items():
-            wanted = _bytes(each.limits_mib)
-            if not all(holds(answers[each.group][gpu], wanted[gpu]) for gpu in wanted):
-                await self._restore(memory, key, each)
-            else:
-                self._told.pop(key, None)
+            wanted, by_gpu = _bytes(each.limits_mib), answers[each.group]
+            if not all(holds(by_gpu[gpu], wanted[gpu]) for gpu in wanted):
+                is_read = not any(isinstance(answer, str) for answer in by_gpu.values())
+                await self._restore(memory, key, each, is_read=is_read)
+            elif self._told.pop(key, ""):
+                log.info("pod %s: the driver holds container %s to its limits", *key)
+
+    def _forget(self, key: Key) -> None:
+        self._limited.pop(key, None)
+        self._told.pop(key, None)
+        self._pipes.close(self._folder_of(key))
+
+    def _folder_of(self, key: Key) -> str:
+        return f"{self._folder}/{key[0]}_{key[1]}"
 
     def _seen(self) -> Mapping[Key, tuple[Limited, str, str]]:
         """Returns each container with its pod's UID and the container id that its pod's status has."""
@@ -199,7 +217,8 @@ class DriverLimits:
                 return limited, str(group)
         return limited, ""
 
-    async def _restore(self, memory: MemoryLimits, key: Key, limited: Limited) -> None:
+    async def _restore(self, memory: MemoryLimits, key: Key, limited: Limited, *, is_read: bool) -> None:
+        """Sets the limits again. Those that the driver does not show, `is_read`, may still hold."""
         problem = await memory.set(limited.group, _bytes(limited.limits_mib))
         if self._limited.get(key) is not limited or not await self._thread.call(lambda: Path(limited.group).is_dir()):
             return  # it has ended, or starts again
@@ -219,7 +238,7 @@ class DriverLimits:
             self._told[key] = problem
             notice = Notice(
                 reason="GPUMemoryLimitLost",
-                message=f"nothing holds container {key[1]} to {amounts}: {problem}",
+                message=f"{_LOST if is_read else _UNCERTAIN} container {key[1]} to {amounts}: {problem}",
                 distinct=True,
             )
         log.warning(

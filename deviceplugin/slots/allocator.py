@@ -182,8 +182,7 @@ class SlotAllocator:
                 async with self._folders:
                     prepared = await asyncio.to_thread(self._prepared, ids, answer)
                 for each in prepared.values():
-                    if each.driver_mib:
-                        self._driver.expect(answer.pod.metadata.uid, each.container, each.driver_mib)
+                    self._driver.expect(answer.pod.metadata.uid, each.container, each.driver_mib)
                 await self.specs.put({slot: each.spec for slot, each in prepared.items()}, self._starts(answer))
             except (CannotLimit, CannotWriteSpec, OSError) as error:
                 return f"pod {pod_name(answer.pod)}: {error}"

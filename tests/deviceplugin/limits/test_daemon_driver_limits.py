@@ -13,8 +13,9 @@ from msgspec.structs import replace
 from proto.annotations.keys import NODE_LIMITS
 from proto.devices import DeviceShare
 from simulation.kubelet.device_manager import PreStartRefused
+from simulation.kubelet.runtime_hooks import remove_group
 from simulation.machines.description import MachineDescription
-from simulation.nvml.machine_file import Process
+from simulation.nvml.machine_file import CallFails, Process
 from tests.deviceplugin.daemon_rig import BRIDGED, DaemonRig, daemon
 from tests.polling import until
 from tests.variables import value
@@ -251,3 +252,53 @@ async def test_memory_that_the_driver_reserves_is_not_offered() -> None:
     machine = replace(with_driver("615.10"), gpus=tuple(replace(each, reserved_mib=600) for each in BRIDGED.gpus))
     async with daemon(description=machine) as node:
         assert node.gpus()[0].memory_mib == gpu.memory_mib - 600
+
+
+async def test_a_pod_that_is_deleted_right_after_its_start_is_forgotten() -> None:
+    async with limiting() as node:
+        before = pipes_of(node)
+        for name in ("first", "second", "third"):
+            bind(node, name, 0)
+        await node.runs("first", "second", "third")
+        for name in ("first", "second", "third"):
+            node.server.delete("pods", name, namespace="default")
+        await until(lambda: not node.kubelet.running())
+        await until(lambda: pipes_of(node) == before)
+        assert (await node.series())["topogpu_memory_limits_by_driver"] == 0
+
+
+def pipes_of(node: DaemonRig) -> list[str]:
+    return [path for path in opened_by(node.process.pid) if path.endswith(("/ask", "/answer"))]
+
+
+async def test_a_container_that_hami_core_holds_after_the_driver_is_not_the_drivers_any_more() -> None:
+    async with limiting(hami_core=True) as node:
+        uid = bind(node, "part", 0)
+        await node.runs("part")
+        await node.kill()
+        node.description = with_driver("580.95")
+        node.machine()
+        await node.start()
+        await until(lambda: node.annotation(NODE_LIMITS) == "hami-core")
+        await node.ready()
+        again = await node.kubelet.restart_container(uid, "c0")
+        assert [mount for mount in again.mounts if "libvgpu" in mount.container_path]
+        assert not list(node.cdi.glob("*/*_c0"))
+        await until(lambda: none_is_lost(node))
+
+
+async def test_limits_that_the_driver_does_not_show_are_uncertain_as_long_as_their_container_runs() -> None:
+    async with limiting() as node:
+        uid = bind(node, "part", 0)
+        await node.runs("part")
+        node.machine(CallFails(gpu=0, call="nvmlDeviceGetMemoryLimits_v1", error="GPU_IS_LOST"))
+        await until(lambda: node.counts("topogpu_memory_limits_lost"))
+        (said,) = node.events("GPUMemoryLimitLost")
+        assert said.startswith("it is not certain that the driver holds container c0 to 3000 MiB of")
+        assert held(node) == {(node.uuid(0), group(node, uid)): 3000}
+        remove_group(node.kubelet.root / "cgroup/kubepods", uid, Path(group(node, uid)).name)
+        await until(lambda: none_is_lost(node))
+
+
+async def none_is_lost(node: DaemonRig) -> bool:
+    return not await node.counts("topogpu_memory_limits_lost")
