@@ -18,6 +18,8 @@ from tests.deviceplugin.gpus import NODE
 
 FOLDER = render.HERE / "uninstall"
 HOST = "/host"
+CONTROL_GROUPS = "/sys/fs/cgroup"
+"""The kernel's own: what the daemon sets there ends with the control groups of the containers."""
 
 
 def uninstall() -> list[Manifest]:
@@ -33,14 +35,15 @@ def host_folders(pod: Any, spec: Any) -> dict[str, str]:
 
 
 def written_by_the_daemon() -> set[str]:
-    """In the base, and where HAMi-core is installed."""
+    """The host's folders, in the base and where HAMi-core is installed."""
     daemon = container(base(), "topogpu-device-plugin/device-plugin")
     component = yaml.safe_load((render.HERE / "components/hami-core/device-plugin.yaml").read_text())
     hami_core = component["spec"]["template"]["spec"]
-    return {
+    folders = {
         *host_folders(daemon.pod, daemon.spec),
         *(path for spec in hami_core["containers"] for path in host_folders(hami_core, spec)),
     }
+    return folders - {CONTROL_GROUPS}
 
 
 def test_every_folder_that_the_daemon_writes_is_mounted_where_it_is_looked_for() -> None:

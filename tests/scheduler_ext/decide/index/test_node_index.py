@@ -163,7 +163,13 @@ def _filter(
     ledger.records.release(uid)
     expected = decide(asked, ledger.snapshot(uid), offered)
     choice = index.choose(asked, offered)
-    assert (choice, choice.tally()) == (choice_of(expected), choice_of(expected).tally())
+    assert choice == choice_of(expected)
+    counted, everything = choice.tally(), choice_of(expected).tally()
+    if counted.unknown:
+        # GPUs in MIG mode may take more effort than is spent on counting.
+        assert counted.fitting <= everything.fitting <= counted.fitting + counted.unknown
+    else:
+        assert counted == everything
     assert index.fitting(asked, offered) == preferences(asked.policies.node, expected)
     if data.draw(st.booleans()):
         index.look_ahead()
