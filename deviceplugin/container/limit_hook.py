@@ -48,20 +48,31 @@ def limit_hook(folder: str) -> Mapping[str, Any]:
 def by_nvidia(spec: Mapping[str, Any], gpus: Sequence[DeviceUUID]) -> bool:
     """Returns whether a spec of one device has NVIDIA's hook for each of these GPUs."""
     found: set[str] = set()
-    for hook in _hooks(spec):
-        words = [str(word) for word in hook.get("args", ())]
-        if _NVIDIA in words:
-            found |= {word.removeprefix("--gpu-id=") for word in words if word.startswith("--gpu-id=")}
-            found |= {after for word, after in pairwise(words) if word == "--gpu-id"}
+    for hook in filter(_is_nvidias, _hooks(spec)):
+        words = [str(word) for word in hook["args"]]
+        found |= {word.removeprefix("--gpu-id=") for word in words if word.startswith("--gpu-id=")}
+        found |= {after for word, after in pairwise(words) if word == "--gpu-id"}
     return found.issuperset(gpus)
 
 
 def without_limit_hook(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns a spec of one device without our hook."""
+    return _with_hooks(spec, [hook for hook in _hooks(spec) if _SCRIPT not in hook.get("args", ())])
+
+
+def without_nvidias_hook(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a spec of one device without NVIDIA's hook: the container's image may have its variables."""
+    return _with_hooks(spec, [hook for hook in _hooks(spec) if not _is_nvidias(hook)])
+
+
+def _is_nvidias(hook: Mapping[str, Any]) -> bool:
+    return _NVIDIA in hook.get("args", ())
+
+
+def _with_hooks(spec: Mapping[str, Any], hooks: list[Mapping[str, Any]]) -> Mapping[str, Any]:
     (device,) = spec["devices"]
-    edits = device["containerEdits"]
-    kept = [hook for hook in _hooks(spec) if _SCRIPT not in hook.get("args", ())]
-    return {**spec, "devices": [{**device, "containerEdits": {**edits, "hooks": kept}}]}
+    edits = {name: value for name, value in device["containerEdits"].items() if name != "hooks"}
+    return {**spec, "devices": [{**device, "containerEdits": edits | ({"hooks": hooks} if hooks else {})}]}
 
 
 def _hooks(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:

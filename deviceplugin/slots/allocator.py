@@ -26,7 +26,7 @@ from deviceplugin.container.edits import (
     container_facts,
 )
 from deviceplugin.container.hami_core import CannotLimit, LimitSettings, prepared_edits, ran_without
-from deviceplugin.container.limit_hook import by_nvidia, without_limit_hook
+from deviceplugin.container.limit_hook import by_nvidia, without_limit_hook, without_nvidias_hook
 from deviceplugin.container.limits import is_limited
 from deviceplugin.container.own_variables import unreplaced
 from deviceplugin.limits.driver import DriverLimits
@@ -306,7 +306,8 @@ class SlotAllocator:
         if ran_without(limits, facts):
             known = self._gpus.with_own_memory(known)
         edits = applied(prepared_edits(slot.shares, known, facts, self._allocation, hardware, limits=limits))
-        limited = limits.allowed is UnenforcedShares.REFUSE and is_limited(slot.shares, known)
+        is_part = is_limited(slot.shares, known)
+        limited = is_part and limits.allowed is UnenforcedShares.REFUSE
         if problem := unreplaced(
             *(facts.name, facts.env, edits.env), limited=limited, by_driver=bool(edits.driver_mib)
         ):
@@ -314,6 +315,8 @@ class SlotAllocator:
         spec = self._files.spec(slot.name, edits)
         if len(set(edits.driver_mib.values())) == 1 and by_nvidia(spec, tuple(edits.driver_mib)):
             spec = without_limit_hook(spec)
+        elif is_part:
+            spec = without_nvidias_hook(spec)
         return PreparedSlot(facts.name, spec, edits.driver_mib)
 
 

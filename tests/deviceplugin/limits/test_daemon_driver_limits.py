@@ -1,6 +1,7 @@
 """The daemon as a process over the fake driver, which limits GPU memory by control group."""
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Mapping
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from deviceplugin.container.edits import DEFAULT_CDI_KIND
 from proto.annotations.keys import NODE_LIMITS
 from proto.devices import DeviceShare
 from simulation.kubelet.device_manager import PreStartRefused
@@ -302,3 +304,30 @@ async def test_limits_that_the_driver_does_not_show_are_uncertain_as_long_as_the
 
 async def none_is_lost(node: DaemonRig) -> bool:
     return not await node.counts("topogpu_memory_limits_lost")
+
+
+async def test_nvidias_hook_stays_only_where_it_sets_the_limits_because_an_image_may_have_its_variables() -> None:
+    async with limiting("--device-list-strategy", "cdi-cri") as node:
+        write_nvidias_spec(node)
+        whole = DeviceShare(uuid=node.uuid(2), memory_mib=node.gpus()[2].memory_mib, cores=100)
+        uids = [
+            node.bind_shares("equal", ((part(node, 0), part(node, 1)),)),
+            node.bind_shares("unequal", ((part(node, 0, 3000), part(node, 1, 5000)),)),
+            node.bind("whole", lent=((whole,),)),
+        ]
+        await node.runs("equal", "unequal", "whole")
+        hooks = [[hook.path for hook in node.kubelet.created[uid][0].hooks] for uid in uids]
+        assert hooks == [["/bin/true", "/bin/true"], ["/bin/sh"], ["/bin/true"]]
+        assert [node.env(uid).get("NVIDIA_GPU_MEMORY_LIMIT") for uid in uids] == ["3000", None, None]
+        assert {held(node)[node.uuid(gpu), group(node, uids[1])] for gpu in (0, 1)} == {3000, 5000}
+
+
+def write_nvidias_spec(node: DaemonRig) -> None:
+    """The GPUs as NVIDIA's toolkit describes them, with its hook."""
+    devices = []
+    for gpu in range(len(node.description.gpus)):
+        words = ["nvidia-cdi-hook", "apply-cuda-memory-limits", "--gpu-id", node.uuid(gpu)]
+        hook = {"hookName": "createRuntime", "path": "/bin/true", "args": words}
+        devices.append({"name": node.uuid(gpu), "containerEdits": {"hooks": [hook]}})
+    spec = {"cdiVersion": "0.7.0", "kind": DEFAULT_CDI_KIND, "devices": devices}
+    (node.cdi / "nvidia.json").write_text(json.dumps(spec))
