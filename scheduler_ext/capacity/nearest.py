@@ -1,6 +1,6 @@
 """Nodes that refuse a pod, grouped by reason, and which of them lacks least."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 
@@ -17,6 +17,7 @@ _MOST_NAMED = 5
 """Nodes that a line names for each reason: kube-apiserver takes 1024 bytes of an event."""
 
 Refusal = Misfit | NotOffered
+Words = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,22 +34,26 @@ class Refusing:
 
 def grouped(misfits: Mapping[str, Refusal], wanted: DeviceFilter) -> tuple[Refusing, ...]:
     """Groups the nodes. `wanted` are the pod's wishes for GPUs."""
-    words = {node: misfit.words() for node, misfit in misfits.items()}
-    able = [node for node, misfit in misfits.items() if not is_unresolvable(misfit)]
-    return tuple(_with_nearest(group, misfits, wanted) for group in by_reason(words, able, misfits.get))
+    able, unable = (
+        [(node, misfit.words()) for node, misfit in misfits.items() if is_unresolvable(misfit) is never]
+        for never in (False, True)
+    )
+    return tuple(_with_nearest(group, misfits, wanted) for group in by_reason(able, unable, misfits.get))
 
 
 def by_reason(
-    words: Mapping[str, tuple[str, ...]], able: Sequence[str], misfit_of: Callable[[str], Refusal | None]
+    able: Iterable[tuple[str, Words]], unable: Iterable[tuple[str, Words]], misfit_of: Callable[[str], Refusal | None]
 ) -> list[Refusing]:
     """Groups nodes by the words of their reasons. First come those where the pod fits once others end, which are
     `able`, then those that offer nothing now, at last those that never have room for it; the most common reason before
     others. `misfit_of` judges a node that is alone with its reason, whose GPUs are named then.
     """
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for node, reasons in words.items():
+    alike: dict[Words, list[str]] = {}
+    for node, reasons in able:
         alike.setdefault(reasons, []).append(node)
-    hopeful = {words[node] for node in able}
+    hopeful = set(alike)
+    for node, reasons in unable:
+        alike.setdefault(reasons, []).append(node)
     groups = []
     for reasons, nodes in alike.items():
         alone = misfit_of(nodes[0]) if len(nodes) == 1 or reasons not in hopeful else None

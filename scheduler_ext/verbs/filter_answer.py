@@ -117,7 +117,10 @@ def _no_node(choice: NodeChoice, candidates: int) -> Notice:
 
 def reasons_of(choice: NodeChoice) -> list[Refusing]:
     """Returns the nodes of an answer by reason, in the words that people read everywhere."""
-    answers, known = {**choice.failed, **choice.unresolvable}, choice.words()
-    others = {answer: words_of(answer) for answer in set(answers.values())}
-    words = {name: known.get(name) or others[answer] for name, answer in answers.items()}
-    return by_reason(words, [*choice.failed], lambda name: choice.misfit(name) if name in known else None)
+    known = choice.words()
+    others = {answer: words_of(answer) for answer in {*choice.failed.values(), *choice.unresolvable.values()}}
+    able, unable = (
+        ((name, known.get(name) or others[answer]) for name, answer in answers.items())
+        for answers in (choice.failed, choice.unresolvable)
+    )
+    return by_reason(able, unable, lambda name: choice.misfit(name) if name in known else None)

@@ -32,7 +32,7 @@ def sized(body: bytes, *headers: bytes) -> bytes:
 
 
 class Answering:
-    """Endpoints that say what they were asked."""
+    """Endpoints that return the question they got."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
