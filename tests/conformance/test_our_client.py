@@ -236,7 +236,7 @@ async def test_a_binding_sets_node_annotations_and_in_newer_releases_labels_in_o
 @pytest.mark.parametrize("case", ["bound already", "another uid", "nobody"])
 async def test_a_binding_that_comes_too_late_is_refused(api: ApiServer, namespace: str, case: str) -> None:
     pod = await api.create(PODS, a_pod("p"), namespace=namespace)
-    binding = a_binding(pod, "n")
+    binding = a_binding(pod, "some-node")
     match case:
         case "bound already":
             await api.bind(binding)
