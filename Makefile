@@ -211,6 +211,7 @@ version: $(DEVELOPMENT) ## writes VERSION=NUMBER everywhere, and its section of 
 	@$(MAKE) --no-print-directory manifests
 
 release: $(DEVELOPMENT) ## builds all of VERSION=NUMBER into build/release, and tags; PUBLISH=REGISTRY pushes it
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check ziglang
 	@$(BIN)/python -m daemonset.release '$(VERSION)' --publish '$(PUBLISH)' --url '$(URL)' $(ARGS)
 
 kubectl-plugin: $(DEVELOPMENT) ## kubectl topogpu as one file in build/plugin; ARGS="--release --url https://…" for all platforms and krew

@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -25,6 +26,9 @@ ROOT = versions.ROOT
 NOTES, SUMS = "release-notes.md", "SHA256SUMS"
 EXPLOITABILITY = ROOT / "daemonset" / "topogpu.openvex.json"
 """Findings of scanners in the image's base that cannot harm its programs, in OpenVEX 0.2.0."""
+
+
+PROCESSORS = ("x86_64", "aarch64")
 
 
 class CannotRelease(Exception):
@@ -136,8 +140,8 @@ def _build(number: str, base: str, folder: Path, url: str) -> None:
     path = image.build_simulated(base, product)
     image_check.look_at_simulated(archive, Archive(path), image.simulated(product))
     shutil.copy(path, folder / f"topogpu-simulated-{number}-image.tar")
-    for source in (ROOT, ROOT / "simulation"):
-        image.run([sys.executable, "-m", "build", "--outdir", str(folder), str(source)], epoch)
+    image.run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)], epoch)
+    _build_simulation(folder, epoch)
     plugin.release(folder, url)
     image.run([str(helm.build()), "package", str(render.CHART), "--destination", str(folder)], epoch)
     for packed in (*folder.glob("topogpu*.tar.gz"), folder / f"topogpu-{number}.tgz"):
@@ -145,6 +149,18 @@ def _build(number: str, base: str, folder: Path, url: str) -> None:
     oci_chart.pack(folder / f"topogpu-{number}.tgz", folder / f"topogpu-{number}-chart.tar")
     (folder / NOTES).write_text(section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), number) + "\n")
     (folder / SUMS).write_text(checksums(folder))
+
+
+def _build_simulation(folder: Path, environment: Mapping[str, str]) -> None:
+    """Builds its source archive, and a wheel with the simulated driver for each kind of processor: ziglang compiles for
+    all of them, and for every glibc since 2.17.
+    """
+    build = [sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT / "simulation")]
+    image.run([*build, "--sdist"], environment)
+    for processor in PROCESSORS:
+        compiler = f"{shlex.quote(sys.executable)} -m ziglang cc -target {processor}-linux-gnu.2.17"
+        platform = f"--config-setting=--build-option=--plat-name=manylinux_2_17_{processor}"
+        image.run([*build, "--wheel", platform], {**environment, "CC": compiler})
 
 
 def tag(number: str, folder: Path) -> None:

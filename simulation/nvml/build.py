@@ -1,4 +1,4 @@
-"""Builds the fake libnvidia-ml.so.1 once per version of its sources.
+"""Builds the fake libnvidia-ml.so.1 once per version of its sources; a wheel of a release holds it built.
 
 It takes the system's C compiler, else the one in the PyPI package ziglang.
 """
@@ -18,6 +18,7 @@ from pathlib import Path
 
 SOURCES = tuple(sorted(Path(__file__).parent.glob("*.c")))
 HEADERS = tuple(sorted(Path(__file__).parent.glob("*.h")))
+SHIPPED = Path(__file__).parent / "libnvidia-ml.so.1"
 FLAGS = ("-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1")
 _COMPILERS = ("cc", "gcc", "clang")
 _BUILD_SECONDS = 60
@@ -33,11 +34,13 @@ class BuildFailed(NoCompiler):
 
 
 def build_library(cache_dir: Path | None = None) -> Path:
-    """Returns path of the built library, from a cache when these sources were built before.
+    """Returns path of the built library: of this installation, or from a cache when these sources were built before.
 
     Looks in `cache_dir` or the user's cache, and where that cannot be written in the temporary folder. Any number of
     processes may build at once. Raises NoCompiler, as its sub-class BuildFailed where there is a compiler.
     """
+    if SHIPPED.is_file():
+        return SHIPPED
     name = f"nvml-{_key()}"
     refusal = "no folder is given"
     for cache in _caches(cache_dir):

@@ -1,4 +1,6 @@
+import ctypes
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -194,3 +196,35 @@ def test_the_sources_compile_without_a_warning(
 ) -> None:
     monkeypatch.setenv("CC", "cc -Wall -Wextra -Werror")
     assert build_library(tmp_path / "cache").is_file()
+
+
+@pytest.mark.needs_compiler
+def test_a_wheel_holds_the_library_built_and_no_compiler_is_needed_where_it_is_installed(tmp_path: Path) -> None:
+    source, installed = tmp_path / "simulation", tmp_path / "installed"
+    shutil.copytree(ROOT / "simulation", source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    build = [sys.executable, "setup.py", "--quiet", "bdist_wheel", "--plat-name", "manylinux_2_17_test"]
+    subprocess.run(build, cwd=source, check=True, capture_output=True, timeout=120)
+    (wheel,) = source.glob("dist/*.whl")
+    assert wheel.name.endswith("-py3-none-manylinux_2_17_test.whl")
+    shutil.unpack_archive(wheel, installed, "zip")
+    assert not (installed / "simulation" / "setup.py").exists()
+    answer = subprocess.run(
+        [sys.executable, "-c", "import simulation.nvml.build as build; print(build.build_library())"],
+        env={"PATH": "", "PYTHONPATH": str(installed), "HOME": str(tmp_path)},
+        cwd=installed,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert answer.stdout == f"{installed / 'simulation' / 'nvml' / LIBRARY}\n"
+    assert ctypes.CDLL(answer.stdout.strip()).nvmlInit_v2
+
+
+def test_a_wheel_made_without_a_compiler_is_one_for_every_platform(tmp_path: Path) -> None:
+    source = tmp_path / "simulation"
+    shutil.copytree(ROOT / "simulation", source, ignore=shutil.ignore_patterns("build", "*.egg-info", "__pycache__"))
+    build = [sys.executable, "setup.py", "--quiet", "bdist_wheel"]
+    environment = {"PATH": "", "CC": "no-such-compiler", "HOME": str(tmp_path)}
+    done = subprocess.run(build, cwd=source, env=environment, check=True, capture_output=True, text=True, timeout=120)
+    assert "without the library of the simulated driver: cannot build" in done.stdout
+    assert [wheel.name.partition("-py3-")[2] for wheel in source.glob("dist/*.whl")] == ["none-any.whl"]
