@@ -136,9 +136,7 @@ class OtherSockets:
 
     @property
     def is_taken(self) -> bool:
-        """Returns whether a plugin that is not of this release came since; it does not leave the resource to its
-        successor.
-        """
+        """Returns whether another plugin came since, such as NVIDIA's: it leaves the resource to no successor."""
         return any(name == shared_name(self._resource) for name, _ in self.served - self._known)
 
     @property

@@ -17,7 +17,7 @@ def socket_name(resource: str, token: str) -> str:
 
 
 def shared_name(resource: str) -> str:
-    """Returns the socket on which earlier releases served, as NVIDIA's and HAMi's plugins do."""
+    """Returns the socket on which NVIDIA's and HAMi's plugins serve the resource."""
     return f"{_stem(resource)}.sock"
 
 
@@ -27,7 +27,7 @@ def refusing_name(resource: str, token: str) -> str:
 
 
 def is_socket_name(name: str, resource: str) -> bool:
-    """Returns whether a daemon of ours, of this or an earlier release, may have made the socket for the resource."""
+    """Returns whether a plugin, ours or another, makes such a socket for the resource."""
     return name == shared_name(resource) or is_own_name(name, resource)
 
 

@@ -51,7 +51,7 @@ def answers_to(ids: Sequence[str], holdings: Sequence[Holding], resource: str) -
 def _never_limited(
     holding: Holding, pods: Mapping[str, Pod], inventory: Mapping[DeviceUUID, Device], resource: str
 ) -> str:
-    """Judges an answer that was given when that was allowed, or by an earlier release."""
+    """Judges an answer that was given while containers without limits were allowed."""
     pod = pods.get(holding.pod_uid)
     if pod is None or PRELOAD_LIST in holding.mounts:
         return ""

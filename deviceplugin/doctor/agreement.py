@@ -4,7 +4,7 @@ Kubelet's checkpoint and pod-resources name the container that holds the ids. Th
 decided for it, and the slot's CDI spec has what the runtime gives it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -14,7 +14,6 @@ from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits
 from deviceplugin.container.slot_names import qualified, slot_in
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ListedContainer
-from deviceplugin.slots.slot import larger
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceUUID
@@ -106,8 +105,7 @@ _AGREES, _SILENT, _UNKNOWN = Verdict(Word.AGREES), Verdict(Word.SILENT), Verdict
 
 def agreement(sources: Sources) -> tuple[Row, ...]:
     """Returns a row for each pod and container, without ids of ended pods that kubelet has not freed yet."""
-    held = _held(sources)
-    rows = (_row(each, held, sources) for each in held)
+    rows = (_row(each, sources) for each in _held(sources))
     return tuple(sorted(rows, key=lambda row: (row.pod, row.container)))
 
 
@@ -138,8 +136,8 @@ def _listed_name(entry: Holding, sources: Sources) -> str:
     return names[0] if len(names) == 1 else f"UID {entry.pod_uid}"
 
 
-def _row(held: _Held, everybody: list[_Held], sources: Sources) -> Row:
-    shares, annotation = _decided(held, everybody, sources)
+def _row(held: _Held, sources: Sources) -> Row:
+    shares, annotation = _decided(held, sources)
     return Row(
         pod=held.name,
         container=held.container,
@@ -171,8 +169,8 @@ def _pod_resources(held: _Held, sources: Sources) -> Verdict:
     return _AGREES
 
 
-def _decided(held: _Held, everybody: list[_Held], sources: Sources) -> tuple[ContainerShares, Verdict]:
-    """Returns shares and the verdict on the annotation. Containers with one slot have the larger limits of both."""
+def _decided(held: _Held, sources: Sources) -> tuple[ContainerShares, Verdict]:
+    """Returns shares and the verdict on the annotation."""
     if held.pod is None:
         missing = Verdict(Word.DIFFERS, "the API server has no such pod here")
         return (), _UNKNOWN if sources.pods is None else missing
@@ -182,27 +180,17 @@ def _decided(held: _Held, everybody: list[_Held], sources: Sources) -> tuple[Con
         return (), Verdict(Word.DIFFERS, str(error))
     by_name = {each.name: own for each, own in zip(held.pod.all_containers, decided, strict=True)}
     shares = by_name.get(held.container, ())
-    mates = [each for each in everybody if each.pod is held.pod and each.slot == held.slot != ""]
-    sharing = [shares, *(by_name.get(each.container, ()) for each in mates)]
-    problem = _problem(shares, sharing, len(held.ids), sources.inventory)
-    return (shares, Verdict(Word.DIFFERS, problem)) if problem else (larger(sharing), _AGREES)
+    problem = _problem(shares, len(held.ids), sources.inventory)
+    return shares, Verdict(Word.DIFFERS, problem) if problem else _AGREES
 
 
-def _problem(
-    shares: ContainerShares,
-    sharing: Sequence[ContainerShares],
-    replicas: int,
-    inventory: Mapping[DeviceUUID, Device],
-) -> str:
+def _problem(shares: ContainerShares, replicas: int, inventory: Mapping[DeviceUUID, Device]) -> str:
     """Returns what is wrong with a decision; empty if nothing is."""
     if len(shares) != replicas:
         return f"has {len(shares)} GPUs for {replicas} replicas"
     strangers = [share.uuid for share in shares if inventory and share.uuid not in inventory]
     if strangers:
         return f"names {', '.join(strangers)}, not a GPU of this node"
-    own = {share.uuid for share in shares}
-    if any({share.uuid for share in each} != own for each in sharing):
-        return "has other GPUs for another container with the same slot"
     return ""
 
 

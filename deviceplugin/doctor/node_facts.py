@@ -35,7 +35,7 @@ _SCRAPE_SECONDS = 5.0
 """The daemon answers a scrape within three."""
 _OUR_METRICS = b"topogpu_"
 _OTHER_SOCKETS = ("nvidia.sock", "nvidiaGPU*.sock")
-"""The sockets of NVIDIA's plugin before 0.14, and of GKE's. Newer ones use the name that our earlier releases used."""
+"""The sockets of NVIDIA's plugin before 0.14, and of GKE's. Newer ones serve under `shared_name`."""
 
 
 async def driver_facts(

@@ -21,7 +21,6 @@ from deviceplugin.by_pod import ByPod
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import (
     ContainerEdits,
-    ContainerFacts,
     DeviceListStrategy,
     container_facts,
 )
@@ -187,12 +186,12 @@ class SlotAllocator:
             except (CannotLimit, CannotWriteSpec, OSError) as error:
                 return f"pod {pod_name(answer.pod)}: {error}"
         for slot in answer.slots:
-            names = " and ".join(answer.pod.all_containers[position].name for position in slot.containers)
+            name = answer.pod.all_containers[slot.position].name
             gpus = ", ".join(sorted(share.uuid for share in slot.shares))
             if slot.problem:
                 log.warning("%s; it cannot start again", slot.problem)
             else:
-                log.info("pod %s, container %s: served %s", pod_name(answer.pod), names, gpus)
+                log.info("pod %s, container %s: served %s", pod_name(answer.pod), name, gpus)
         return ""
 
     async def _find(self, ids: frozenset[str], deadline: float) -> Proven | Unproven:
@@ -264,13 +263,13 @@ class SlotAllocator:
             return None
 
     def _starts(self, proven: Proven) -> Mapping[str, Start]:
-        """Returns starts by slot. A slot that containers of an earlier release share counts for the last of them."""
+        """Returns starts by slot."""
         uid, now = proven.pod.metadata.uid, self._monotonic()
-        last = {slot.name: proven.pod.all_containers[slot.containers[-1]].name for slot in proven.slots}
+        names = {slot.name: proven.pod.all_containers[slot.position].name for slot in proven.slots}
         known = self._own.pods.get(uid, proven.pod)
         return {
             slot: Start(pod_uid=uid, container=name, known_id=container_id(known, name), since=now)
-            for slot, name in last.items()
+            for slot, name in names.items()
         }
 
     def _prepared(self, ids: frozenset[str], proven: Proven) -> Mapping[str, PreparedSlot]:
@@ -289,7 +288,9 @@ class SlotAllocator:
         return {slot.name: self._prepared_one(proven.pod, slot, known) for slot in proven.slots}
 
     def _prepared_one(self, pod: Pod, slot: ProvenSlot, known: Mapping[DeviceUUID, Device]) -> PreparedSlot:
-        facts = slot_facts(pod, slot.containers, self._priority_resource)
+        container = pod.all_containers[slot.position]
+        has_run = bool(container_id(pod, container.name))
+        facts = replace(container_facts(pod.metadata.uid, container, self._priority_resource), has_run=has_run)
         hardware = self._gpus.inventory.hardware
         if slot.problem:
             by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
@@ -318,14 +319,3 @@ class SlotAllocator:
         elif is_part:
             spec = without_nvidias_hook(spec)
         return PreparedSlot(facts.name, spec, edits.driver_mib)
-
-
-def slot_facts(pod: Pod, positions: Sequence[int], priority_resource: str) -> ContainerFacts:
-    """Returns the edits for a slot's container. An earlier release may have given several containers one slot. Then the
-    last one counts: the others are ordinary init containers, which have ended when it starts, and all use its folder in
-    turn. A variable counts as set only if all of them set it.
-    """
-    containers = [pod.all_containers[position] for position in positions]
-    each = [container_facts(pod.metadata.uid, container, priority_resource) for container in containers]
-    common = tuple(variable for variable in each[-1].env if all(variable in facts.env for facts in each))
-    return replace(each[-1], env=common, has_run=bool(container_id(pod, each[-1].name)))

@@ -18,10 +18,9 @@ from deviceplugin.container.slot_names import slot_in
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ListedContainer
 from deviceplugin.sentences import enumerated
-from deviceplugin.slots.slot import larger
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
-from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
+from proto.devices import ContainerShares, Device, DeviceUUID
 from proto.kubernetes.objects import Pod
 
 
@@ -49,13 +48,13 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class ProvenSlot:
-    """The slot of the containers at these positions, init containers counted first. `shares` are theirs."""
+    """The slot of the container at this position, init containers counted first. `shares` are its own."""
 
     name: str
-    containers: tuple[int, ...]
+    position: int
     shares: ContainerShares
     problem: str = ""
-    """The reason why its container must not be created, if that is the one that kubelet is about to start."""
+    """The reason why the container must not be created, if that is the one that kubelet is about to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,24 +198,19 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
     if slots is None:
         problem = "kubelet's checkpoint, which names its slot, cannot be read"
         return Unproven(f"pod {name} holds them; {problem}", may_change=True)
-    proven = []
-    for slot in dict.fromkeys(filter(None, (slots[containers[position]] for position in positions))):
-        sharing = tuple(position for position in positions if slots[containers[position]] == slot)
-        usable = tuple(position for position in sharing if position not in problems)
-        if not usable:
-            proven.append(ProvenSlot(slot, sharing, (), f"pod {name}, {problems[sharing[0]]}"))
-            continue
-        problem = _difference(usable, containers, decided)
-        if problem:
-            return Unproven(f"pod {name}, {problem}", may_change=False)
-        proven.append(ProvenSlot(slot, usable, larger([decided[position] for position in usable])))
+    proven = (
+        ProvenSlot(slot, at, (), f"pod {name}, {problems[at]}") if at in problems else ProvenSlot(slot, at, decided[at])
+        for at in positions
+        if (slot := slots[containers[at]])
+    )
     return Proven(pod, tuple(proven))
 
 
 def _slots(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> dict[str, str] | None:
     """Returns slots by container, empty for one without a slot; None if unknown."""
     if evidence.recorded is None:
-        return dict.fromkeys(holder.containers, evidence.answered) if evidence.answered else None
+        is_known = evidence.answered and len(holder.containers) == 1
+        return dict.fromkeys(holder.containers, evidence.answered) if is_known else None
     uid = holder.pod.metadata.uid
     return {
         entry.container_name: slot_in(entry.cdi_devices) for entry in _entries(ids, evidence) if entry.pod_uid == uid
@@ -234,15 +228,6 @@ def _mismatch(container: str, held: ContainerShares, ids: frozenset[str], eviden
         return f"container {container}, holds them, but {len(held)} GPUs were decided for it"
     problem = unfit(held, evidence.inventory, evidence.problems)
     return f"container {container}: {problem}" if problem else ""
-
-
-def _difference(positions: tuple[int, ...], containers: list[str], decided: PodShares) -> str:
-    first = positions[0]
-    for other in positions[1:]:
-        if {share.uuid for share in decided[other]} != {share.uuid for share in decided[first]}:
-            pair = f"containers {containers[first]} and {containers[other]}"
-            return f"{pair} were given one slot, but different GPUs were decided for them"
-    return ""
 
 
 def _bound(evidence: Evidence) -> list[Pod]:

@@ -5,13 +5,12 @@ used for two containers, so nothing that a runtime has cached belongs to another
 the slot is defined from the proof until the container is created.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
 from deviceplugin.container.slot_names import SLOT_KIND, qualified
-from proto.devices import ContainerShares, DeviceShare
 from proto.environment import VISIBLE_DEVICES, VOID
 from proto.kubernetes.objects import Pod
 
@@ -76,24 +75,3 @@ def container_id(pod: Pod, container: str) -> str:
     """Returns the container id in the pod's status; empty before the first start."""
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return next((each.container_id for each in statuses if each.name == container), "")
-
-
-def larger(sharing: Collection[ContainerShares]) -> ContainerShares:
-    """Returns, for every GPU, the largest limits of the slot's containers. All have the same GPUs.
-
-    Only containers that an earlier release gave their slots may share one.
-    """
-    first, *_ = sharing
-    by_uuid = [{share.uuid: share for share in shares} for shares in sharing]
-    return tuple(_larger([shares[share.uuid] for shares in by_uuid]) for share in first)
-
-
-def _larger(shares: Sequence[DeviceShare]) -> DeviceShare:
-    """Returns the larger amounts. 0 is the largest: the whole memory, and no limit of cores."""
-    memory, cores = [share.memory_mib for share in shares], [share.cores for share in shares]
-    return DeviceShare(
-        uuid=shares[0].uuid,
-        memory_mib=max(memory) if all(memory) else 0,
-        cores=max(cores) if all(cores) else 0,
-        instance=shares[0].instance,
-    )

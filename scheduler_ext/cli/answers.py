@@ -157,9 +157,6 @@ def _alike(gpus: Iterable[GpuLine]) -> Iterator[str]:
     """Yields lines such as `GPUs 0–3: needs 30 000 MiB, 12 288 free of 40 960`."""
     indices: dict[str, list[int]] = {}
     for line in gpus:
-        if not line.clause:  # told by an extender of an older version
-            yield line.sentence
-            continue
         indices.setdefault(line.clause, []).append(line.refusal.index)
     for clause, same in indices.items():
         yield f"{'GPU' if len(same) == 1 else 'GPUs'} {ranges(same)}: {clause}"

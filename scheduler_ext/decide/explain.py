@@ -20,7 +20,7 @@ class GpuLine:
 
     refusal: GpuRefusal
     sentence: str
-    clause: str = ""
+    clause: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,7 +95,7 @@ def run(*command: str) -> int:
 
 
 def left_open(_: EmbeddedApiServer, root: Path) -> None:
-    """By an earlier release."""
+    """HAMi's plugin makes the folders so."""
     root.chmod(0o755)
     for name in ("containers", "locks"):
         (root / "hook/vgpu" / name).mkdir(mode=0o755, exist_ok=True)

@@ -22,14 +22,13 @@ ONE, TWO = (share(A),), (share(B, 2000, 20), share(A, 1000, 10))
 AGREES, SILENT, UNKNOWN = Verdict(Word.AGREES), Verdict(Word.SILENT), Verdict(Word.UNKNOWN)
 
 
-def recorded(pod: str, container: str, *ids: str) -> Holding:
-    """All have one slot, as an earlier release gave containers with the same ids."""
+def recorded(pod: str, container: str, *ids: str, slot: str = "s") -> Holding:
     return Holding(
         pod_uid=f"uid-{pod}",
         container_name=container,
         resource_name=GPU,
         device_ids={"0": [*ids]},
-        answer=as_recorded("s"),
+        answer=as_recorded(slot),
     )
 
 
@@ -136,24 +135,20 @@ def test_kubelets_two_words_may_differ() -> None:
     assert only(replace(ALL_AGREE, recorded=())).checkpoint.difference == "has no entry"
 
 
-def test_an_init_container_is_never_listed_and_shares_the_larger_limits_with_its_heir() -> None:
+def test_an_init_container_is_never_listed_and_has_a_slot_and_limits_of_its_own() -> None:
     init = (share(A, 9000, 10),)
     both = replace(
         ALL_AGREE,
-        recorded=(recorded("p", "c0", X), recorded("p", "c1", X)),
+        recorded=(recorded("p", "c0", X, slot="of-init"), recorded("p", "c1", X)),
         listed=(listed("p", "c1", X),),
         pods=(running("p", (init, ONE), init=1),),
-        spec=spec((share(A, 9000, 30),)),
     )
     first, second = agreement(both)
     assert (first.pod_resources, second.pod_resources) == (SILENT, AGREES)
     assert first.agrees
     assert second.agrees
-    assert first.shares == second.shares == (share(A, 9000, 30),)
-    other = replace(both, pods=(running("p", ((share(B),), ONE), init=1),))
-    assert [row.annotation.difference for row in agreement(other)] == 2 * [
-        "has other GPUs for another container with the same slot"
-    ]
+    assert (first.slot, first.shares) == ("of-init", init)
+    assert (second.slot, second.shares) == ("s", ONE)
 
 
 def test_what_kubelet_still_records_of_ended_pods_is_left_out() -> None:

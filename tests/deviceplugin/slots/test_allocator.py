@@ -172,17 +172,6 @@ async def test_an_init_container_and_its_heir_have_a_slot_each_with_their_own_gp
         ]
 
 
-async def test_containers_that_an_earlier_release_gave_one_slot_have_the_larger_limits() -> None:
-    async with slots() as rig:
-        pod = bound_pod("p", ((share(A, 9000, 10),), (share(A, 3000, 30),)), init=1)
-        rig.bring(pod)
-        rig.kubelet.hold(pod, "c0", X, init=True, slot="old")
-        rig.kubelet.hold(pod, "c1", X, slot="old")
-        await rig.allocator.pre_start([X])
-        env = rig.env(X)
-        assert (env["CUDA_DEVICE_MEMORY_LIMIT_0"], env["CUDA_DEVICE_SM_LIMIT"]) == ("9000m", "30")
-
-
 async def test_the_runtime_gives_the_reason_why_an_init_container_cannot_start_again() -> None:
     async with slots() as rig:
         lost = Inventory(devices=(a100(A, 0, healthy=False), a100(B, 1)), problems={A: "GPU is lost"})

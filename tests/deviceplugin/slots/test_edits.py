@@ -19,9 +19,8 @@ from deviceplugin.container.edits import (
 )
 from deviceplugin.container.slot_names import SLOT_KIND
 from deviceplugin.plugin_calls import allocate_response
-from deviceplugin.slots.allocator import slot_facts
 from deviceplugin.slots.slot import SPEC_FILE, applied, named
-from proto.kubernetes.objects import Container, EnvVar
+from proto.kubernetes.objects import Container
 from simulation.kubelet.container import create_container, decode_cdi_spec
 from tests.deviceplugin.agent_rig import write
 from tests.deviceplugin.gpus import INVENTORY, A, B, bound_pod, share
@@ -62,16 +61,6 @@ async def test_the_edits_of_nvidias_own_specs_are_in_the_slots_spec() -> None:
             "deviceNodes": [{"path": "/dev/nvidiactl"}, node],
             "additionalGids": [44],
         }
-
-
-def test_a_variable_counts_only_where_every_container_of_the_slot_sets_it() -> None:
-    pod = bound_pod("p", (ONE, ONE), init=1)
-    pod.spec.init_containers[0].env = [EnvVar(name="CUDA_DISABLE_CONTROL", value="true")]
-    pod.spec.containers[0].env = [EnvVar(name="MODE", value="fast")]
-    facts = slot_facts(pod, (0, 1), "nvidia.com/priority")
-    assert (facts.pod_uid, facts.name, facts.env) == ("uid-p", "c1", ())
-    alone = slot_facts(pod, (0,), "nvidia.com/priority")
-    assert (alone.name, alone.env) == ("c0", tuple(pod.spec.init_containers[0].env))
 
 
 PLAIN = st.lists(

@@ -26,20 +26,20 @@ def listed(pod: str, container: str, *ids: str) -> ListedContainer:
     return ListedContainer(namespace="default", pod=pod, container=container, ids=frozenset(ids))
 
 
-def recorded(pod: str, container: str, *ids: str, resource: str = GPU, slot: str = "") -> Holding:
-    """The slot is named like the container unless said otherwise."""
+def recorded(pod: str, container: str, *ids: str, resource: str = GPU) -> Holding:
+    """The slot is named like the container."""
     return Holding(
         pod_uid=f"uid-{pod}",
         container_name=container,
         resource_name=resource,
         device_ids={"-1": [*ids]},
-        answer=as_recorded(slot or container),
+        answer=as_recorded(container),
     )
 
 
 def proof(pod: Pod, *served: tuple[int, ContainerShares], slot: str = "") -> Proven:
     """Each container by its own slot."""
-    return Proven(pod, tuple(ProvenSlot(slot or f"c{position}", (position,), shares) for position, shares in served))
+    return Proven(pod, tuple(ProvenSlot(slot or f"c{position}", position, shares) for position, shares in served))
 
 
 def asked(
@@ -115,22 +115,6 @@ def test_an_init_container_and_the_app_container_that_has_its_ids_have_a_slot_ea
     notes = [recorded("p", "c0", X), recorded("p", "c1", X)]
     answer = asked(X, pods=[pod], sees=[listed("p", "c1", X)], notes=notes)
     assert answer == proof(pod, (0, ONE), (1, OTHER))
-
-
-def test_containers_that_an_earlier_release_gave_one_slot_share_the_larger_limits() -> None:
-    init, app = (share(A, 9000, 10),), (share(A, 3000, 30),)
-    pod = bound_pod("p", (init, app), init=1)
-    notes = [recorded("p", "c0", X, slot="old"), recorded("p", "c1", X, slot="old")]
-    answer = asked(X, pods=[pod], sees=[listed("p", "c1", X)], notes=notes)
-    assert answer == Proven(pod, (ProvenSlot("old", (0, 1), (share(A, 9000, 30),)),))
-
-
-def test_containers_of_one_slot_but_other_gpus_are_refused() -> None:
-    pod = bound_pod("p", (ONE, OTHER), init=1)
-    notes = [recorded("p", "c0", X, slot="old"), recorded("p", "c1", X, slot="old")]
-    answer = refusal(asked(X, pods=[pod], sees=[listed("p", "c1", X)], notes=notes))
-    assert "pod default/p, containers c0 and c1 were given one slot, but different GPUs" in answer.sentence
-    assert not answer.may_change
 
 
 @pytest.mark.parametrize("answer", ["", "%", "bm9uc2Vuc2U="])

@@ -89,7 +89,7 @@ def test_an_init_container_that_has_ended_and_whose_gpu_fell_ill_is_refused_alon
     decided = ((share(A),), (share(B),))
     problem = f"pod default/p, container c0: {A} is unhealthy"
     running = bound_pod("p", decided, init=1, phase="Running")
-    slots = (ProvenSlot("c0", (0,), (), problem), ProvenSlot("c1", (1,), decided[1]))
+    slots = (ProvenSlot("c0", 0, (), problem), ProvenSlot("c1", 1, decided[1]))
     assert prove_slot(frozenset(ids["-1"]), evidence(running, holdings, sick)) == Proven(running, slots)
     answer = prove_slot(frozenset(ids["-1"]), evidence(bound_pod("p", decided, init=1), holdings, sick))
     assert isinstance(answer, Unproven)

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.container.slot_names import qualified, slot_in
-from deviceplugin.slots.slot import Start, larger, named, over
+from deviceplugin.slots.slot import Start, named, over
 from proto.kubernetes.objects import ContainerStatus
-from tests.deviceplugin.gpus import A, B, bound_pod, share
+from tests.deviceplugin.gpus import A, bound_pod, share
 
 NAMES = st.from_regex(r"[0-9a-f]{32}", fullmatch=True)
 
@@ -49,12 +49,3 @@ def test_a_slot_is_over_when_its_container_was_created_or_kubelet_would_ask_agai
 def test_a_slot_of_a_pod_that_is_not_known_waits_for_its_time() -> None:
     starts = {"s": Start(pod_uid="uid-p", container="c0", known_id="", since=100.0)}
     assert [over(starts, {}, now) for now in (249.0, 250.0)] == [frozenset(), frozenset({"s"})]
-
-
-def test_containers_that_share_a_slot_have_the_larger_limits_gpu_by_gpu() -> None:
-    init, app = (share(A, 1000, 50), share(B, 4000, 10)), (share(B, 3000, 20), share(A, 2000, 20))
-    assert larger([init, app]) == (share(A, 2000, 50), share(B, 4000, 20))
-
-
-def test_no_limit_is_the_largest() -> None:
-    assert larger([(share(A, 0, 50),), (share(A, 2000, 0),)]) == (share(A, 0, 0),)
