@@ -19,7 +19,7 @@ BILL = "opt/topogpu/sbom.cdx.json"
 MOST_MIB = 120
 """Folders beside the base."""
 _UNWANTED = re.compile(
-    r"(^|/)s?bin/(pip3?|gcc|cc|c\+\+|g\+\+|clang|make)[-.\d]*$|^opt/(.*/)?(pip|simulation|tests|benchmarks|hypothesis|pytest)$"
+    r"(^|/)s?bin/(pip3?|gcc|cc|c\+\+|g\+\+|clang|make)[-.\d]*$|^opt/(.*/)?(pip|simulation|tests|benchmarks|hypothesis|pytest|kubectl[-_]\w+)$"
 )
 _LICENCE_FILE = re.compile(r"/site-packages/([^/]+)-[^-/]+\.dist-info/(?:.*/)?(?:LICEN[CS]E|COPYING)[^/]*$")
 USER = "65532:65532"
@@ -28,7 +28,7 @@ _SIMULATES = (
     "NODE_NAME=n python -m simulation.on_node dgx-a100 /tmp/simulated && "
     "TOPOGPU_FAKE_NVML_MACHINE=/tmp/simulated/machine HOST_ROOT=/tmp/simulated python -m deviceplugin devices"
 )
-_STARTED = ("deviceplugin --version", "scheduler_ext --version", "deviceplugin run --help", "kubectl_topogpu --help")
+_STARTED = ("deviceplugin --version", "scheduler_ext --version", "deviceplugin run --help", "scheduler_ext run --help")
 
 
 def differences(one: Mapping[str, ArchivedFile], other: Mapping[str, ArchivedFile]) -> list[str]:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-OURS = ("program", "proto", "deviceplugin", "scheduler_ext", "kubectl_topogpu")
+OURS = ("program", "proto", "deviceplugin", "scheduler_ext")
 PRUNED = "kubernetes"
 WHOLE = ("kubernetes/aio/config",)
 """Its modules import each other when a kubeconfig requests it."""

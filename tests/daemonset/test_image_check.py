@@ -69,8 +69,10 @@ def test_programs_that_build_tests_and_the_root_user_are_unwanted(tmp_path: Path
         tmp_path / "1", {"opt/topogpu/bin/python": b"", "opt/topogpu/lib/pipes.py": b"", "usr/share/gcc": b""}
     )
     assert unwanted(good.files(), USER) == []
-    bad = archive(tmp_path / "2", {"usr/bin/gcc-12": b"", "opt/topogpu/bin/pip": b"", "opt/x/tests": b""}, user="")
+    unneeded = ("opt/x/tests", "usr/bin/gcc-12", "opt/topogpu/bin/pip", "opt/topogpu/bin/kubectl-topogpu")
+    bad = archive(tmp_path / "2", dict.fromkeys(unneeded, b""), user="")
     assert unwanted(bad.files(), bad.configuration["User"]) == [
+        "/opt/topogpu/bin/kubectl-topogpu is in the image.",
         "/opt/topogpu/bin/pip is in the image.",
         "/opt/x/tests is in the image.",
         "/usr/bin/gcc-12 is in the image.",

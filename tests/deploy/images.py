@@ -16,7 +16,7 @@ from pathlib import Path
 from daemonset.image import OUT, ROOT
 from tests.cluster.binaries import BuildFailed, cache
 
-_PACKAGES = ("program", "proto", "deviceplugin", "scheduler_ext", "kubectl_topogpu", "simulation")
+_PACKAGES = ("program", "proto", "deviceplugin", "scheduler_ext", "simulation")
 _SUFFIXES = (".py", ".c", ".h", ".yaml", ".lock", "Dockerfile")
 PRODUCT, SIMULATED = "topogpu", "topogpu-simulated"
 _KEPT = 2
