@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from sys import intern
 from typing import Any, TypeVar
@@ -14,9 +14,11 @@ from proto.annotations.keys import BIND_PHASE, POD_NODE
 from proto.annotations.spelling import DOMAINS
 from proto.environment import is_judged
 from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import (
     NODES,
     POD_DISRUPTION_BUDGETS,
+    POD_GROUPS,
     POD_SCHEDULED,
     PODS,
     RESOURCE_QUOTAS,
@@ -32,6 +34,7 @@ from proto.kubernetes.objects import (
 )
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.cluster import events
+from scheduler_ext.cluster.membership import GROUP_ANNOTATIONS, GROUP_LABELS
 from scheduler_ext.quota_class import has_cross_namespace_affinity
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
@@ -40,6 +43,10 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=Object)
 V = TypeVar("V")
 
+GROUPS_SECONDS = 60.0
+"""The time between two looks for APIs that serve groups of pods."""
+_OPTIONAL = frozenset({POD_DISRUPTION_BUDGETS.plural, *(each.plural for each in POD_GROUPS)})
+"""Resources without which pods are placed all the same."""
 _SHARED_VALUES = frozenset({POD_NODE, BIND_PHASE})
 """Annotations with the same value on many pods."""
 
@@ -97,6 +104,7 @@ class ClusterWatch:
             watches.create_task(self._follow(POD_DISRUPTION_BUDGETS))
             watches.create_task(self._follow_pods())
             watches.create_task(self._follow(RESOURCE_QUOTAS))
+            watches.create_task(self._follow_groups(watches))
 
     async def _follow_pods(self) -> None:
         """Follows pods, from a list at first and whenever one is requested."""
@@ -106,6 +114,22 @@ class ClusterWatch:
                 following = watches.create_task(self._follow(PODS, trim=self._trim_pod))
                 await self._pods_again.wait()
                 following.cancel()
+
+    async def _follow_groups(self, watches: asyncio.TaskGroup) -> None:
+        """Follows groups of pods of every API that serves them, also of one that is installed later. Without the right
+        to list them the members are decided one by one.
+        """
+        left = list(POD_GROUPS)
+        while left:
+            for resource in list(left):
+                try:
+                    await self._api.list_page(resource, limit=1)
+                except (ApiError, ApiUnreachable) as error:
+                    log.debug("%s of %s are not read: %s", resource.plural, resource.group_version, error)
+                else:
+                    left = [each for each in left if each.type is not resource.type]
+                    watches.create_task(self._follow(resource))
+            await asyncio.sleep(GROUPS_SECONDS)
 
     async def _follow(
         self, resource: Resource[T], *, label_selector: str = "", trim: Callable[[T], None] = lambda _: None
@@ -127,7 +151,7 @@ class ClusterWatch:
                 case ObjectRemoved(removed):
                     apply(events.Removed(removed))
                 case Interrupted(problem, seconds):
-                    if plural != POD_DISRUPTION_BUDGETS.plural:
+                    if plural not in _OPTIONAL:
                         self._interrupted[plural] = f"the watch of {plural} is interrupted: {problem}"
                     log.warning("the watch of %s is interrupted, next try in %.1f s: %s", plural, seconds, problem)
             if plural == PODS.plural and was_interrupted != (plural in self._interrupted):
@@ -152,14 +176,17 @@ class ClusterWatch:
 def trim_pod(pod: Pod, *, labelled: bool) -> None:
     """Keeps identity, state, resource requests, and annotations of GPU schedulers; equal parts become one object.
 
-    Labels stay if the pod is `labelled`.
+    Labels stay if the pod is `labelled`; those of groups stay always.
     """
     metadata, spec = pod.metadata, pod.spec
-    metadata.labels = _one(dict[str, str], metadata.labels if labelled else {})
+    kept = (
+        metadata.labels if labelled else {key: metadata.labels[key] for key in GROUP_LABELS if key in metadata.labels}
+    )
+    metadata.labels = _one(dict[str, str], kept)
     metadata.annotations = {
         key: intern(value) if key in _SHARED_VALUES else value
         for key, value in metadata.annotations.items()
-        if key.startswith(DOMAINS)
+        if key.startswith(DOMAINS) or key in GROUP_ANNOTATIONS
     }
     metadata.namespace, spec.node_name = intern(metadata.namespace), intern(spec.node_name)
     spec.scheduler_name, spec.priority_class_name = intern(spec.scheduler_name), intern(spec.priority_class_name)
@@ -182,6 +209,10 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
         # The container statuses of any other pod are kept: they show whether it has ended.
         pod.status.container_statuses = []
     pod.status = _one(PodStatus, pod.status)
+
+
+def _group_labels(labels: Iterable[str]) -> Iterable[str]:
+    return (key for key in labels if key in GROUP_LABELS)
 
 
 def _one(kind: Any, value: V) -> V:

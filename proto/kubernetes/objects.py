@@ -74,6 +74,14 @@ class SchedulingGroup(Object):
     pod_group_name: str = ""
 
 
+class WorkloadReference(Object):
+    """The group of a pod in Kubernetes 1.35."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str = ""
+
+
 class PodAffinityTerm(Object):
     namespaces: list[str] = []
     namespace_selector: dict[str, Any] | None = None
@@ -120,6 +128,7 @@ class PodSpec(Object):
     resources: Resources | None = None
     """Resources of all containers together, for cpu, memory and huge pages."""
     scheduling_group: SchedulingGroup | None = None
+    workload_ref: WorkloadReference | None = None
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     """No scheduler looks at the pod before they are removed."""
     tolerations: tuple[Toleration, ...] = ()
@@ -295,6 +304,53 @@ class PodDisruptionBudget(Object):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodDisruptionBudgetSpec = msgspec.field(default_factory=PodDisruptionBudgetSpec)
     status: PodDisruptionBudgetStatus = msgspec.field(default_factory=PodDisruptionBudgetStatus)
+
+
+class GangPolicy(Object):
+    min_count: int = 0
+
+
+class GroupSchedulingPolicy(Object):
+    """A policy; with `gang` the pods of a group start together."""
+
+    gang: GangPolicy | None = None
+
+
+class TopologyConstraint(Object):
+    key: str = ""
+    """A label of nodes: all pods of the group get nodes with one value of it."""
+
+
+class GroupConstraints(Object):
+    topology: tuple[TopologyConstraint, ...] = ()
+
+
+class PodGroupSpec(Object):
+    scheduling_policy: GroupSchedulingPolicy | None = None
+    scheduling_constraints: GroupConstraints | None = None
+    min_member: int = 0
+    """The number of pods that start together, in the groups of coscheduling and of Volcano."""
+
+    @property
+    def together(self) -> int:
+        """Returns the number of pods that start together; 0 if each may start alone."""
+        gang = self.scheduling_policy.gang if self.scheduling_policy is not None else None
+        return self.min_member if gang is None else gang.min_count
+
+
+class PodGroup(Object):
+    """A group of pods, of Kubernetes itself."""
+
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    spec: PodGroupSpec = msgspec.field(default_factory=PodGroupSpec)
+
+
+class CoschedulingPodGroup(PodGroup):
+    """A group of kubernetes-sigs/scheduler-plugins."""
+
+
+class VolcanoPodGroup(PodGroup):
+    """A group of Volcano."""
 
 
 class LeaseSpec(Object):
@@ -481,6 +537,14 @@ PODS = Resource("v1", "pods", True, Pod)
 NODES = Resource("v1", "nodes", False, Node)
 RESOURCE_QUOTAS = Resource("v1", "resourcequotas", True, ResourceQuota)
 POD_DISRUPTION_BUDGETS = Resource("policy/v1", "poddisruptionbudgets", True, PodDisruptionBudget)
+POD_GROUPS: tuple[Resource[PodGroup], ...] = (
+    Resource("scheduling.k8s.io/v1", "podgroups", True, PodGroup),
+    Resource("scheduling.k8s.io/v1beta1", "podgroups", True, PodGroup),
+    Resource("scheduling.k8s.io/v1alpha2", "podgroups", True, PodGroup),
+    Resource("scheduling.x-k8s.io/v1alpha1", "podgroups", True, CoschedulingPodGroup),
+    Resource("scheduling.volcano.sh/v1beta1", "podgroups", True, VolcanoPodGroup),
+)
+"""Groups of pods by API, of each the version that is tried first before the others."""
 EVENTS = Resource("v1", "events", True, Event)
 LEASES = Resource("coordination.k8s.io/v1", "leases", True, Lease)
 SECRETS = Resource("v1", "secrets", True, Secret)

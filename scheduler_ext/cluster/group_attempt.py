@@ -8,10 +8,8 @@ member with the nodes of the domain. It binds the best placement without another
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from scheduler_ext.cluster.membership import MOST_MEMBERS
 from scheduler_ext.cluster.records import PodRecord
-
-MOST_MEMBERS = 10_000
-"""The most members remembered of one attempt at a group. More than that are pods that come and go under one name."""
 
 
 @dataclass(slots=True)

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 from proto.kubernetes.objects import Pod, version_number
 from scheduler_ext.cluster.bound import namespace_of
 from scheduler_ext.cluster.group_attempt import GroupAttempt, Placement
+from scheduler_ext.cluster.membership import GroupSource, group_of, membership_of
 from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict
 from scheduler_ext.requests import GpuRequest, pod_key
 
@@ -40,25 +41,17 @@ REFUSED_SECONDS = 1.0
 
 It is kept only until kube-scheduler sends a question about another pod.
 """
-_GROUP_LABELS = ("scheduling.x-k8s.io/pod-group", "pod-group.scheduling.sigs.k8s.io")
-"""The labels of kubernetes-sigs/scheduler-plugins' coscheduling: now, and before its release 0.23."""
-
-
-def group_of(pod: Pod) -> str:
-    """Returns namespace and name of the group that kube-scheduler schedules as a whole; empty for a pod without one."""
-    named = pod.spec.scheduling_group.pod_group_name if pod.spec.scheduling_group else ""
-    labels = (pod.metadata.labels.get(label, "") for label in _GROUP_LABELS)
-    name = named or next(filter(None, labels), "")
-    return f"{pod.metadata.namespace or 'default'}/{name}" if name else ""
 
 
 def pending_of(pod: Pod, request: GpuRequest | None) -> Pending:
     """Returns what is known of the pod at its decision. It waits in Permit if coscheduling schedules its group, member
     by member; kube-scheduler schedules its own groups at once.
     """
-    group = group_of(pod)
-    waits = (pod, request) if group and request is not None and pod.spec.scheduling_group is None else None
-    return Pending(group=group, waits=waits, seen=verdict_of(pod))
+    found = membership_of(pod)
+    if found is None:
+        return Pending(seen=verdict_of(pod))
+    waits = (pod, request) if request is not None and found.source is GroupSource.COSCHEDULING else None
+    return Pending(group=found.group, waits=waits, seen=verdict_of(pod))
 
 
 def verdict_of(pod: Pod) -> SchedulerVerdict:

@@ -6,6 +6,7 @@ from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.events import RecordEvent
+from scheduler_ext.cluster.gangs import Gang, Gangs
 from scheduler_ext.cluster.history import Histories
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.log import PodLog
@@ -46,6 +47,7 @@ class ClusterParts:
         self.requests = requests or RequestSettings()
         self.ledger = Ledger(self.requests)
         self.pods = PodIndex(self.requests.names)
+        self.gangs = Gangs()
         self.budgets = Budgets()
         self.nominations = Nominations()
         self.queue = PodQueue()
@@ -60,6 +62,10 @@ class ClusterParts:
         """Returns the pods, by UID, that request GPUs, and for which no node is decided."""
         reserved = self.ledger.records.reserved
         return {uid: pod for uid, pod in self.pods.pending().items() if reserved(uid) is None}
+
+    def gang_of(self, pod: Pod) -> Gang | None:
+        """Returns the group of the pod, if its pods start together and their number is known."""
+        return self.gangs.of(pod, self.pods.pending())
 
     def departs(self, uid: str, name: PodName) -> None:
         """Remembers the name of a deleted pod while it holds GPUs."""

@@ -4,7 +4,17 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import Any
 
-from proto.kubernetes.objects import Node, ObjectReference, Pod, PodDisruptionBudget, ResourceQuota, version_number
+from proto.kubernetes.objects import (
+    CoschedulingPodGroup,
+    Node,
+    ObjectReference,
+    Pod,
+    PodDisruptionBudget,
+    PodGroup,
+    ResourceQuota,
+    VolcanoPodGroup,
+    version_number,
+)
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.bound import outlives
 from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent
@@ -58,6 +68,9 @@ def _pods_listed(parts: ClusterParts, event: events.Listed[Pod], _: float) -> Se
     uids = {pod_key(pod) for pod in pods}
     parts.ledger.replace_pods(pods, event.version)
     parts.pods.replace_pods(pods)
+    parts.gangs.clear()
+    for pod in pods:
+        parts.gangs.apply_pod(pod, with_gpus=parts.pods.concerns_gpus(pod))
     parts.end_nominations(parts.nominations.without(uids))
     parts.unreadable_pods.keep_only(uids)
     found = (effect for pod in pods for effect in (*_nominated(parts, pod), *_unreadable_pod(parts, pod)))
@@ -66,6 +79,7 @@ def _pods_listed(parts: ClusterParts, event: events.Listed[Pod], _: float) -> Se
 
 def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
     parts.ledger.apply_pod(pod)
+    parts.gangs.apply_pod(pod, with_gpus=parts.pods.concerns_gpus(pod))
     name = pod_name(pod)
     before = parts.pods.pod(name)
     if before is None and not parts.pods.concerns_gpus(pod):
@@ -83,6 +97,7 @@ def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
 def _pod_removed(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
     uid, deleted_at = pod_key(pod), version_number(pod.metadata.resource_version)
     parts.ledger.remove_pod(uid, now + OUTLIVING_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
+    parts.gangs.remove_pod(uid)
     parts.departs(uid, pod_name(pod))
     parts.unreadable_pods.drop(uid)
     # A pod without GPUs may have lost annotations of a GPU scheduler.
@@ -148,23 +163,27 @@ def _nominated(parts: ClusterParts, pod: Pod) -> Sequence[Effect]:
     return _NOTHING
 
 
+_GROUPS = (PodGroup, CoschedulingPodGroup, VolcanoPodGroup)
 _LISTED: Mapping[type, Handler] = {
     Node: _nodes_listed,
     Pod: _pods_listed,
     ResourceQuota: lambda parts, event, _: parts.ledger.quotas.replace(event.objects),
     PodDisruptionBudget: lambda parts, event, _: parts.budgets.replace(event.objects),
+    **dict.fromkeys(_GROUPS, lambda parts, event, _: parts.gangs.replace_objects(event.kind, event.objects)),
 }
 _APPLIED: Mapping[type, Handler] = {
     Node: _node_applied,
     Pod: _pod_applied,
     ResourceQuota: _quota_applied,
     PodDisruptionBudget: lambda parts, budget, _: parts.budgets.apply(budget),
+    **dict.fromkeys(_GROUPS, lambda parts, group, _: parts.gangs.apply_object(group)),
 }
 _REMOVED: Mapping[type, Handler] = {
     Node: _node_removed,
     Pod: _pod_removed,
     ResourceQuota: _quota_removed,
     PodDisruptionBudget: lambda parts, budget, _: parts.budgets.remove(budget),
+    **dict.fromkeys(_GROUPS, lambda parts, group, _: parts.gangs.remove_object(group)),
 }
 HANDLERS: Mapping[type[ClusterEvent], Handler] = {
     events.Listed: lambda parts, event, now: _LISTED[event.kind](parts, event, now),

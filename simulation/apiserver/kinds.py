@@ -117,6 +117,9 @@ PRIORITY_CLASS = ServedKind(
     namespaced=False,
     short_names=("pc",),
 )
+POD_GROUP = ServedKind(
+    kind="PodGroup", plural="podgroups", group="scheduling.k8s.io", version="v1beta1", has_status=True
+)
 DEVICE_CLASS = ServedKind(kind="DeviceClass", plural="deviceclasses", group="resource.k8s.io", namespaced=False)
 DEPLOYMENT = ServedKind(
     kind="Deployment",
@@ -155,6 +158,7 @@ KINDS: tuple[ServedKind, ...] = (
     WEBHOOK,
     BUDGET,
     PRIORITY_CLASS,
+    POD_GROUP,
     DEVICE_CLASS,
     DEPLOYMENT,
     REPLICA_SET,

@@ -36,6 +36,7 @@ EXTENDER_RIGHTS = (
     ("", "events", "create"),
     ("", "resourcequotas", "list watch"),
     ("policy", "poddisruptionbudgets", "list watch"),
+    *((group, "podgroups", "list watch") for group in ("scheduling.k8s.io", "scheduling.x-k8s.io")),
     ("", "pods/eviction", "create"),
     ("coordination.k8s.io", "leases", "list watch create patch"),
 )

@@ -32,6 +32,10 @@ Right = tuple[str, str, str, str, str]
 """Verb, API group, resource with its subresource, namespace (`*`: all of them) and name (`*`: any)."""
 
 
+NOT_SERVED = frozenset({"scheduling.x-k8s.io", "scheduling.volcano.sh"})
+"""Groups of definitions that others install: the extender looks for them once a minute."""
+
+
 def granted(account: str) -> set[Right]:
     """Without what kube-scheduler alone needs, which runs with the extender's account."""
     return {
@@ -40,6 +44,7 @@ def granted(account: str) -> set[Right]:
         if rule["role"] != KUBE_SCHEDULERS
         for verb in rule["verbs"]
         for group in rule["apiGroups"]
+        if group not in NOT_SERVED
         for resource in rule["resources"]
         for name in rule.get("resourceNames", ["*"])
     }

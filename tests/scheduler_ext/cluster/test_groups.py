@@ -9,17 +9,16 @@ import pytest
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, ResourceQuota, SchedulingGroup
 from scheduler_ext.cluster.events import Applied, NodeChosen, Proposed, TimePassed, nothing_outside
-from scheduler_ext.cluster.group_attempt import MOST_MEMBERS
 from scheduler_ext.cluster.groups import (
     FEWEST_THAT_WAIT_ON,
     LONGEST_PERMIT_SECONDS,
     REFUSED_SECONDS,
     SHORTEST_LEASE_SECONDS,
     Groups,
-    group_of,
     lets_go,
     verdict_of,
 )
+from scheduler_ext.cluster.membership import MOST_MEMBERS, group_of
 from scheduler_ext.cluster.records import Records, SchedulerVerdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex

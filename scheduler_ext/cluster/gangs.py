@@ -1,0 +1,152 @@
+"""Groups of pods that start together, and what is missing of each. Pods without GPUs count as members, too."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from proto.kubernetes.objects import CoschedulingPodGroup, Pod, PodGroup, VolcanoPodGroup
+from scheduler_ext.cluster.membership import MOST_MEMBERS, GroupSource, membership_of
+from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
+
+_SOURCES: Mapping[type[PodGroup], GroupSource] = {
+    PodGroup: GroupSource.KUBERNETES,
+    CoschedulingPodGroup: GroupSource.COSCHEDULING,
+    VolcanoPodGroup: GroupSource.VOLCANO,
+}
+STAND_IN = "#"
+"""Between a group's name and a number: the key of what is held for a pod that does not exist yet. No UID has it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissingMember:
+    """A member for which GPUs are to be found. One that does not exist yet is like the member that came first."""
+
+    uid: str
+    pod: Pod
+    request: GpuRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gang:
+    """A group as far as it is known. `size` pods start together; of them `settled` need no GPUs any more: they are
+    bound, have ended or request none. `waiting` are the others that exist, by UID, in the order of kube-scheduler's
+    queue.
+    """
+
+    group: str
+    source: GroupSource
+    size: int
+    settled: int = 0
+    waiting: Mapping[str, Pod] = field(default_factory=dict)
+    object: PodGroup | None = None
+    """The group's object, where the API server has one and it may be read."""
+
+    @property
+    def needed(self) -> int:
+        """Returns the number of members that must get GPUs together."""
+        return max(self.size - self.settled, 0)
+
+    def missing(
+        self, asked: MissingMember, placed: Iterable[str], settings: RequestSettings
+    ) -> Sequence[MissingMember]:
+        """Returns the members for which GPUs are to be found: `asked`, those that wait and are not `placed`, and as
+        many like `asked` as do not exist yet. There may be more than are needed: some may then be left out.
+        """
+        placed = set(placed)
+        found = {asked.uid: asked}
+        for uid, pod in self.waiting.items():
+            if uid not in found and uid not in placed and (request := _request(pod, settings)) is not None:
+                found[uid] = MissingMember(uid=uid, pod=pod, request=request)
+        number = 0
+        while len(found) + len(placed) < self.needed:
+            uid, number = stand_in(self.group, number), number + 1
+            if uid not in placed:
+                found[uid] = MissingMember(uid=uid, pod=asked.pod, request=replace(asked.request, uid=uid))
+        return tuple(found.values())
+
+
+def stand_in(group: str, number: int) -> str:
+    return f"{group}{STAND_IN}{number}"
+
+
+def _request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
+    try:
+        return read_request(pod, settings)
+    except RequestError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    group: str
+    source: GroupSource
+    size: int
+    settled: bool
+    """True if it needs no GPUs any more."""
+
+
+class Gangs:
+    """Members by group, and the objects of groups."""
+
+    def __init__(self) -> None:
+        self._members: dict[str, _Member] = {}
+        self._groups: dict[str, dict[str, _Member]] = {}
+        self._objects: dict[GroupSource, dict[str, PodGroup]] = {}
+
+    def apply_pod(self, pod: Pod, *, with_gpus: bool) -> None:
+        uid, found = pod_key(pod), membership_of(pod)
+        self.remove_pod(uid)
+        if found is None or len(self._groups.get(found.group, ())) >= MOST_MEMBERS:
+            return
+        settled = bool(pod.spec.node_name) or pod.has_ended or not with_gpus
+        member = _Member(found.group, found.source, found.size, settled)
+        self._members[uid] = self._groups.setdefault(found.group, {})[uid] = member
+
+    def remove_pod(self, uid: str) -> None:
+        known = self._members.pop(uid, None)
+        if known is not None:
+            del self._groups[known.group][uid]
+            if not self._groups[known.group]:
+                del self._groups[known.group]
+
+    def clear(self) -> None:
+        """Forgets all members, before all pods are applied."""
+        self._members.clear()
+        self._groups.clear()
+
+    def replace_objects(self, kind: type[PodGroup], objects: Iterable[PodGroup]) -> None:
+        self._objects[_SOURCES[kind]] = {_key(each): each for each in objects}
+
+    def apply_object(self, group: PodGroup) -> None:
+        self._objects.setdefault(_SOURCES[type(group)], {})[_key(group)] = group
+
+    def remove_object(self, group: PodGroup) -> None:
+        self._objects.get(_SOURCES[type(group)], {}).pop(_key(group), None)
+
+    def of(self, pod: Pod, pending: Mapping[str, Pod]) -> Gang | None:
+        """Returns the pod's group; None if it has none, or one of unknown size. `pending` are the pods with GPUs that
+        have no node, by UID.
+        """
+        found = membership_of(pod)
+        if found is None:
+            return None
+        members = self._groups.get(found.group, {})
+        found_object = self._objects.get(found.source, {}).get(found.group)
+        size = found.size if found_object is None else found_object.spec.together
+        if not 1 < size <= MOST_MEMBERS:
+            return None
+        known = (pending[uid] for uid, each in members.items() if not each.settled and uid in pending)
+        waiting = {
+            pod_key(each): each for each in sorted(known, key=_order) if each.metadata.deletion_timestamp is None
+        }
+        settled = sum(1 for each in members.values() if each.settled)
+        return Gang(
+            group=found.group, source=found.source, size=size, settled=settled, waiting=waiting, object=found_object
+        )
+
+
+def _key(group: PodGroup) -> str:
+    return f"{group.metadata.namespace}/{group.metadata.name}"
+
+
+def _order(pod: Pod) -> tuple[int, str, str]:
+    return -(pod.spec.priority or 0), pod.metadata.creation_timestamp or "", pod.metadata.name
