@@ -1,8 +1,9 @@
-"""What the site needs beside the documents themselves; mkdocs calls it for every page."""
+"""What the site needs beside the documents themselves; mkdocs calls it for the files and for every page."""
 
 import re
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 _ROOT = Path(__file__).parent.parent
 _MANIFEST = re.compile(r"^\[(examples/[\w-]+\.yaml)\]\(\.\./\1\)$", re.MULTILINE)
@@ -15,6 +16,19 @@ _ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
 _CODE = re.compile(r"(?<!<pre>)<code>([^<]*)</code>")
 _SEPARATOR = re.compile(r"(?<=[\w)])([./_:=,-]+)(?=\w)")
 _TAGS = re.compile(r"<[^>]+>")
+
+
+def on_files(files: Any, config: Any, **_: object) -> None:
+    """README.md is the first page."""
+    from mkdocs.structure.files import File
+
+    files.append(File.generated(config, "index.md", content=home((_ROOT / "README.md").read_text(encoding="utf-8"))))
+
+
+def home(readme: str) -> str:
+    """README.md as it reads from this folder."""
+    inside = re.sub(r"\]\((?!docs/|https:)", "](../", readme)
+    return re.sub(r"""(?<=[("])docs/""", "", inside)
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:

@@ -167,6 +167,6 @@ async def test_the_quota_of_the_example_refuses_a_pod_beyond_it_with_the_numbers
 
 
 def test_the_page_of_examples_shows_each_of_them() -> None:
-    page = (FOLDER.parent / "docs/examples.md").read_text(encoding="utf-8")
+    page = (FOLDER.parent / "docs/pods.md").read_text(encoding="utf-8")
     shown = re.findall(r"^\[examples/([a-z-]+)\.yaml\]\(\.\./examples/\1\.yaml\)$", page, re.MULTILINE)
     assert sorted(shown) == [*NAMES]

@@ -21,13 +21,20 @@ def test_it_builds_without_a_warning_and_fetches_nothing_when_it_is_read(tmp_pat
     pages = [page.read_text(encoding="utf-8") for page in tmp_path.rglob("*.html")]
     fetched = r'<(?:script|img|iframe)[^>]* src="https?:[^"]*"|<link[^>]* rel="stylesheet"[^>]* href="https?:[^"]*"'
     assert [found for page in pages for found in re.findall(fetched, page)] == []
-    assert len(pages) == len(list((ROOT / "docs").glob("*.md"))) + 1  # and the one for what is not there
+    assert len(pages) == len(list((ROOT / "docs").glob("*.md"))) + 2  # README.md, and the one for what is not there
 
 
 def test_a_link_out_of_the_documents_becomes_a_name() -> None:
     page = runpy.run_path(str(ROOT / "docs/site.py"))["on_page_markdown"]
     assert page("the [chart](../daemonset/chart) and [install](install.md)") == (
         "the chart (`daemonset/chart`) and [install](install.md)"
+    )
+
+
+def test_the_readme_is_the_first_page() -> None:
+    home = runpy.run_path(str(ROOT / "docs/site.py"))["home"]
+    assert home('<img src="docs/a.svg"> [a](docs/a.md#b) [c](C.md) [d](https://example.com/docs/)') == (
+        '<img src="a.svg"> [a](a.md#b) [c](../C.md) [d](https://example.com/docs/)'
     )
 
 

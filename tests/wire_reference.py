@@ -98,7 +98,7 @@ PODS: dict[str, Sequence[WireName]] = {
         WireName(keys.REQUEUE, "a change that makes kube-scheduler try a waiting pod again", "2030-01-01T00:00:00Z"),
     ),
     "Labels of a pod or a namespace": (
-        WireName(keys.WEBHOOK, "the [webhook](webhook.md) leaves such pods alone", keys.WEBHOOK_IGNORE),
+        WireName(keys.WEBHOOK, "the [webhook](pods.md#the-webhook) leaves such pods alone", keys.WEBHOOK_IGNORE),
         WireName(keys.SCHEDULER_ROLE, "written by the extender on its own pods: which one leads", "leader"),
     ),
 }
