@@ -27,6 +27,7 @@ from program.settings.kinds import (
 from program.settings.shared import log_format, log_level, resource_names
 from scheduler_ext.admission.settings import BypassMode, CorePolicy
 from scheduler_ext.cluster.workload import seeds
+from scheduler_ext.domains.levels import LEVELS, LEVELS_PATTERN, read_levels, write_levels
 from scheduler_ext.http.messages import is_local
 from scheduler_ext.policies import GPU_POLICY_PATTERN, GPU_WORDS, GpuPolicy, NodePolicy, parse_gpu_policy
 from scheduler_ext.requests import RequestError, RequestSettings, ResourceNames
@@ -85,6 +86,12 @@ _USUAL_PODS = Parsed(
     read=read_usual_pods,
     write=write_usual_pods,
     pattern=USUAL_PODS_PATTERN,
+)
+_LEVELS = Parsed(
+    expected="labels from wide to narrow, such as topology.kubernetes.io/zone,kubernetes.io/hostname",
+    read=read_levels,
+    write=write_levels,
+    pattern=LEVELS_PATTERN,
 )
 _OPTIONAL_NAME = dns_name("a name of lower-case letters, digits, - and .", optional=True)
 
@@ -166,6 +173,12 @@ class SchedulerConfiguration:
         Whole(minimum=0),
         "MiB in one unit of requested GPU memory, and of a quota for it; 0 is 1.",
         device_config="nvidia.memoryFactor",
+    )
+    topology_levels: tuple[str, ...] = _request(
+        LEVELS,
+        _LEVELS,
+        "Labels of nodes that name domains, from wide to narrow: a group of pods goes into the smallest domain that "
+        "holds it. Empty: groups go by the policies alone.",
     )
     names: ResourceNames = part(ResourceNames, **resource_names(group=REQUESTS, environment=()))
     scheduler_name: str = _placement(

@@ -20,6 +20,8 @@ from proto.environment import (
 from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from proto.quantity import QuantityError, integer_quantity
+from scheduler_ext.domains.levels import LEVELS
+from scheduler_ext.domains.wish import DomainWish, WishError, read_wish
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
 from scheduler_ext.quota_class import QuotaClass, quota_class
 from scheduler_ext.usual_pods import UsualPods
@@ -36,7 +38,15 @@ LONGEST_LIST = 16_384
 LONGEST_WORDS = 512
 """Characters of every other annotation that is read."""
 _LISTS = (keys.USE_GPU_TYPE, keys.NO_USE_GPU_TYPE, keys.USE_GPU_UUID, keys.NO_USE_GPU_UUID)
-_WORDS = (keys.NODE_POLICY, keys.GPU_POLICY, keys.SCORING_WEIGHTS, keys.VGPU_MODE, keys.NUMA_BIND)
+_WORDS = (
+    keys.NODE_POLICY,
+    keys.GPU_POLICY,
+    keys.SCORING_WEIGHTS,
+    keys.VGPU_MODE,
+    keys.NUMA_BIND,
+    keys.REQUIRED_TOPOLOGY,
+    keys.PREFERRED_TOPOLOGY,
+)
 _LONGEST_SHOWN = 64
 _CHOICES = {
     VISIBLE_DEVICES: "chooses GPUs past the scheduler; remove it and ask for GPUs by resource",
@@ -100,6 +110,8 @@ class RequestSettings:
     """True if variables that choose GPUs or lift limits are refused, as the webhook refuses them."""
     core_policy: str = DEFAULT_CORE_POLICY
     """The cluster's GPU_CORE_UTILIZATION_POLICY."""
+    topology_levels: tuple[str, ...] = LEVELS
+    """The labels of nodes that name domains, from wide to narrow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +195,8 @@ class GpuRequest:
     numa_bound: bool = False
     host: HostAmount = NO_HOST
     """CPU and memory that the pod requests of its node, if the node policy reads them."""
+    wish: DomainWish | None = None
+    """The domain for the pod's group."""
 
 
 def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
@@ -213,6 +227,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
         filter=_device_filter(annotations),
         numa_bound=annotations.get(keys.NUMA_BIND, "") in TRUE,
         host=host_requested(pod) if policies.node is NodePolicy.FGD else NO_HOST,
+        wish=_wish(annotations, settings),
     )
 
 
@@ -374,6 +389,13 @@ def _device_filter(annotations: dict[str, str]) -> DeviceFilter:
         refused_uuids=frozenset(map(DeviceUUID, refused_uuids)),
         modes=annotations.get(keys.VGPU_MODE),
     )
+
+
+def _wish(annotations: dict[str, str], settings: RequestSettings) -> DomainWish | None:
+    try:
+        return read_wish(annotations, settings.topology_levels)
+    except WishError as error:
+        raise RequestError("", error.key, error.problem) from error
 
 
 def _words(text: str) -> tuple[str, ...] | None:

@@ -34,6 +34,7 @@ docs-wire` writes this page: the values are what the codecs in `proto/annotation
 _AT = datetime(2030, 1, 1, tzinfo=UTC)
 _GPU, _PEER = DeviceUUID("GPU-a"), DeviceUUID("GPU-b")
 _MIG = MigInstance(profile="1g.10gb", placement=MigPlacement(start=0, size=1))
+_CLUSTER = "8f0c2a4e-0000-4000-8000-00000000c0de"
 _SHARE = DeviceShare(uuid=_GPU, memory_mib=8_000, cores=30)
 _LOCK = encode_lock(NodeLock(taken_at=_AT, namespace="default", pod="train"))
 _DEVICE = Device(
@@ -76,6 +77,20 @@ PODS: dict[str, Sequence[WireName]] = {
         WireName(keys.NO_USE_GPU_UUID, "none of these GPUs", "GPU-b"),
         WireName(keys.NUMA_BIND, "all GPUs of a container from one NUMA node", "true"),
         WireName(keys.VGPU_MODE, "only GPUs in this mode: `hami-core` or `mig`", "mig"),
+        WireName(
+            keys.REQUIRED_TOPOLOGY,
+            "the pod's group goes into one domain of this level, or waits",
+            keys.NODE_CLIQUE,
+        ),
+        WireName(
+            keys.PREFERRED_TOPOLOGY,
+            "the pod's group goes into as few domains of this level as can be",
+            "cloud.provider.com/topology-rack",
+        ),
+        WireName(
+            keys.KUEUE_REQUIRED_TOPOLOGY, "Kueue's word for the first, read where the level is ours", keys.NODE_CLIQUE
+        ),
+        WireName(keys.KUEUE_PREFERRED_TOPOLOGY, "Kueue's word for the second", keys.NODE_CLIQUE),
     ),
     "Annotations of a pod, by the extender": (
         WireName(
@@ -149,6 +164,10 @@ NODES: dict[str, Sequence[WireName]] = {
             "the daemon's [configuration](configuration.md#configurations-by-node) for this node",
             "small",
         ),
+    ),
+    "Labels of a Node that name domains": (
+        WireName(keys.NODE_CLIQUE, "the machines that one NVLink fabric joins; written by the daemon", f"{_CLUSTER}.7"),
+        WireName(keys.NODE_HOSTNAME, "the node itself; written by kubelet. The others are a setting", "gpu-1"),
     ),
     "Conditions, taints, Leases": (
         WireName(

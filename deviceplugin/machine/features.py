@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from deviceplugin.machine.discovery import NodeSharing, mig_resource, shown_gpus, shown_mig_devices
 from deviceplugin.machine.readings import GpuReading, MachineReading, MigReading
-from proto.annotations.keys import RESOURCE_COUNT
+from proto.annotations.keys import NODE_CLIQUE, RESOURCE_COUNT
 
 _LONGEST_VALUE = 63
 _NO_CLUSTER = "00000000-0000-0000-0000-000000000000"
@@ -96,13 +96,15 @@ def _mode(gpus: Sequence[GpuReading]) -> str:
 
 
 def _clique(gpus: Sequence[GpuReading]) -> Labels:
-    """Labels the fabric with which GPUs of several machines are registered. One within a machine has no cluster."""
+    """Labels the fabric with which GPUs of several machines are registered. One within a machine has no cluster. A
+    machine of which one GPU is not registered is no part of the clique: a group across machines would fail on it.
+    """
     fabrics = [gpu.fabric for gpu in gpus if gpu.fabric is not None and gpu.fabric.state != 0]
-    joined = {(each.cluster, each.clique) for each in fabrics if not each.is_broken and each.cluster != _NO_CLUSTER}
-    if len(joined) != 1:
+    joined = {(each.cluster, each.clique) for each in fabrics}
+    if len(joined) != 1 or any(each.is_broken or each.cluster == _NO_CLUSTER for each in fabrics):
         return {}
     cluster, clique = joined.pop()
-    return {"nvidia.com/gpu.clique": f"{cluster}.{clique}"}
+    return {NODE_CLIQUE: f"{cluster}.{clique}"}
 
 
 def _whole_gpus(gpus: Sequence[GpuReading], sharing: NodeSharing) -> Labels:

@@ -15,6 +15,8 @@ FOR_AUTHORS = (
     keys.NO_USE_GPU_UUID,
     keys.NUMA_BIND,
     keys.VGPU_MODE,
+    keys.REQUIRED_TOPOLOGY,
+    keys.PREFERRED_TOPOLOGY,
 )
 """The annotations that the author of a pod writes."""
 DOMAINS = ("hami.io/", "topogpu.io/", "nvidia.com/")

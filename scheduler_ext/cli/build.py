@@ -46,6 +46,7 @@ def request_settings(configuration: SchedulerConfiguration) -> RequestSettings:
         default_cores=configuration.default_cores,
         memory_factor=configuration.memory_factor or 1,
         usual_pods=configuration.usual_pods,
+        topology_levels=configuration.topology_levels,
         node_policy=configuration.node_scheduler_policy,
         gpu_policy=configuration.gpu_scheduler_policy,
         denies_bypass=configuration.deny_bypass is BypassMode.DENY,

@@ -70,7 +70,7 @@ class Ledger:
         self._settle(name)
         self.kubelet.remove(name)
         self.hosts.apply(node)
-        registered = self.nodes.apply(node, self._settings.names.count)
+        registered = self.nodes.apply(node, self._settings.names.count, self._settings.topology_levels)
         if registered is not None:
             self.kubelet.apply(node, registered.devices)
 

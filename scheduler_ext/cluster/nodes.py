@@ -1,6 +1,6 @@
 """Knows which nodes give out GPUs, and how much of each GPU is used: the sum of what pods hold there."""
 
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from proto.devices import DeviceUUID
@@ -12,6 +12,7 @@ from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, 
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.usage import usage_of
+from scheduler_ext.domains.levels import LEVELS
 
 
 @dataclass(slots=True)
@@ -34,11 +35,11 @@ class Nodes:
     _changed: set[str] = field(default_factory=set)
     """Nodes that `take_changed` has not returned yet."""
 
-    def apply(self, node: Node, count_name: str) -> RegisteredNode | None:
+    def apply(self, node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> RegisteredNode | None:
         """Adds or updates a node. Returns None for one that gives out no GPU."""
         name = node.metadata.name
         try:
-            registered = read_node(node, count_name)
+            registered = read_node(node, count_name, levels)
         except Unregistered as refusal:
             self.remove(name)
             self._unregistered[name] = refusal.reason

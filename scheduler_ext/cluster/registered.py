@@ -1,6 +1,6 @@
 """A node's GPUs as its annotations register them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proto.annotations.device_cordon import decode_cordon
@@ -23,6 +23,7 @@ from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import Node, Toleration
 from proto.kubernetes.taints import CORDON, Taint, repelling, untolerated
 from proto.quantity import QuantityError, integer_quantity
+from scheduler_ext.domains.levels import LEVELS, Domains, domains_of
 
 POOL_LABELS = (
     "karpenter.sh/nodepool",
@@ -65,6 +66,8 @@ class RegisteredNode:
     """The pool of nodes to which it belongs, by its labels; empty without one."""
     taints: tuple[Taint, ...] = ()
     """The taints that keep pods away which do not tolerate them."""
+    domains: Domains = field(default_factory=dict)
+    """The domains that it is in, by level."""
 
     @property
     def closed(self) -> bool:
@@ -79,11 +82,11 @@ class RegisteredNode:
         return NODE_CORDONED if taint == CORDON else f"the node has the taint {taint}, which the pod does not tolerate"
 
 
-def read_node(node: Node, count_name: str) -> RegisteredNode:
+def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> RegisteredNode:
     """Reads a Node. Raises Unregistered for a node without GPUs, unreadable annotations, or a kubelet that is away or
     offers none.
 
-    `count_name` is the resource under which kubelet offers them.
+    `count_name` is the resource under which kubelet offers them, `levels` are those of domains.
     """
     annotations = node.metadata.annotations
     if NODE_REGISTER not in annotations:
@@ -110,6 +113,7 @@ def read_node(node: Node, count_name: str) -> RegisteredNode:
         given=_given(annotations.get(NODE_UNDECIDED, "")),
         pool=next((node.metadata.labels[each] for each in POOL_LABELS if node.metadata.labels.get(each)), ""),
         taints=repelling(node),
+        domains=domains_of(node.metadata.labels, levels),
     )
 
 

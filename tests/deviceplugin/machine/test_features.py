@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace as replace_fields
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from deviceplugin.machine.discovery import NodeSharing
 from deviceplugin.machine.features import feature_labels, label_value
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.node.labels import FEATURE_LABEL
+from proto.annotations.keys import NODE_CLIQUE as CLIQUE
 from proto.devices import DeviceUUID
 from simulation.machines import load
 from simulation.machines.described import describe_reading
@@ -143,3 +145,13 @@ def test_what_the_driver_does_not_tell_has_no_label_and_gpus_left_alone_do_not_c
 def test_a_machine_is_called_by_its_dmi_name() -> None:
     machine = MachineReading(gpus=describe_reading(DGX).gpus, product="NVIDIA DGX A100 (920-23687)")
     assert feature_labels(machine, NodeSharing())["nvidia.com/gpu.machine"] == "NVIDIA-DGX-A100-920-23687"
+
+
+def test_a_machine_with_a_gpu_that_is_not_registered_with_the_fabric_is_in_no_clique() -> None:
+    tray = describe_reading(load("gb200-nvl72-tray"))
+    first = tray.gpus[0]
+    assert first.fabric is not None
+    assert CLIQUE in feature_labels(tray, NodeSharing())
+    for fabric in (replace_fields(first.fabric, state=2), replace_fields(first.fabric, clique=9)):
+        gpus = (replace_fields(first, fabric=fabric), *tray.gpus[1:])
+        assert CLIQUE not in feature_labels(replace_fields(tray, gpus=gpus), NodeSharing())

@@ -1,0 +1,1 @@
+"""Domains of nodes, such as racks and NVLink cliques, and the nodes of them that a group of pods takes."""
