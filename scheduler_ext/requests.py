@@ -126,8 +126,6 @@ class ContainerNeed:
     """Percent of one GPU as requested, also above 100: the device score counts it so. 0 means no limit."""
     priority: int | None = None
     """The priority for the limits inside the container; it does not affect the choice of GPUs."""
-    beside: "tuple[ContainerNeed, ...]" = ()
-    """Needs that the same share serves: the larger amount counts."""
     container: str = field(default="", compare=False)
     """The name of the container."""
     lifted_by: str = ""
@@ -145,8 +143,6 @@ class ContainerNeed:
 
     def reserved_mib(self, total_mib: int) -> int:
         """Returns the MiB that are taken of a GPU with `total_mib`."""
-        if self.beside:
-            return max(need.reserved_mib(total_mib) for need in self.beside)
         return total_mib * (self.memory_percent or 0) // 100 if self.is_relative else self.memory_mib
 
 

@@ -7,7 +7,6 @@ from scheduler_ext.decide.fit import Rules, fit
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.other_choices import other_choices
 from scheduler_ext.decide.score import sort_gpus
-from scheduler_ext.decide.shared_ids import Sharing, with_shared_slots
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
 
@@ -19,9 +18,6 @@ def place(
     Each container takes what the policy prefers, in the pod's order. If one fails then, the containers before it may
     leave room with other GPUs.
     """
-    sharing: Sharing = {}
-    if usage.node.slots and ContainerKind.INIT in request.kinds:
-        request, sharing = with_shared_slots(request)
     rules = Rules(
         node=usage.node,
         filter=request.filter,
@@ -30,8 +26,9 @@ def place(
         effort=effort or Effort(),
     )
     placing = _Placing(request, usage, quota, rules)
-    misfit = placing.add_all() or placing.gather_inits(sharing)
+    misfit = placing.add_all()
     if misfit is None:
+        placing.gather_inits()
         return tuple(placing.shares)
     # Without shares the first container that requests GPUs has failed, and it had the whole choice.
     if any(placing.shares):
@@ -39,8 +36,8 @@ def place(
             placing = _Placing(request, usage, quota, rules)
             placing.add_all(choice)
             rules.effort.made += len(choice) * len(usage.gpus) // 2
-            if placing.gather_inits(sharing) is None:
-                return tuple(placing.shares)
+            placing.gather_inits()
+            return tuple(placing.shares)
     return misfit
 
 
@@ -87,8 +84,8 @@ class _Placing:
             _occupy(self._gpus, shares)
         return None
 
-    def gather_inits(self, sharing: Sharing) -> Misfit | None:
-        """Moves init containers to the GPUs of the pod's other containers where they must share or where they fit.
+    def gather_inits(self) -> None:
+        """Moves init containers to the GPUs of the pod's other containers where they fit.
 
         Kubelet gives an init container's device ids to later containers, so GPUs that the pod has anyway are best.
         """
@@ -96,22 +93,12 @@ class _Placing:
         for position, (gpus, quota) in self._inits.items():
             self._rules.effort.made += len(gpus)
             need = self._request.needs[position]
-            if position in sharing and need is not None:
-                there = self.shares[sharing[position]]
-                same = [gpu for gpu in gpus if gpu.device.uuid in _uuids(there) and gpu.device.mode != MIG_MODE]
-                # A sidecar that starts after an earlier init container may have left too little for this one.
-                misfit = fit(need, same, self._rules, quota) if same and sharing[position] < position else None
-                if isinstance(misfit, Misfit):
-                    return misfit
-                self.shares[position] = there
-                continue
             own = [gpu for gpu in reversed(gpus) if gpu.device.uuid in lasting and gpu.device.mode != MIG_MODE]
             if need is None or len(own) < need.count or _uuids(self.shares[position]) <= lasting:
                 continue
             shares = fit(need, own, self._rules, quota)
             if not isinstance(shares, Misfit):
                 self.shares[position] = shares
-        return None
 
 
 def _apply(gpus: list[GpuUsage], shares: ContainerShares) -> None:

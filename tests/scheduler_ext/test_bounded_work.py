@@ -26,14 +26,10 @@ from scheduler_ext.decide.index.node_index import MOST_SHAPES
 from scheduler_ext.decide.index.verdicts import EFFORT_OF_A_NODE
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.reasons import Reason
-from scheduler_ext.decide.shared_ids import heirs, with_shared_slots
-from scheduler_ext.policies import NodePolicy, Policies, parse_gpu_policy
-from scheduler_ext.quota_class import QuotaClass, quota_class
+from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import (
     LONGEST_LIST,
     MOST_CONTAINERS,
-    ContainerKind,
-    ContainerNeed,
     GpuRequest,
     RequestError,
     RequestSettings,
@@ -199,47 +195,6 @@ def test_quota_classes_are_found_without_working_out_amounts(amount: str) -> Non
     resources = {"requests": {"cpu": amount, "memory": amount}, "limits": {"cpu": amount, "memory": amount}}
     asking = msgspec.convert({"spec": {"containers": [{"name": "c", "resources": resources}] * 256}}, Pod)
     assert quota_class(asking).best_effort
-
-
-@given(st.lists(st.tuples(st.sampled_from(ContainerKind), st.integers(0, 2)), max_size=7))
-def test_who_shares_a_slot_is_found_as_kubelet_hands_ids_on(asking: list[tuple[ContainerKind, int]]) -> None:
-    """Kubelet itself, told short: ids wait in a pool; a container takes what it needs from there before free ones."""
-    asking.sort(key=lambda each: each[0] is ContainerKind.APP)
-    kinds = [kind for kind, _ in asking]
-    found = heirs([_need(count) for _, count in asking], kinds)
-    for position, heir in found.items():
-        assert kinds[position] is ContainerKind.INIT
-        assert asking[position][1] == asking[heir][1] > 0
-        assert heir not in found
-        between = range(position + 1, heir) if heir > position else range(heir + 1, position)
-        assert not any(kinds[n] is not ContainerKind.INIT and asking[n][1] == asking[heir][1] for n in between)
-
-
-def _need(count: int) -> ContainerNeed | None:
-    return ContainerNeed(count=count, memory_mib=1, memory_percent=None, cores=0) if count else None
-
-
-def test_init_containers_share_the_slot_of_the_largest() -> None:
-    count = 300
-    wanted = GpuRequest(
-        pod="p",
-        namespace="ns",
-        uid=f"u{count}",
-        quota_class=QuotaClass(),
-        needs=tuple(
-            ContainerNeed(count=1 + n % 3, memory_mib=n % 2 * n, memory_percent=n % 100, cores=n) for n in range(count)
-        ),
-        kinds=(ContainerKind.INIT,) * count,
-        policies=Policies(node=NodePolicy.BINPACK, gpu=parse_gpu_policy("spread")),
-    )
-    shared, sharing = with_shared_slots(wanted)
-    assert len(sharing) == count - 3
-    for first in range(3):
-        members = [need for need in shared.needs[first::3] if need is not None]
-        for total_mib in (0, 1, 999, 100_000):
-            own = [need.reserved_mib(total_mib) for need in wanted.needs[first::3] if need is not None]
-            assert {need.reserved_mib(total_mib) for need in members} == {max(own)}
-        assert len({need.cores for need in members}) == 1
 
 
 def too_many(asked: Pod, how: RequestSettings | None = None) -> str:

@@ -32,15 +32,13 @@ class NodeModel(NamedTuple):
     """The parts of a node. Equal `layout` numbers mean the same number of GPUs with the same links and places.
 
     `gpus`: equal numbers mean GPUs of the same kind, cordoned or not, on nodes that limit containers alike. `mig`: at
-    least one GPU is in MIG mode. `mutual`: each pair has the same link in both directions. `slots`: the node's own
-    value.
+    least one GPU is in MIG mode. `mutual`: each pair has the same link in both directions.
     """
 
     layout: int
     gpus: tuple[int, ...]
     mig: bool
     mutual: bool
-    slots: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +149,7 @@ class NodeStates:
         used = zip(model.gpus, usage.gpus, strict=True)
         gpus = tuple([number((kind, gpu.slots, gpu.memory_mib, gpu.cores)) for kind, gpu in used])
         occupied = [gpu.placements for gpu in usage.gpus]
-        state = self._numbers.number((model.layout, model.slots, gpus, tuple(occupied) if any(occupied) else ()))
+        state = self._numbers.number((model.layout, gpus, tuple(occupied) if any(occupied) else ()))
         return NodeState(usage=usage, model=model, gpus=gpus, number=state, score=node_score(usage.gpus).total)
 
     def _model(self, node: RegisteredNode) -> NodeModel:
@@ -174,7 +172,6 @@ class NodeStates:
             gpus=tuple(map(self._gpu_models.number, kinds)),
             mig=any(each.mode == MIG_MODE for each in devices),
             mutual=links == tuple(zip(*links, strict=True)),
-            slots=node.slots,
         )
 
 

@@ -21,7 +21,6 @@ from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preference import compares_connections, connected
 from scheduler_ext.decide.reasons import Reason
-from scheduler_ext.decide.shared_ids import with_shared_slots
 from scheduler_ext.decide.topology import best_connected, pair_matrix
 from scheduler_ext.decide.unresolvable import NodeRefusal, unfit_of
 from scheduler_ext.policies import SortKey
@@ -82,8 +81,7 @@ class ShapeJudge:
         self._compares = compares_connections(shape.request)
         self.effort = Effort()
         self._most_known = min(LEAST_KNOWN + KNOWN_A_NODE * nodes, MOST_KNOWN)
-        seen = shape, largest_mib, self._most_known, self.effort
-        self._containers = {slots: _Containers(*seen, slots=slots) for slots in (False, True)}
+        self._containers = _Containers(shape, largest_mib, self._most_known, self.effort)
         self._by_state: dict[int, Found] = {}
         self._best_connection: dict[int, int] = {}
         """The best connection of pods of the shape, by layout."""
@@ -115,7 +113,7 @@ class ShapeJudge:
 
     def _by_verdicts(self, state: NodeState) -> Found | None:
         """Returns what the verdicts of the GPUs decide; None if the GPUs have to be chosen."""
-        containers = self._containers[state.model.slots]
+        containers = self._containers
         verdicts = containers.verdicts(state)
         key = (state.model.layout, *verdicts) if containers.layout_matters else verdicts
         try:
@@ -175,15 +173,10 @@ class _GpuVerdicts:
 
 
 class _Containers:
-    """The pod's containers as nodes with slots, or without, see them; and the verdicts of GPUs on them."""
+    """The pod's containers, and the verdicts of GPUs on them."""
 
-    def __init__(self, shape: PodShape, largest_mib: int, most_known: int, effort: Effort, *, slots: bool) -> None:
-        request, inherits = shape.request, False
-        if slots and ContainerKind.INIT in request.kinds:
-            request, sharing = with_shared_slots(request)
-            # Whether such a container fits depends on the GPUs that the container before it got.
-            inherits = any(heir < position for position, heir in sharing.items())
-        self._request = request
+    def __init__(self, shape: PodShape, largest_mib: int, most_known: int, effort: Effort) -> None:
+        self._request = request = shape.request
         self._steps = tuple(_steps(request, shape.quota, largest_mib))
         counts = [step.need.count for step in self._steps]
         numa = request.numa_bound and max(counts) > 1
@@ -193,9 +186,9 @@ class _Containers:
         keys = request.policies.gpu.bound_keys
         scattered = numa and keys[0] not in (SortKey.NUMA, SortKey.NUMA_DESCENDING)
         moves = compares and not all(step.lasts for step in self._steps)
-        self._depends_on_choice = inherits or scattered or moves
+        self._depends_on_choice = scattered or moves
         """True if the result always depends on which GPUs are chosen."""
-        self._can_be_counted = not (inherits or numa)
+        self._can_be_counted = not numa
         self._effort = effort
         self._most_known = most_known
         self.known: dict[tuple[object, ...], Found | None] = {}

@@ -18,17 +18,9 @@ def two_numa(**used: tuple[int, int, int]) -> list[GpuUsage]:
     return [GpuUsage(device(n, numa=n // 2), *used.get(f"G{n}", (0, 0, 0))) for n in range(4)]
 
 
-def on(
-    gpus: list[GpuUsage],
-    wanted: Pod,
-    scores: PairScores | None = None,
-    quota: Quota | None = None,
-    *,
-    slots: bool = False,
-) -> str:
+def on(gpus: list[GpuUsage], wanted: Pod, scores: PairScores | None = None, quota: Quota | None = None) -> str:
     """The annotation, or the reason."""
-    found = usage("n", gpus, scores)
-    cluster = snapshot(dataclasses.replace(found, node=dataclasses.replace(found.node, slots=slots)))
+    cluster = snapshot(usage("n", gpus, scores))
     if quota is not None:
         cluster = dataclasses.replace(cluster, quotas={"default": (quota,)})
     decision = decide(request(wanted), cluster, ["n"])
@@ -45,56 +37,11 @@ def test_an_init_container_is_moved_to_the_gpus_of_the_app_containers_when_it_fi
     assert on(gpus, both) == "G3,NVIDIA,1000,0:;G3,NVIDIA,40960,0:;"
 
 
-def test_with_slots_containers_that_get_the_same_ids_have_the_same_gpus_and_the_larger_share() -> None:
-    """Kubelet hands an init container's ids to the first container after it that asks for as many."""
+def test_each_container_has_its_own_limits_and_an_init_container_may_have_more_than_the_app_containers() -> None:
     apps = container("a", gpu=1, gpumem=30000), container("b", gpu=1, gpumem=30000)
-    wanted = pod(*apps, inits=[container("i", gpu=1, gpumem=1000), container("j", gpu=1, gpumem=2000, gpucores=20)])
+    wanted = pod(*apps, inits=[container("i", gpu=1, gpumem=1000), container("j", gpu=1, gpumem=35000, gpucores=20)])
     both = [GpuUsage(device(0)), GpuUsage(device(1))]
-    shared = "G1,NVIDIA,30000,20:;"
-    assert on(both, wanted, slots=True) == 3 * shared + "G0,NVIDIA,30000,0:;"
-    assert on(both, wanted) == "G1,NVIDIA,1000,0:;G1,NVIDIA,2000,20:;G1,NVIDIA,30000,0:;G0,NVIDIA,30000,0:;"
-
-
-def test_with_slots_what_a_container_may_use_is_what_is_reserved_for_it() -> None:
-    """The app container keeps its init container's limit, so there is less left beside it."""
-    wanted = pod(
-        container("a", gpu=1, gpumem=1000),
-        container("b", gpu=2, gpumem=20000),
-        inits=[container("i", gpu=1, gpumem_percentage=75)],
-    )
-    both = [GpuUsage(device(0)), GpuUsage(device(1))]
-    assert "CardInsufficientMemory" in on(both, wanted, slots=True)
-    assert on(both, wanted).startswith("G1,NVIDIA,30720,0:;")
-
-
-def test_with_slots_an_init_container_never_shares_with_a_sidecar_that_runs_beside_it() -> None:
-    """The sidecar keeps the ids of the init container before it, so the one after it gets others."""
-    inits = [
-        container("i", gpu=1, gpumem=100),
-        container("s", "Always", gpu=1, gpumem=100),
-        container("j", gpu=1, gpumem=100, gpucores=100),
-    ]
-    wanted = pod(container("a"), inits=inits)
-    both = [GpuUsage(device(0)), GpuUsage(device(1))]
-    assert on(both, wanted, slots=True) == "G1,NVIDIA,100,0:;G1,NVIDIA,100,0:;G0,NVIDIA,100,100:;;"
-
-
-def test_with_slots_a_sidecar_started_meanwhile_may_leave_too_little_for_ids_that_are_passed_on() -> None:
-    inits = [
-        container("i", gpu=1, gpumem=30000),
-        container("s", "Always", gpu=2, gpumem=30000),
-        container("j", gpu=1, gpumem=1000),
-    ]
-    wanted = pod(container("a"), inits=inits)
-    assert "CardInsufficientMemory" in on([GpuUsage(device(n)) for n in range(3)], wanted, slots=True)
-
-
-def test_with_slots_init_containers_that_pass_ids_to_one_another_have_the_same_gpus() -> None:
-    inits = [container("i", gpu=2, gpumem=1000), container("j", gpu=2, gpumem=3000)]
-    wanted = pod(container("a", gpu=1, gpumem=1000), inits=inits)
-    first, second, _ = on([GpuUsage(device(n)) for n in range(4)], wanted, slots=True).split(";")[:3]
-    assert first == second
-    assert ",3000," in first
+    assert on(both, wanted) == "G1,NVIDIA,1000,0:;G1,NVIDIA,35000,20:;G1,NVIDIA,30000,0:;G0,NVIDIA,30000,0:;"
 
 
 def test_a_sidecar_keeps_its_share_while_the_app_containers_run() -> None:

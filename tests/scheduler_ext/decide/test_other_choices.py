@@ -99,16 +99,6 @@ def test_an_init_container_leaves_what_it_had_to_the_containers_after_it() -> No
     assert found[1] == found[2] != found[3]
 
 
-def test_init_containers_that_share_slots_with_later_ones_share_their_gpus() -> None:
-    on = empty()
-    on = replace(on, node=replace(on.node, slots=True))
-    wanted = asking(HALF, HALF, WHOLE)
-    inits = [container("init", gpu=1, gpumem=1_000)]
-    found = uuids(pod(*wanted.spec.containers, inits=inits), on)
-    assert found[1] == found[2] != found[3]
-    assert found[0] in found[1:]
-
-
 def test_the_gpus_of_a_container_stay_in_one_numa_node() -> None:
     gpus = [GpuUsage(device(number, numa=number // 2)) for number in range(4)]
     wanted = pod(

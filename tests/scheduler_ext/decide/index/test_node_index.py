@@ -231,20 +231,6 @@ def test_a_node_that_went_after_the_pod_was_prepared_is_not_chosen() -> None:
     assert index.choose(asked, names, prepared=True).node == "b"
 
 
-def test_what_holds_for_a_node_with_slots_holds_for_no_other_node() -> None:
-    """Only there an app container keeps the large share of the init container that kubelet gave the same ids."""
-    ledger = Ledger()
-    for name, allocation in (("a", "slots"), ("b", "immediate")):
-        made = node(name, [device(0), device(1)])
-        made.metadata.annotations[keys.NODE_ALLOCATION] = allocation
-        ledger.apply_node(made)
-    apps = container("a", gpu=1, gpumem=1000), container("b", gpu=2, gpumem=20000)
-    wanted = request(pod(*apps, inits=[container("i", gpu=1, gpumem=30000)]))
-    choice = NodeIndex(ledger).choose(wanted, ["a", "b"])
-    assert choice == choice_of(decide(wanted, ledger.snapshot(), ["a", "b"]))
-    assert choice.node == "b"
-
-
 def test_what_holds_for_a_node_with_hami_core_holds_for_no_node_without() -> None:
     ledger = Ledger()
     for name, limits in (("a", "none"), ("b", "hami-core"), ("c", "none")):
