@@ -176,7 +176,7 @@ docs-wire: $(DEVELOPMENT) ## regenerate the reference of annotations, labels, re
 	@mkdir -p build && $(BIN)/python -m tests.wire_reference > build/wire-reference.md && mv build/wire-reference.md docs/
 
 docs-binding: $(DEVELOPMENT) ## redraw how a pod is bound
-	@mkdir -p build && $(BIN)/python -m tests.binding_document > build/binding.md && mv build/binding.md docs/
+	@$(BIN)/python -m tests.binding_document
 
 pictures: $(DEVELOPMENT) ## the pictures of the documents, from a simulated cluster; those of the status page need Chromium
 	@$(BIN)/python docs/pictures/record.py

@@ -42,7 +42,6 @@ PLACES = (
     Place("daemonset/simulated.Dockerfile", _IMAGE),
     Place("docs/install.md", _IMAGE),
     Place("docs/install.md", r"newTag: "),
-    Place("docs/planning.md", _IMAGE),
     Place("docs/simulation.md", _IMAGE),
 )
 """The rendered manifests follow the chart: `make manifests`."""

@@ -10,7 +10,6 @@ _MANIFEST = re.compile(r"^\[(examples/[\w-]+\.yaml)\]\(\.\./\1\)$", re.MULTILINE
 _BY_FILE = re.compile(r"\[([\w-]+\.md)\]\((?=\1)")
 _LEAVES = re.compile(r"\[([^\]]+)\]\(\.\./([^)]+)\)")
 _ITEM = re.compile(r"^\d+\. .*\n(?:(?: {3}.*)?\n)*", re.MULTILINE)
-_DIAGRAM = re.compile(r"^```mermaid\n.*?^```\n", re.MULTILINE | re.DOTALL)
 _TABLE = re.compile(r"<table>.*?</table>", re.DOTALL)
 _ROW = re.compile(r"<tr>.*?</tr>", re.DOTALL)
 _CODE = re.compile(r"(?<!<pre>)<code>([^<]*)</code>")
@@ -34,10 +33,10 @@ def home(readme: str) -> str:
 def on_page_markdown(markdown: str, **_: object) -> str:
     """Links out of this folder lead to files that the site does not have. A line that is the link of an example becomes
     the example's text; the file of any other link is named. A link that reads as its file reads as that page's title.
-    Diagrams are left out, because nothing here draws them; the tables beside them say the same. Steps are numbered:
-    Python's Markdown wants what belongs to one four columns to the right, where three are enough for others.
+    Steps are numbered: Python's Markdown wants what belongs to one four columns to the right, where three are enough
+    for others.
     """
-    shown = _MANIFEST.sub(lambda found: _block(found[1]), _DIAGRAM.sub("", markdown))
+    shown = _MANIFEST.sub(lambda found: _block(found[1]), markdown)
     steps = _ITEM.sub(lambda found: re.sub(r"^ {3}", "    ", found[0], flags=re.MULTILINE), shown)
     titled = _BY_FILE.sub(lambda found: f"[{_title(found[1])}](", steps)
     return _LEAVES.sub(r"\1 (`\2`)", titled)

@@ -1,45 +1,29 @@
-"""`docs/binding.md`, from the table of the machine that binds: `python -m tests.binding_document`."""
+"""The table of a bind in `docs/architecture.md`, from the machine that binds: `python -m tests.binding_document`."""
 
 from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
 
-from scheduler_ext.verbs.state_machine import GIVING_UP, OVER, TABLE, BindEvent, BindState, Transition
+from scheduler_ext.verbs.state_machine import GIVING_UP, TABLE, BindState, Transition
+from tests.settings_manual import filled
 
-_INTRODUCTION = """\
-# How a pod is bound
-
-The steps of one bind, for reading the extender's log. `make docs-binding` writes this page from the table in
-`scheduler_ext/verbs/state_machine.py`, which the extender runs. kube-scheduler gets its answer once the attempt is
-bound, refused or settling.
-
-An attempt is *unanswered* while the API server may still carry out a Binding that was sent. Its GPUs are reserved then.
-An attempt that gives up while it is unanswered settles: the pod is read once the API server can no longer carry the
-Binding out. Each Binding is a file (`--binding-directory`) until it is answered, so the next process can go on with it.
-"""
+PAGE = Path(__file__).parents[1] / "docs/architecture.md"
 
 
-def document() -> str:
-    return "\n".join([_INTRODUCTION, "```mermaid", "stateDiagram-v2", *_arrows(), "```", "", *_table(), ""])
-
-
-def _arrows() -> Iterator[str]:
-    yield f"    [*] --> {BindState.DECIDING}"
-    yield f"    [*] --> {BindState.RECOVERING}: after a restart"
-    labels: dict[tuple[BindState, BindState], list[BindEvent]] = {}
-    for (state, event), row in TABLE.items():
-        for to in _next(row):
-            labels.setdefault((state, to), []).append(event)
-    for (state, to), happened in labels.items():
-        yield f"    {state} --> {to}: {_listed(happened)}"
-    yield from (f"    {state} --> [*]" for state in BindState if state in OVER)
+def document(page: str) -> str:
+    """Returns the page with its table."""
+    return filled(page, {"binding": "\n".join([*_table(), ""])}, "make docs-binding")
 
 
 def _table() -> Iterator[str]:
+    """Events that a state answers alike, one after another, share a row."""
     yield "| state | what happens | next state | unanswered | what is done |"
     yield "|---|---|---|---|---|"
-    for (state, event), row in TABLE.items():
+    for (state, row), alike in groupby(TABLE.items(), lambda entry: (entry[0][0], entry[1])):
         known = {None: "as before", True: "yes", False: "no"}[row.unanswered]
         done = _listed(row.effects) if row.to else "gives up"
-        yield f"| {state} | {event} | {' or '.join(_next(row))} | {known} | {done} |"
+        events = _listed(event for (_, event), _ in alike)
+        yield f"| {state} | {events} | {' or '.join(_next(row))} | {known} | {done} |"
     for unanswered, (to, effects) in GIVING_UP.items():
         yield f"| any, gives up | | {to} | {'yes' if unanswered else 'no'} | {_listed(effects)} |"
 
@@ -55,4 +39,4 @@ def _listed(words: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
-    print(document(), end="")
+    PAGE.write_text(document(PAGE.read_text()))

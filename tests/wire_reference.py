@@ -106,7 +106,7 @@ PODS: dict[str, Sequence[WireName]] = {
         WireName(keys.POD_TIME, "when it was decided, in seconds since 1970", encode_time(_AT)),
         WireName(
             keys.BIND_PHASE,
-            "how far kubelet's call has come, where [Allocate is immediate](identity.md)",
+            "how far kubelet's call has come, where [Allocate is immediate](architecture.md#the-proof)",
             BindPhase.SUCCESS,
         ),
         WireName(keys.BIND_TIME, "when it was bound, in seconds since 1970", encode_time(_AT)),
@@ -134,7 +134,11 @@ NODES: dict[str, Sequence[WireName]] = {
             "the answer that HAMi's older schedulers wait for; off by default",
             encode_reported(_AT),
         ),
-        WireName(keys.NODE_ALLOCATION, "[how Allocate learns whose pod it serves](identity.md)", AllocationMode.SLOTS),
+        WireName(
+            keys.NODE_ALLOCATION,
+            "[how Allocate learns whose pod it serves](architecture.md#the-proof)",
+            AllocationMode.SLOTS,
+        ),
         WireName(keys.NODE_LIMITS, "[what holds containers to a part of a GPU](hami-core.md)", NodeLimits.HAMI_CORE),
         WireName(
             keys.NODE_UNDECIDED,
