@@ -20,7 +20,6 @@ from scheduler_ext.capacity.nearest import Refusing
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.explain import need_sentence
-from scheduler_ext.decide.preference import rank_nodes
 from scheduler_ext.requests import GpuRequest
 
 MOST_NAMED = 5
@@ -89,7 +88,7 @@ def answer_for(cluster: GpuCluster, pod: Pod, *, brief: bool = False) -> PodAcco
 
 
 def _ranked(request: GpuRequest, decision: Decision) -> list[str]:
-    return rank_nodes(request.policies.node, decision.fits, decision.connections, decision.levels)
+    return decision.ranked(request.policies.node)
 
 
 def _asks(request: GpuRequest) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide_anywhere
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.preference import rank_nodes
 from scheduler_ext.decide.reasons import REMEDIES, Reason
 from scheduler_ext.decide.unresolvable import is_unresolvable
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, read_request
@@ -110,7 +109,7 @@ def _where(group: Refusing, every: int) -> str:
 
 
 def _though_it_fits(pod: Pod, request: GpuRequest, decision: Decision) -> str:
-    first, *others = rank_nodes(request.policies.node, decision.fits, decision.connections, decision.levels)
+    first, *others = decision.ranked(request.policies.node)
     where = f"its GPUs fit on {counted(len(others) + 1, 'node')} now, best on {first}"
     if pod.status.unscheduled is None:
         return f"waits for scheduler {pod.spec.scheduler_name or 'default-scheduler'}, which has not tried it; {where}"

@@ -16,7 +16,6 @@ from scheduler_ext.capacity.policy_words import WHY_GPUS, WHY_NODE
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.explain import GpuLine, NodeLine
-from scheduler_ext.decide.preference import rank_nodes
 from scheduler_ext.decide.score import NodeScore
 from scheduler_ext.requests import GpuRequest
 
@@ -114,7 +113,7 @@ def _part(share: DeviceShare, device: Device) -> str:
 def _whys(request: GpuRequest, decision: Decision) -> Iterator[str]:
     """Yields why it is this node and these GPUs, with the nodes that come next."""
     policies = request.policies
-    ranked = rank_nodes(policies.node, decision.fits, decision.connections, decision.levels)
+    ranked = decision.ranked(policies.node)
     links = decision.connections
 
     def described(name: str) -> str:

@@ -8,6 +8,7 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import (
     DEVICE_CORDON,
     NODE_ALLOCATION,
+    NODE_CLIQUE,
     NODE_LIMITS,
     NODE_REGISTER,
     NODE_SCORE,
@@ -68,6 +69,11 @@ class RegisteredNode:
     """The taints that keep pods away which do not tolerate them."""
     domains: Domains = field(default_factory=dict)
     """The domains that it is in, by level."""
+
+    @property
+    def clique(self) -> str:
+        """Returns the NVLink domain of several machines that it is in; empty without one."""
+        return self.domains.get(NODE_CLIQUE, "")
 
     @property
     def closed(self) -> bool:

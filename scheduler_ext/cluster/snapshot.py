@@ -45,6 +45,12 @@ class NodeUsage:
     undecided: tuple[str, ...] = ()
     """The pods that hold GPUs of it without a decision, by namespace and name."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Returns whether a pod may get all GPUs of the node: none is in use or out of service."""
+        cordoned = self.node.cordoned
+        return not any(gpu.slots or not gpu.device.healthy or gpu.device.uuid in cordoned for gpu in self.gpus)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:

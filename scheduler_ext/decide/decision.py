@@ -1,6 +1,6 @@
 """Takes a decision: one node and the GPUs of every container, or why no node fits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proto.devices import PodShares
@@ -9,7 +9,7 @@ from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.fgd import Fragmentation
 from scheduler_ext.decide.misfit import Misfit, NotOffered
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.preference import choose_node, compared_connections
+from scheduler_ext.decide.preference import choose_node, compared_connections, gpus_of, is_spared, rank_nodes
 from scheduler_ext.decide.score import NodeScore, node_score
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest
@@ -31,12 +31,18 @@ class Decision:
     """The sum of the pair scores between the GPUs that the pod would get, for nodes that fit, if links decide."""
     levels: Mapping[str, int] = field(default_factory=dict)
     """The quality of the placement from 0 to 100, for nodes that fit; only with node policy `fgd`."""
+    spared: Collection[str] = ()
+    """The nodes that fit and that are better kept whole, for groups that need their clique."""
     error: str = ""
     """A sentence if no node was offered. Otherwise the nodes have their own reasons."""
 
     @property
     def scores(self) -> Mapping[str, float]:
         return {name: score.total for name, score in self.fits.items()}
+
+    def ranked(self, policy: NodePolicy) -> list[str]:
+        """Returns the nodes that fit in the order in which they would be taken."""
+        return rank_nodes(policy, self.fits, self.connections, self.levels, self.spared)
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -66,8 +72,18 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -
         return Decision(node=None, misfits=misfits, error=error)
     connections = compared_connections(request, snapshot, placed)
     levels = _levels(request, snapshot, placed)
-    node = choose_node(request.policies.node, fits, connections, levels)
-    return Decision(node=node, shares=placed[node], fits=fits, misfits=misfits, connections=connections, levels=levels)
+    gpus = gpus_of(request)
+    spared = frozenset(name for name in placed if is_spared(snapshot.nodes[name], gpus))
+    node = choose_node(request.policies.node, fits, connections, levels, spared)
+    return Decision(
+        node=node,
+        shares=placed[node],
+        fits=fits,
+        misfits=misfits,
+        connections=connections,
+        levels=levels,
+        spared=spared,
+    )
 
 
 def decide_anywhere(request: GpuRequest, snapshot: Snapshot) -> Decision:

@@ -8,7 +8,6 @@ from scheduler_ext.cluster.workload import Popular
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.fgd import HIGHEST_LEVEL
 from scheduler_ext.decide.misfit import Amounts, GpuRefusal, Misfit, NotOffered, Unit
-from scheduler_ext.decide.preference import rank_nodes
 from scheduler_ext.decide.reasons import NO_CORES, SEVERAL, Reason
 from scheduler_ext.decide.score import NodeScore
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
@@ -46,7 +45,7 @@ def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:
     """Returns lines of all nodes: the chosen one, then the others that fit, best first, then those that do not fit, by
     name.
     """
-    ranked = rank_nodes(request.policies.node, decision.fits, decision.connections, decision.levels)
+    ranked = decision.ranked(request.policies.node)
     return (
         *(_fitting_line(name, decision) for name in ranked),
         *(_misfit_line(name, misfit, request.filter) for name, misfit in sorted(decision.misfits.items())),

@@ -1,9 +1,10 @@
 """Chooses one of the nodes that fit a pod."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from proto.devices import PairScores, PodShares
-from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.cluster.accounting import least
+from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
 from scheduler_ext.decide.score import NodeScore
 from scheduler_ext.decide.topology import connection
 from scheduler_ext.policies import NodePolicy
@@ -16,15 +17,32 @@ Preference = tuple[int, float, str]
 _OF_A_LEVEL = 100.0
 """More than any node's score."""
 NO_LEVELS: Mapping[str, int] = {}
+_OF_WHOLE_NODES = 1e6
+"""More than any node's score and level: such nodes come after all others that connect the pod's GPUs as well."""
 
 
-def preference(policy: NodePolicy, name: str, total: float, connection: int, level: int = 0) -> Preference:
-    """Returns a key for sorting nodes: the best connected comes first; then the highest level; then the fullest or
-    emptiest by node policy; then the first name.
+def preference(
+    policy: NodePolicy, name: str, total: float, connection: int, level: int = 0, *, spared: bool = False
+) -> Preference:
+    """Returns a key for sorting nodes: the best connected comes first; then one that is not `spared`; then the highest
+    level; then the fullest or emptiest by node policy; then the first name.
 
     `total` is the node's score, `connection` is 0 where links are not compared, `level` is that of `fgd`.
     """
-    return -connection, total if policy is NodePolicy.SPREAD else -total - level * _OF_A_LEVEL, name
+    by_policy = total if policy is NodePolicy.SPREAD else -total - level * _OF_A_LEVEL
+    return -connection, by_policy + _OF_WHOLE_NODES if spared else by_policy, name
+
+
+def is_spared(usage: NodeUsage, gpus: int) -> bool:
+    """Returns whether a pod of so many GPUs had better go elsewhere: it would take a part of a node that is free as a
+    whole, and an NVLink clique of several machines is worth most whole.
+    """
+    return bool(usage.node.clique) and gpus < len(usage.gpus) and usage.is_whole
+
+
+def gpus_of(request: GpuRequest) -> int:
+    """Returns the most GPUs that the pod has at once."""
+    return least(request.kinds, request.needs).slots
 
 
 def choose_node(
@@ -32,9 +50,10 @@ def choose_node(
     fits: Mapping[str, NodeScore],
     connections: Mapping[str, int],
     levels: Mapping[str, int] = NO_LEVELS,
+    spared: Collection[str] = (),
 ) -> str:
     """Returns the node to take. `fits` names at least one. A node missing in `connections` counts as not connected."""
-    return rank_nodes(policy, fits, connections, levels)[0]
+    return rank_nodes(policy, fits, connections, levels, spared)[0]
 
 
 def rank_nodes(
@@ -42,10 +61,12 @@ def rank_nodes(
     fits: Mapping[str, NodeScore],
     connections: Mapping[str, int],
     levels: Mapping[str, int] = NO_LEVELS,
+    spared: Collection[str] = (),
 ) -> list[str]:
     """Returns all nodes in the order in which `choose_node` would take them."""
     ranked = sorted(
-        preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0)) for name in fits
+        preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0), spared=name in spared)
+        for name in fits
     )
     return [name for _, _, name in ranked]
 

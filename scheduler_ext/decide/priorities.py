@@ -12,9 +12,12 @@ HIGHEST = 10
 
 def preferences(policy: NodePolicy, decision: Decision) -> Mapping[str, Preference]:
     """Returns the preferences of the nodes that fit."""
-    fits, connections, levels = decision.fits, decision.connections, decision.levels
+    fits, connections, levels, spared = decision.fits, decision.connections, decision.levels, decision.spared
     return {
-        name: preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0)) for name in fits
+        name: preference(
+            policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0), spared=name in spared
+        )
+        for name in fits
     }
 
 

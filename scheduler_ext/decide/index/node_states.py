@@ -75,6 +75,8 @@ class NodeStates:
         self.by_name: dict[str, NodeState] = {}
         self.orders: Mapping[NodePolicy, Order] = {each: Order() for each in NodePolicy if each is not NodePolicy.FGD}
         """The order of all nodes, as if the pod fitted on all of them. With `fgd` it depends on the pod."""
+        self.whole: set[str] = set()
+        """The nodes of cliques of which all GPUs are free."""
         self.largest = LargestGpu()
         self.fragmentation = Fragmentation(NO_WORKLOAD)
         self.last_change = 0
@@ -130,12 +132,15 @@ class NodeStates:
         for name in names:
             self._changes.pop(name, None)
             usage = self._ledger.nodes.usage(name)
+            self.whole.discard(name)
             if usage is None:
                 self.by_name.pop(name, None)
                 self._models.pop(name, None)
             else:
                 self._changes[name] = self.last_change
                 self.by_name[name] = self._state(usage)
+                if usage.node.clique and usage.is_whole:
+                    self.whole.add(name)
         for policy, order in self.orders.items():
             order.put({name: self._unjudged(name, policy) for name in names})
 

@@ -13,7 +13,7 @@ from scheduler_ext.decide.index.order import Order
 from scheduler_ext.decide.index.verdicts import PodShape, ShapeJudge
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.preference import Preference, compares_connections, preference
+from scheduler_ext.decide.preference import Preference, compares_connections, gpus_of, is_spared, preference
 from scheduler_ext.decide.unresolvable import NodeRefusal
 from scheduler_ext.policies import NodePolicy
 
@@ -42,6 +42,7 @@ class Ranking:
         self._shape = shape
         self._policy = shape.request.policies.node
         self._states = states.by_name
+        self._whole, self._gpus = states.whole, gpus_of(shape.request)
         self._judge = ShapeJudge(shape, states.largest.gpu_mib, len(self._states))
         self._outdated: set[str] = set()
         self._levels: Levels | None = None
@@ -54,6 +55,7 @@ class Ranking:
             self._unplaced, self._order = list(self._states), Order()
         else:
             self._order = self._first_order(states.orders[self._policy])
+            self._order.put({name: self._bound(name) for name in self._whole})
         self.fits: dict[str, Preference] = {}
         """The judged nodes that fit."""
         self.failed: dict[str, str] = {}
@@ -193,7 +195,11 @@ class Ranking:
         level = 0
         if self._levels is not None:
             level = self._levels.most(name, self._judge.effort) if exact else HIGHEST_LEVEL
-        return preference(self._policy, name, state.score, self._judge.best_connection(state), level)
+        connection = self._judge.best_connection(state)
+        return preference(self._policy, name, state.score, connection, level, spared=self._is_spared(name))
+
+    def _is_spared(self, name: str) -> bool:
+        return name in self._whole and is_spared(self._states[name].usage, self._gpus)
 
     def _judged(self, name: str) -> Preference | None:
         state = self._states[name]
@@ -203,5 +209,6 @@ class Ranking:
             self.words[name] = found.words
             return None
         level = 0 if self._levels is None else self._levels.level(name, state.number, self._judge.effort)
-        fits = self.fits[name] = preference(self._policy, name, state.score, found, level)
+        spared = self._is_spared(name)
+        fits = self.fits[name] = preference(self._policy, name, state.score, found, level, spared=spared)
         return fits

@@ -1,5 +1,9 @@
 """A pod of several GPUs goes where these talk fastest."""
 
+from dataclasses import replace
+
+import pytest
+
 from proto.annotations import keys
 from proto.devices import DeviceUUID, PairScores
 from proto.kubernetes.objects import Pod
@@ -69,3 +73,31 @@ def test_the_explanation_says_that_links_decided() -> None:
         ("b", True, "links 220, compared first"),
         ("a", False, "links 40, compared first"),
     ]
+
+
+def of_a_clique(free: NodeUsage) -> NodeUsage:
+    return replace(free, node=replace(free.node, domains={keys.NODE_CLIQUE: "fabric.1"}))
+
+
+@pytest.mark.parametrize("policy", ["binpack", "spread", "fgd"])
+def test_a_small_pod_leaves_a_free_node_of_a_clique_whole(policy: str) -> None:
+    by_policy = {keys.NODE_POLICY: policy}
+    whole, begun = of_a_clique(machine("a", 40)), of_a_clique(machine("b", 40, used_mib=9000))
+    apart = machine("c", 40)
+    small = pod(container(gpu=1, gpumem=1000), annotations=by_policy)
+    assert node_of(small, whole, apart) == "c"
+    assert node_of(small, whole, begun) == "b"
+    assert node_of(small, whole) == "a"
+    assert node_of(pod(container(gpu=4), annotations=by_policy), whole, apart) == "a"
+
+
+def test_the_links_between_a_pods_gpus_count_more_than_a_clique_that_stays_whole() -> None:
+    pair = pod(container(gpu=2, gpumem=1000), annotations=TOPOLOGY)
+    assert node_of(pair, of_a_clique(machine("a", 1810)), machine("b", 40)) == "a"
+
+
+def test_a_node_with_a_gpu_out_of_service_is_not_kept_whole() -> None:
+    ill = machine("a", 40)
+    devices = (replace(ill.gpus[0].device, healthy=False), *(gpu.device for gpu in ill.gpus[1:]))
+    ill = of_a_clique(usage("a", [GpuUsage(each) for each in devices]))
+    assert node_of(pod(container(gpu=1, gpumem=1000)), ill, machine("b", 40)) == "a"

@@ -52,6 +52,7 @@ class Machine:
     links: dict[tuple[int, int], int]
     cpu: str = ""
     """Allocatable; nothing is said of the machine if it is empty."""
+    clique: str = ""
 
     def node(self, name: str, *, first_cordoned: bool, allocation: str, limits: str = "partly-enforced") -> Node:
         uuids = [DeviceUUID(f"{name}-{number}") for number in range(len(self.cards))]
@@ -63,7 +64,8 @@ class Machine:
         annotations[keys.NODE_LIMITS] = limits
         machine = {"cpu": self.cpu, "memory": "64Gi"} if self.cpu else {}
         status = NodeStatus(allocatable={keys.RESOURCE_COUNT: sum(card.slots for card in cards), **machine})
-        return Node(metadata=ObjectMeta(name=name, annotations=annotations), status=status)
+        labels = {keys.NODE_CLIQUE: self.clique} if self.clique else {}
+        return Node(metadata=ObjectMeta(name=name, annotations=annotations, labels=labels), status=status)
 
 
 @st.composite
@@ -72,7 +74,10 @@ def machines(draw: st.DrawFn) -> Machine:
     links, mutual = draw(st.lists(st.sampled_from([0, 10, 100]), min_size=16, max_size=16)), draw(st.booleans())
     pairs = {(i, j): (min(i, j), max(i, j)) if mutual else (i, j) for i in range(4) for j in range(4)}
     return Machine(
-        cards, {pair: links[4 * i + j] for pair, (i, j) in pairs.items()}, draw(st.sampled_from(["", "4", "8"]))
+        cards,
+        {pair: links[4 * i + j] for pair, (i, j) in pairs.items()},
+        draw(st.sampled_from(["", "4", "8"])),
+        draw(st.sampled_from(["", "fabric.1"])),
     )
 
 
