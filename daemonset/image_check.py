@@ -28,7 +28,7 @@ _SIMULATES = (
     "NODE_NAME=n python -m simulation.on_node dgx-a100 /tmp/simulated && "
     "TOPOGPU_FAKE_NVML_MACHINE=/tmp/simulated/machine HOST_ROOT=/tmp/simulated python -m deviceplugin devices"
 )
-_STARTED = ("deviceplugin --version", "scheduler_ext --version", "deviceplugin run --help", "scheduler_ext serve --help")
+_STARTED = ("deviceplugin --version", "scheduler_ext --version", "deviceplugin run --help", "scheduler_ext --help")
 
 
 def differences(one: Mapping[str, ArchivedFile], other: Mapping[str, ArchivedFile]) -> list[str]:

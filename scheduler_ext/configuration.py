@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 from functools import partial
 from ipaddress import ip_address
+from typing import Any
 from urllib.parse import urlsplit
 
 from program.address import ListenAddress
-from program.settings.declared import Table, part, setting
+from program.settings.declared import Setting, Table, part, setting
 from program.settings.kinds import (
     ADDRESS,
     DNS_NAME,
@@ -24,19 +25,25 @@ from program.settings.kinds import (
     path,
     words_of,
 )
-from program.settings.shared import log_format, log_level, resource_names
-from scheduler_ext.admission.settings import BypassMode, CorePolicy
+from program.settings.shared import kubeconfig, log_format, log_level, metrics_bind_address, resource_names
+from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cluster.workload import seeds
-from scheduler_ext.domains.levels import LEVELS, LEVELS_PATTERN, read_levels, write_levels
+from scheduler_ext.domains.levels import LEVELS_PATTERN, read_levels, write_levels
 from scheduler_ext.http.messages import is_local
-from scheduler_ext.policies import GPU_POLICY_PATTERN, GPU_WORDS, GpuPolicy, NodePolicy, parse_gpu_policy
-from scheduler_ext.requests import RequestError, RequestSettings, ResourceNames
-from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, FilterReturns, MetricsDetail
-from scheduler_ext.usual_pods import USUAL_PODS_PATTERN, UsualPods, read_usual_pods, write_usual_pods
+from scheduler_ext.policies import GPU_POLICY_PATTERN, GPU_WORDS, NodePolicy, parse_gpu_policy
+from scheduler_ext.requests import RequestError, RequestSettings
+from scheduler_ext.settings import (
+    DEFAULT_SCHEDULER_NAME,
+    BypassMode,
+    CorePolicy,
+    FilterReturns,
+    LeaseSettings,
+    MetricsDetail,
+    ServeSettings,
+)
+from scheduler_ext.usual_pods import USUAL_PODS_PATTERN, read_usual_pods, write_usual_pods
 
 DEFAULT_TIMEOUT_SECONDS = 10
-REQUESTS = "Requests and policies"
-"""The settings that decide where a pod goes."""
 
 _LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
 _LABELS_PATTERN = rf"\s*({_LABEL.pattern}\s*(,\s*{_LABEL.pattern}\s*)*)?"
@@ -66,12 +73,25 @@ def _read_host(text: str) -> str:
     return text
 
 
+def _read_scheduler_name(text: str) -> str:
+    """Parses a schedulerName. Raises ValueError."""
+    if text and not re.fullmatch(DNS_NAME, text):
+        raise ValueError(f"{text!r} names no scheduler")
+    return text or DEFAULT_SCHEDULER_NAME
+
+
 _LABELS = Parsed(expected="key=value, or a comma list", read=_read_label_selector, write=str, pattern=_LABELS_PATTERN)
 _LOCAL_URL = Parsed(
     expected="a URL of this host, such as https://127.0.0.1:10259/healthz",
     read=_read_local_url,
     write=str,
     pattern=r"(https?://\S+)?",
+)
+_SCHEDULER_NAME = Parsed(
+    expected="a name of lower-case letters, digits, - and .",
+    read=_read_scheduler_name,
+    write=str,
+    pattern=f"({DNS_NAME})?",
 )
 _HOST = Parsed(expected="a DNS name or an IP address", read=_read_host, write=str, pattern=r"[a-z0-9.:-]+")
 _GPU_POLICY = Parsed(
@@ -95,21 +115,177 @@ _LEVELS = Parsed(
 )
 _OPTIONAL_NAME = dns_name("a name of lower-case letters, digits, - and .", optional=True)
 
-_setting = partial(setting, environment=())
 CHART = "scheduler.settings.{flag}"
+REQUESTS = "Requests and policies"
+"""The settings that decide where a pod goes."""
 OBSERVATION = "Metrics and logs"
-_of_chart = partial(_setting, chart=CHART)
+_setting = partial(setting, environment=())
 _connection = partial(_setting, group="Addresses and API server")
-_request = partial(_of_chart, group=REQUESTS)
-_placement = partial(_setting, group="Placement")
-_election = partial(_setting, group="Leader election and health")
 _webhook = partial(_setting, group="Webhook")
-_observe = partial(_of_chart, group=OBSERVATION)
+_placement = partial(_setting, group="Placement")
+
+_of_part = partial(Setting, environment=())
+_request = partial(_of_part, group=REQUESTS, chart=CHART)
+_of_webhook = partial(_of_part, group="Webhook")
+_of_placement = partial(_of_part, group="Placement")
+_of_election = partial(_of_part, group="Leader election and health")
+
+_REQUESTS: Any = part(
+    RequestSettings,
+    node_policy=_request(
+        kind=words_of(NodePolicy),
+        help="Which fitting node is preferred: binpack the fullest, spread the emptiest, fgd where least is stranded.",
+        key="node_scheduler_policy",
+    ),
+    gpu_policy=_request(
+        kind=_GPU_POLICY,
+        help=f"Which of the GPUs that fit go first: {', '.join(GPU_WORDS)}, or a comma list of them.",
+        key="gpu_scheduler_policy",
+    ),
+    usual_pods=_request(
+        kind=_USUAL_PODS,
+        help="Kinds of pods that usually come, and how many, for policy fgd: they count as if they had run before "
+        "others.",
+    ),
+    default_memory_mib=_request(
+        kind=Whole(minimum=0),
+        help="MiB for a container that asks for no GPU memory; 0 gives it the whole GPU.",
+        key="default_mem",
+        unit="MiB",
+        device_config="nvidia.defaultMemory",
+    ),
+    default_cores=_request(
+        kind=Whole(minimum=0, maximum=100),
+        help="Percent of a GPU's cores for a container that asks for none; 0 sets no limit.",
+        device_config="nvidia.defaultCores",
+    ),
+    memory_factor=_request(
+        kind=Whole(minimum=0, zero=1),
+        help="MiB in one unit of requested GPU memory, and of a quota for it; 0 is 1.",
+        device_config="nvidia.memoryFactor",
+    ),
+    topology_levels=_request(
+        kind=_LEVELS,
+        help="Labels of nodes that name domains, from wide to narrow: a group of pods goes into the smallest domain "
+        "that holds it. Empty: groups go by the policies alone.",
+    ),
+    names=resource_names(group=REQUESTS, environment=()),
+    scheduler_name=_of_placement(
+        kind=_SCHEDULER_NAME,
+        help=f"schedulerName of GPU pods, and source of our events; {DEFAULT_SCHEDULER_NAME} when empty.",
+    ),
+    core_policy=_of_webhook(
+        kind=words_of(CorePolicy),
+        help="GPU_CORE_UTILIZATION_POLICY of every container; default writes none. With disable, set "
+        "disable_core_limit of the daemons too, as the chart does.",
+        key="gpu_core_policy",
+        device_config="nvidia.gpuCorePolicy",
+        chart="webhook.gpuCorePolicy",
+    ),
+    deny_bypass=_of_webhook(
+        kind=words_of(BypassMode),
+        help="Reaction to environment variables that choose GPUs or lift limits. off: none. audit: the webhook warns. "
+        "deny: the webhook and /filter refuse.",
+    ),
+)
+
+_SERVE: Any = part(
+    ServeSettings,
+    filter_returns=_of_placement(
+        kind=words_of(FilterReturns),
+        help="one: the best node. all: up to 32 of the best, for kube-scheduler to choose among with /prioritize. The "
+        "GPUs are reserved on each.",
+        chart="scheduler.filterReturns",
+    ),
+    gpu_preemption=_of_placement(
+        kind=Switch(),
+        help="Evict pods of lower priority, within their PodDisruptionBudgets, for a pod that lacks only GPUs: "
+        "kube-scheduler does not.",
+        chart="scheduler.gpuPreemption",
+    ),
+    node_label_selector=_of_placement(kind=_LABELS, help="Give out only GPUs of nodes with these labels.", chart=CHART),
+    node_lock_ttl_seconds=_of_placement(
+        kind=DURATION,
+        help="Age at which another pod may take over a node's lock.",
+        key="node_lock_timeout",
+        environment=("HAMI_NODELOCK_EXPIRE",),
+        chart=CHART,
+    ),
+    lock_wait_seconds=_of_placement(
+        kind=DURATION_OR_ZERO,
+        help="How long a bind waits for a lock that another pod holds; 0 refuses it at once.",
+        key="node_lock_retry_timeout",
+        chart=CHART,
+    ),
+    reservation_lease_seconds=_of_placement(
+        kind=DURATION,
+        help="Longest time for which GPUs are held for a pod between /filter and /bind.",
+        key="reservation_lease",
+        chart=CHART,
+    ),
+    readyz_requires_leader=_of_election(kind=Switch(), help="Answer /readyz with 503 while another replica leads."),
+    kube_scheduler_healthz=_of_election(
+        kind=_LOCAL_URL,
+        help="/healthz of the kube-scheduler beside us. /healthz/kube-scheduler then reports the health of both: for "
+        "its liveness probe.",
+    ),
+    metrics_detail=_of_part(
+        kind=words_of(MetricsDetail),
+        help="What has series of its own on /metrics: pods and GPUs, GPUs, or only nodes.",
+        group=OBSERVATION,
+        chart=CHART,
+    ),
+    legacy_metrics=_of_part(
+        kind=Switch(),
+        help="Also write metrics under the names they had before HAMi 2.9.",
+        group=OBSERVATION,
+        chart=CHART,
+    ),
+)
+
+_LEASE: Any = part(
+    LeaseSettings,
+    elects=_of_election(
+        kind=Switch(), help="Decide only while the kube-scheduler on this host holds the lease.", key="leader_elect"
+    ),
+    name=_of_election(kind=_OPTIONAL_NAME, help="Name of kube-scheduler's lease.", key="leader_elect_resource_name"),
+    namespace=_of_election(
+        kind=_OPTIONAL_NAME, help="Namespace of kube-scheduler's lease.", key="leader_elect_resource_namespace"
+    ),
+)
+
+_ADMISSION: Any = part(
+    AdmissionSettings,
+    force_overwrite_default_scheduler=_of_webhook(
+        kind=Switch(),
+        help="Whether GPU pods that name default-scheduler are given to this scheduler.",
+        chart="webhook.forceOverwriteDefaultScheduler",
+    ),
+    default_gpus=_of_webhook(
+        kind=Whole(minimum=0),
+        help="GPUs of a container that asks only for GPU memory or cores, set by the webhook; 0 adds none.",
+        key="default_gpu",
+        device_config="nvidia.defaultGPUNum",
+        chart="webhook.defaultGpu",
+    ),
+    runtime_class_name=_of_webhook(
+        kind=_OPTIONAL_NAME,
+        help="runtimeClassName of GPU pods that have none.",
+        device_config="nvidia.runtimeClassName",
+        chart="webhook.runtimeClassName",
+    ),
+    overwrite_env=_of_webhook(
+        kind=Switch(),
+        help="Whether containers without GPUs get NVIDIA_VISIBLE_DEVICES=void.",
+        device_config="nvidia.overwriteEnv",
+        chart="webhook.overwriteEnv",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfiguration:
-    """The effective value of every setting."""
+    """The effective value of every setting, by the part of the extender that it is for."""
 
     http_bind: ListenAddress = _connection(
         ListenAddress(host="127.0.0.1", port=8080),
@@ -117,10 +293,8 @@ class SchedulerConfiguration:
         "The address that kube-scheduler calls; port 0 takes a free port.",
         flags=("--http_bind", "--http-bind"),
     )
-    metrics_bind_address: ListenAddress | None = _connection(
-        ListenAddress(host=None, port=9395),
-        OPTIONAL_ADDRESS,
-        "The address of /metrics for Prometheus, and of /healthz and /readyz for kubelet. Empty: they are not served.",
+    metrics_bind_address: ListenAddress | None = metrics_bind_address(
+        9395, group="Addresses and API server", environment=()
     )
     status_bind_address: ListenAddress | None = _connection(
         None,
@@ -128,124 +302,23 @@ class SchedulerConfiguration:
         "The address of the status page, such as 127.0.0.1:9396. On an address that other hosts reach, it is served "
         "with the webhook's certificate, to users with the right to get /topogpu/status. Empty: there is no page.",
     )
-    kubeconfig: str = _connection(
-        "",
-        path(optional=True),
-        "Kubeconfig file for the API server. Empty: KUBECONFIG, ~/.kube/config, or the cluster that the pod runs in.",
-    )
+    kubeconfig: str = kubeconfig(group="Addresses and API server")
     kube_timeout: int = _connection(
         DEFAULT_TIMEOUT_SECONDS,
-        Whole(minimum=0),
+        Whole(minimum=0, zero=DEFAULT_TIMEOUT_SECONDS),
         f"Seconds that one call to the API server may take; 0 is {DEFAULT_TIMEOUT_SECONDS}.",
         unit="s",
-        chart="scheduler.settings.{flag}",
+        chart=CHART,
     )
-    node_scheduler_policy: NodePolicy = _request(
-        NodePolicy.BINPACK,
-        words_of(NodePolicy),
-        "Which fitting node is preferred: binpack the fullest, spread the emptiest, fgd where least is stranded.",
-    )
-    gpu_scheduler_policy: GpuPolicy = _request(
-        parse_gpu_policy("spread"),
-        _GPU_POLICY,
-        f"Which of the GPUs that fit go first: {', '.join(GPU_WORDS)}, or a comma list of them.",
-    )
-    usual_pods: tuple[UsualPods, ...] = _request(
-        (),
-        _USUAL_PODS,
-        "Kinds of pods that usually come, and how many, for policy fgd: they count as if they had run before others.",
-    )
-    default_mem: int = _request(
-        0,
-        Whole(minimum=0),
-        "MiB for a container that asks for no GPU memory; 0 gives it the whole GPU.",
-        unit="MiB",
-        device_config="nvidia.defaultMemory",
-    )
-    default_cores: int = _request(
-        0,
-        Whole(minimum=0, maximum=100),
-        "Percent of a GPU's cores for a container that asks for none; 0 sets no limit.",
-        device_config="nvidia.defaultCores",
-    )
-    memory_factor: int = _request(
-        1,
-        Whole(minimum=0),
-        "MiB in one unit of requested GPU memory, and of a quota for it; 0 is 1.",
-        device_config="nvidia.memoryFactor",
-    )
-    topology_levels: tuple[str, ...] = _request(
-        LEVELS,
-        _LEVELS,
-        "Labels of nodes that name domains, from wide to narrow: a group of pods goes into the smallest domain that "
-        "holds it. Empty: groups go by the policies alone.",
-    )
-    names: ResourceNames = part(ResourceNames, **resource_names(group=REQUESTS, environment=()))
-    scheduler_name: str = _placement(
-        DEFAULT_SCHEDULER_NAME,
-        _OPTIONAL_NAME,
-        f"schedulerName of GPU pods, and source of our events; {DEFAULT_SCHEDULER_NAME} when empty.",
-    )
-    filter_returns: FilterReturns = _placement(
-        FilterReturns.ONE,
-        words_of(FilterReturns),
-        "one: the best node. all: up to 32 of the best, for kube-scheduler to choose among with /prioritize. The GPUs "
-        "are reserved on each.",
-        chart="scheduler.filterReturns",
-    )
-    gpu_preemption: bool = _placement(
-        False,
-        Switch(),
-        "Evict pods of lower priority, within their PodDisruptionBudgets, for a pod that lacks only GPUs: "
-        "kube-scheduler does not.",
-        chart="scheduler.gpuPreemption",
-    )
-    node_label_selector: str = _placement(
-        "", _LABELS, "Give out only GPUs of nodes with these labels.", chart="scheduler.settings.{flag}"
-    )
-    node_lock_timeout: float = _placement(
-        300.0,
-        DURATION,
-        "Age at which another pod may take over a node's lock.",
-        environment=("HAMI_NODELOCK_EXPIRE",),
-        chart="scheduler.settings.{flag}",
-    )
-    node_lock_retry_timeout: float = _placement(
-        18.0,
-        DURATION_OR_ZERO,
-        "How long a bind waits for a lock that another pod holds; 0 refuses it at once.",
-        chart="scheduler.settings.{flag}",
-    )
-    reservation_lease: float = _placement(
-        60.0,
-        DURATION,
-        "Longest time for which GPUs are held for a pod between /filter and /bind.",
-        chart="scheduler.settings.{flag}",
-    )
+    requests: RequestSettings = _REQUESTS
+    serve: ServeSettings = _SERVE
     binding_directory: str = _placement(
         "",
         path(optional=True),
         "A folder with a file for each Binding until it is answered. It is in memory and outlives this process, so "
         "that the next one continues at once after a crash.",
     )
-    leader_elect: bool = _election(
-        False, Switch(), "Decide only while the kube-scheduler on this host holds the lease."
-    )
-    leader_elect_resource_name: str = _election("", _OPTIONAL_NAME, "Name of kube-scheduler's lease.")
-    leader_elect_resource_namespace: str = _election(
-        "", _OPTIONAL_NAME, "Namespace of kube-scheduler's lease; the pod's own when empty."
-    )
-    pod_name: str = _election(
-        "", _OPTIONAL_NAME, "The pod that the leader labels.", environment=("{variable}",), flags=()
-    )
-    pod_namespace: str = _election("", _OPTIONAL_NAME, "That pod's namespace.", environment=("{variable}",), flags=())
-    readyz_requires_leader: bool = _election(False, Switch(), "Answer /readyz with 503 while another replica leads.")
-    kube_scheduler_healthz: str = _election(
-        "",
-        _LOCAL_URL,
-        "/healthz of the kube-scheduler beside us. /healthz/kube-scheduler then reports the health of both: "
-        "for its liveness probe.",
-    )
+    lease: LeaseSettings = _LEASE
     webhook_bind_address: ListenAddress = _webhook(
         ListenAddress(host=None, port=9443),
         ADDRESS,
@@ -280,70 +353,20 @@ class SchedulerConfiguration:
         "Name under which the API server calls the webhook, SERVICE.NAMESPACE.svc; may be repeated.",
         repeated=True,
     )
-    force_overwrite_default_scheduler: bool = _webhook(
-        True,
-        Switch(),
-        "Whether GPU pods that name default-scheduler are given to this scheduler.",
-        chart="webhook.forceOverwriteDefaultScheduler",
-    )
-    default_gpu: int = _webhook(
-        1,
-        Whole(minimum=0),
-        "GPUs of a container that asks only for GPU memory or cores, set by the webhook; 0 adds none.",
-        device_config="nvidia.defaultGPUNum",
-        chart="webhook.defaultGpu",
-    )
-    gpu_core_policy: CorePolicy = _webhook(
-        CorePolicy.DEFAULT,
-        words_of(CorePolicy),
-        "GPU_CORE_UTILIZATION_POLICY of every container; default writes none. With disable, set disable_core_limit of "
-        "the daemons too, as the chart does.",
-        device_config="nvidia.gpuCorePolicy",
-        chart="webhook.gpuCorePolicy",
-    )
-    runtime_class_name: str = _webhook(
-        "",
-        _OPTIONAL_NAME,
-        "runtimeClassName of GPU pods that have none.",
-        device_config="nvidia.runtimeClassName",
-        chart="webhook.runtimeClassName",
-    )
-    overwrite_env: bool = _webhook(
-        False,
-        Switch(),
-        "Whether containers without GPUs get NVIDIA_VISIBLE_DEVICES=void.",
-        device_config="nvidia.overwriteEnv",
-        chart="webhook.overwriteEnv",
-    )
-    deny_bypass: BypassMode = _webhook(
-        BypassMode.DENY,
-        words_of(BypassMode),
-        "Reaction to environment variables that choose GPUs or lift limits. off: none. audit: the webhook warns. deny: "
-        "the webhook and /filter refuse.",
-    )
-    metrics_detail: MetricsDetail = _observe(
-        MetricsDetail.PODS,
-        words_of(MetricsDetail),
-        "What has series of its own on /metrics: pods and GPUs, GPUs, or only nodes.",
-    )
-    legacy_metrics: bool = _observe(False, Switch(), "Also write metrics under the names they had before HAMi 2.9.")
+    admission: AdmissionSettings = _ADMISSION
     log_format: str = log_format(group=OBSERVATION, environment=(), chart=CHART)
     log_level: str = log_level(group=OBSERVATION, environment=(), chart=CHART)
-
-    @property
-    def lease_namespace(self) -> str:
-        return self.leader_elect_resource_namespace or self.pod_namespace
 
 
 def conflicts(configuration: SchedulerConfiguration) -> Iterator[str]:
     """Yields a sentence for each group of settings that exclude each other."""
-    names = astuple(configuration.names)
+    names = astuple(configuration.requests.names)
     for name in sorted({name for name in names if names.count(name) > 1}):
         yield f"{name!r} names two resources; each --resource-… flag needs a name of its own"
-    yield from _problems_of_usual_pods(configuration)
-    if configuration.leader_elect and not configuration.leader_elect_resource_name:
+    yield from _problems_of_usual_pods(configuration.requests)
+    if configuration.lease.elects and not configuration.lease.name:
         yield "--leader-elect needs --leader-elect-resource-name: the lease that kube-scheduler holds"
-    elif configuration.leader_elect and not configuration.lease_namespace:
+    elif configuration.lease.elects and not configuration.lease.namespace:
         yield "--leader-elect needs --leader-elect-resource-namespace: the lease that kube-scheduler holds"
     of_files = (configuration.cert_file, configuration.key_file)
     of_secret = (configuration.webhook_secret, configuration.webhook_configuration, configuration.webhook_service)
@@ -369,9 +392,9 @@ def is_loopback(address: ListenAddress) -> bool:
     return address.host == "localhost" or is_local(address.host)
 
 
-def _problems_of_usual_pods(configuration: SchedulerConfiguration) -> Iterator[str]:
+def _problems_of_usual_pods(requests: RequestSettings) -> Iterator[str]:
     try:
-        tuple(seeds(RequestSettings(names=configuration.names, usual_pods=configuration.usual_pods)))
+        tuple(seeds(requests))
     except RequestError as error:
         yield f"--usual-pods: {error.key} {error.problem}"
 

@@ -15,13 +15,12 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.http.messages import Routes
 from scheduler_ext.kube_scheduler import KubeScheduler
 from scheduler_ext.leadership.leadership import Leadership
-from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.metrics.counters import ExtenderMetrics
 from scheduler_ext.metrics.families import MetricsInput
 from scheduler_ext.probes import Probes
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.requeue import Requeuer
-from scheduler_ext.settings import MetricsDetail, ServeSettings
+from scheduler_ext.settings import LeaseSettings, MetricsDetail, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog
 from scheduler_ext.verbs.bind import Bind
 from scheduler_ext.verbs.bind_actions import BindActions
@@ -111,7 +110,7 @@ def made_parts(
 ) -> ExtenderParts:
     """Returns the parts. `certified` returns whether the webhook has a certificate, or there is no webhook."""
     clock, metrics = time.monotonic, ExtenderMetrics()
-    events = EventRecorder(api=api, component=settings.scheduler_name, now=now, monotonic=clock)
+    events = EventRecorder(api=api, component=requests.scheduler_name, now=now, monotonic=clock)
     cluster = LiveCluster(Cluster(requests), clock, events.record)
     index, turns = NodeIndex(cluster.state.ledger), Turns(clock)
     watch = ClusterWatch(

@@ -7,7 +7,6 @@ from enum import StrEnum
 from proto.annotations import keys
 from proto.devices import MIG_RESOURCE_PREFIX, DeviceUUID
 from proto.environment import (
-    DEFAULT_CORE_POLICY,
     DISABLE_CONTROL,
     LEGACY_VERSION,
     LIFTING_PREFIXES,
@@ -24,6 +23,7 @@ from scheduler_ext.domains.levels import LEVELS
 from scheduler_ext.domains.wish import DomainWish, WishError, read_wish
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
 from scheduler_ext.quota_class import QuotaClass, quota_class
+from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, BypassMode, CorePolicy
 from scheduler_ext.usual_pods import UsualPods
 
 _INT32_MAX = 2**31 - 1
@@ -106,12 +106,14 @@ class RequestSettings:
     """The pods that policy `fgd` expects before it has seen any."""
     most_gpus: int = MOST_GPUS
     """The most GPUs of one container. 32 GPUs in one machine with seven MIG instances each are fewer."""
-    denies_bypass: bool = True
-    """True if variables that choose GPUs or lift limits are refused, as the webhook refuses them."""
-    core_policy: str = DEFAULT_CORE_POLICY
+    deny_bypass: BypassMode = BypassMode.DENY
+    """The answer to variables that choose GPUs or lift limits: DENY refuses them here too."""
+    core_policy: CorePolicy = CorePolicy.DEFAULT
     """The cluster's GPU_CORE_UTILIZATION_POLICY."""
     topology_levels: tuple[str, ...] = LEVELS
     """The labels of nodes that name domains, from wide to narrow."""
+    scheduler_name: str = DEFAULT_SCHEDULER_NAME
+    """The schedulerName of pods that request GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +206,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
     needs = read_needs(pod.all_containers, settings)
     if not any(needs):
         return None
-    if settings.denies_bypass:
+    if settings.deny_bypass is BypassMode.DENY:
         _check_choices(pod.all_containers, needs)
     annotations = pod.metadata.annotations
     check_lengths(annotations)
@@ -296,7 +298,8 @@ def _need(container: Container, settings: RequestSettings) -> ContainerNeed | No
 def _lifted_by(container: Container, settings: RequestSettings) -> str:
     """Even where the other variables are not refused, a container without HAMi-core gets no part of a GPU."""
     found = lifted_by(container.env, settings.core_policy)
-    name = next((each for each in found if settings.denies_bypass or each == DISABLE_CONTROL), "")
+    denies = settings.deny_bypass is BypassMode.DENY
+    name = next((each for each in found if denies or each == DISABLE_CONTROL), "")
     return next((prefix for prefix in LIFTING_PREFIXES if name.startswith(prefix)), name)
 
 
@@ -310,7 +313,7 @@ def _check_choices(containers: Sequence[Container], needs: Sequence[ContainerNee
 
 
 def _memory_mib(container: Container, key: str, factor: int) -> int:
-    amount = (_amount(container, key) or 0) * max(factor, 1)
+    amount = (_amount(container, key) or 0) * factor
     if amount > _INT32_MAX:
         raise RequestError(
             container.name,

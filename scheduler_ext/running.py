@@ -22,10 +22,9 @@ from scheduler_ext.capacity.account import account
 from scheduler_ext.extender_parts import ExtenderParts, made_parts
 from scheduler_ext.http.messages import Endpoints
 from scheduler_ext.http.server import web_routes
-from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.metrics.server import metrics_port
 from scheduler_ext.requests import RequestSettings, pod_key
-from scheduler_ext.settings import ServeSettings
+from scheduler_ext.settings import LeaseSettings, ServeSettings
 from scheduler_ext.status.access import AccessRefusal, TokenAccess
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.history_file import HistoryFile
@@ -149,7 +148,7 @@ async def running_extender(
         verbs=Endpoints(private=parts.private_routes(), public=probes, finish=parts.binder.finish),
         metrics=metrics_port(parts.metrics, parts.metrics_input, web_routes(probes), parts.cluster.monotonic),
     )
-    _start(applications, is_elected=bool(lease.name))
+    _start(applications, is_elected=lease.elects)
     try:
         yield applications
     finally:

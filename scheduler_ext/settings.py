@@ -1,7 +1,8 @@
 """Settings that the extender's parts read from its configuration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from uuid import uuid4
 
 DEFAULT_SCHEDULER_NAME = "topogpu-scheduler"
 
@@ -35,11 +36,28 @@ class MetricsDetail(StrEnum):
     NODES = "nodes"
 
 
+class CorePolicy(StrEnum):
+    """The time at which libvgpu.so limits cores."""
+
+    DEFAULT = "default"
+    """The library decides; nothing is written."""
+    FORCE = "force"
+    DISABLE = "disable"
+
+
+class BypassMode(StrEnum):
+    """What happens to pods with environment variables that lift limits."""
+
+    OFF = "off"
+    AUDIT = "audit"
+    """Warn the pod's author."""
+    DENY = "deny"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """Times of one running extender, all below kube-scheduler's extender timeout of 30 s."""
 
-    scheduler_name: str = DEFAULT_SCHEDULER_NAME
     filter_returns: FilterReturns = FilterReturns.ONE
     gpu_preemption: bool = False
     """True if we evict pods of lower priority for pods that lack only GPUs."""
@@ -75,6 +93,25 @@ class ServeSettings:
         return now + self.bind_deadline_seconds + lease_seconds
 
 
-def bind_deadline_seconds(lock_wait_seconds: float) -> float:
-    """Returns the deadline in seconds of a bind that may wait this long for a lock."""
-    return max(SHORTEST_BIND_DEADLINE_SECONDS, lock_wait_seconds + _WRITING_SECONDS)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """`identity` is this host's name. The pod's own name and namespace are empty outside a pod."""
+
+    elects: bool = False
+    """False means that this replica always leads, and that the Lease is ignored."""
+    name: str = ""
+    namespace: str = ""
+    identity: str = ""
+    process: str = field(default_factory=lambda: str(uuid4()), compare=False)
+    """Distinguishes the processes of a host, but not a process from its successor with the same journal."""
+    pod_name: str = ""
+    pod_namespace: str = ""
+
+
+def patient(settings: ServeSettings) -> ServeSettings:
+    """Returns the settings with a wait for locks that kube-scheduler has patience for, and the deadline that follows
+    from it.
+    """
+    wait = min(settings.lock_wait_seconds, LONGEST_LOCK_WAIT_SECONDS)
+    deadline = max(SHORTEST_BIND_DEADLINE_SECONDS, wait + _WRITING_SECONDS)
+    return replace(settings, lock_wait_seconds=wait, bind_deadline_seconds=deadline)

@@ -148,7 +148,7 @@ def _configured(config: Config, settings: RequestSettings) -> RequestSettings:
         "gpu_policy": None if gpu is None else parse_gpu_policy(gpu, "config.gpuSchedulerPolicy"),
         "default_memory_mib": config.default_memory,
         "default_cores": config.default_cores,
-        "memory_factor": config.memory_factor,
+        "memory_factor": config.memory_factor or None,
     }
     return replace(settings, **{name: value for name, value in changes.items() if value is not None})
 

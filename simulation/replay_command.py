@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from program.settings.options import GroupedCommand, read_configuration, setting_options
-from scheduler_ext.cli.build import request_settings, warnings
+from scheduler_ext.cli.build import warnings
 from scheduler_ext.cli.deciding import BAD_INPUT, DOES_NOT_FIT, FITS, BadInput, warn
 from scheduler_ext.configuration import REQUESTS, TABLE
 from simulation.replay import answers, fits, is_unreadable
@@ -28,7 +28,7 @@ def replay(**given: object) -> None:
     if sys.stdin is None or sys.stdin.isatty():
         raise click.UsageError("give JSON lines on standard input")
     status = FITS
-    for answer in answers(_lines(), request_settings(effective.configuration)):
+    for answer in answers(_lines(), effective.configuration.requests):
         sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
         sys.stdout.buffer.flush()
         status = max(status, BAD_INPUT if is_unreadable(answer) else FITS if fits(answer) else DOES_NOT_FIT)

@@ -91,23 +91,19 @@ def setting(default: object, kind: Kind, help: str, **declared: Any) -> Any:  # 
     return field(default=default, metadata={_DECLARED: Setting(kind=kind, default=default, help=help, **declared)})
 
 
-def part(of: Callable[[], object], **declared: Setting) -> Any:
+Declared = Setting | Mapping[str, "Declared"]
+"""A setting, or those of a part by the names of its fields."""
+
+
+def part(of: Callable[[], object], **declared: Declared) -> Any:
     """Declares a field of a table whose value is the settings of a part. `declared` are those of its fields that users
-    may set; their defaults are those of the value that `of` makes.
+    may set, or that are parts of their own; their defaults are those of the value that `of` makes.
     """
     return field(default_factory=of, metadata={_DECLARED: declared})
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """The place of a setting's value in the table's dataclass."""
-
-    outer: str
-    inner: str = ""
-
-    @property
-    def path(self) -> str:
-        return f"{self.outer}.{self.inner}" if self.inner else self.outer
+_Path = tuple[str, ...]
+"""The fields that lead from a table's dataclass to a setting's value."""
 
 
 @dataclass(frozen=True)
@@ -131,16 +127,16 @@ class Table(Generic[C]):
         return alias_flags(self.settings.values())
 
     @cached_property
-    def _declared(self) -> tuple[tuple[_Place, Setting], ...]:
+    def _declared(self) -> tuple[tuple[_Path, Setting], ...]:
         return tuple(_declared(self.configuration))
 
     def value(self, configuration: C, key: str) -> Any:
         """Returns the value of one setting."""
-        return attrgetter(self._paths[key])(configuration)
+        return attrgetter(".".join(self._paths[key]))(configuration)
 
     @cached_property
-    def _paths(self) -> Mapping[str, str]:
-        return {setting.key: place.path for place, setting in self._declared}
+    def _paths(self) -> Mapping[str, _Path]:
+        return {setting.key: path for path, setting in self._declared}
 
     def filled(self, **values: object) -> C:
         """Returns the configuration with these values by key, and defaults for the rest. Raises KeyError for a key that
@@ -148,16 +144,18 @@ class Table(Generic[C]):
         """
         if unknown := values.keys() - self._paths.keys():
             raise KeyError(*sorted(unknown))
-        outer: dict[str, Any] = {}
-        inner: dict[str, dict[str, object]] = {}
-        for place, setting in self._declared:
-            if setting.key in values:
-                target = inner.setdefault(place.outer, {}) if place.inner else outer
-                target[place.inner or place.outer] = values[setting.key]
-        default: Any = self.configuration()
-        parts = {name: replace(getattr(default, name), **given) for name, given in inner.items()}
-        filled: C = replace(default, **outer, **parts)
+        filled: C = _changed(self.configuration(), {self._paths[key]: value for key, value in values.items()})
         return filled
+
+
+def _changed(value: Any, changes: Mapping[_Path, object]) -> Any:
+    """Returns the dataclass with other values at these paths."""
+    inner: dict[str, dict[_Path, object]] = {}
+    for (name, *rest), new in changes.items():
+        if rest:
+            inner.setdefault(name, {})[tuple(rest)] = new
+    own = {name: new for (name, *rest), new in changes.items() if not rest}
+    return replace(value, **own, **{name: _changed(getattr(value, name), inner[name]) for name in inner})
 
 
 def alias_flags(settings: Iterable[Setting]) -> Mapping[str, tuple[Setting, Alias]]:
@@ -165,17 +163,18 @@ def alias_flags(settings: Iterable[Setting]) -> Mapping[str, tuple[Setting, Alia
     return {alias.parameter: (each, alias) for each in settings for alias in each.aliases if alias.flags}
 
 
-def _declared(configuration: type) -> Iterator[tuple[_Place, Setting]]:
-    for one in fields(configuration):
-        declared = one.metadata[_DECLARED]
-        if isinstance(declared, Setting):
-            yield _Place(one.name), _named(declared.key or one.name, declared)
-            continue
-        of_part: Any = one.default_factory
-        defaults = of_part()
-        for name, setting in declared.items():
-            with_default = replace(setting, default=getattr(defaults, name))
-            yield _Place(one.name, name), _named(setting.key or name, with_default)
+def _declared(configuration: Callable[[], Any]) -> Iterator[tuple[_Path, Setting]]:
+    defaults = configuration()
+    for one in fields(defaults):
+        yield from _settings((one.name,), one.metadata[_DECLARED], getattr(defaults, one.name))
+
+
+def _settings(path: _Path, declared: Declared, default: Any) -> Iterator[tuple[_Path, Setting]]:
+    if isinstance(declared, Setting):
+        yield path, _named(declared.key or path[-1], replace(declared, default=default))
+        return
+    for name, inner in declared.items():
+        yield from _settings((*path, name), inner, getattr(default, name))
 
 
 def _named(key: str, declared: Setting) -> Setting:

@@ -144,6 +144,8 @@ def words_of(enum: type[StrEnum]) -> Words:
 class Whole(Kind):
     minimum: int
     maximum: int = 2**31 - 1
+    zero: int = 0
+    """The number that 0 stands for."""
 
     @property
     def expected(self) -> str:
@@ -158,7 +160,7 @@ class Whole(Kind):
     def from_file(self, written: object) -> int:
         if not isinstance(written, int) or isinstance(written, bool) or not self.minimum <= written <= self.maximum:
             raise UnfitValue
-        return written
+        return written or self.zero
 
     def from_text(self, written: str) -> int:
         if not re.fullmatch(r"-?[0-9]{1,18}", written):

@@ -17,7 +17,7 @@ from scheduler_ext.admission.bypass import bypasses
 from scheduler_ext.admission.containers import EXCLUSIVE_CORES, BadPercentage, complete, gets_gpus
 from scheduler_ext.admission.json_patch import difference
 from scheduler_ext.admission.owned import strip
-from scheduler_ext.admission.settings import AdmissionSettings, BypassMode
+from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cluster.accounting import Footprint, least
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.policies import PolicyError, read_policies
@@ -30,6 +30,7 @@ from scheduler_ext.requests import (
     read_needs,
     shortened,
 )
+from scheduler_ext.settings import BypassMode
 
 DEFAULT_SCHEDULER = "default-scheduler"
 
@@ -72,8 +73,8 @@ def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | 
     if not pod.spec.containers:
         return denied("pod has no containers", reason=Why.NO_CONTAINERS)
     ours = not _is_anothers(pod, settings)
-    found = bypasses(pod, settings, completed=ours) if settings.deny_bypass is not BypassMode.OFF else ()
-    if found and settings.deny_bypass is BypassMode.DENY:
+    found = bypasses(pod, settings, completed=ours) if settings.requests.deny_bypass is not BypassMode.OFF else ()
+    if found and settings.requests.deny_bypass is BypassMode.DENY:
         return denied("; ".join(found), reason=Why.BYPASS)
     if not ours:
         message = "pod already has different scheduler assigned"
@@ -100,7 +101,7 @@ def _completed(
     if not any(gets_gpus(container, settings) for container in completed):
         return AdmissionVerdict(allowed=True, warnings=found, reason=Why.NO_GPUS)
     _place(edited["spec"], settings)
-    verdict = _refusal(pod, needs, settings, quota) or AdmissionVerdict(allowed=True, reason=Why.GPUS)
+    verdict = _refusal(pod, needs, quota) or AdmissionVerdict(allowed=True, reason=Why.GPUS)
     warnings = (*_policy_warnings(pod, settings), *_priority_warnings(needs, settings), *_spelling_warnings(pod))
     return replace(verdict, warnings=(*found, *warnings))
 
@@ -108,7 +109,7 @@ def _completed(
 def _is_anothers(pod: Pod, settings: AdmissionSettings) -> bool:
     name = pod.spec.scheduler_name
     unnamed = not name or (name == DEFAULT_SCHEDULER and settings.force_overwrite_default_scheduler)
-    return not unnamed and name != settings.scheduler_name
+    return not unnamed and name != settings.requests.scheduler_name
 
 
 def _editable(pod: Json) -> Json:
@@ -132,18 +133,15 @@ def _place(spec: Json, settings: AdmissionSettings) -> None:
     """Sends a pod that gets GPUs to our scheduler and to the runtime class for GPUs."""
     if settings.runtime_class_name and not spec.get("runtimeClassName"):
         spec["runtimeClassName"] = settings.runtime_class_name
-    if settings.scheduler_name:
-        spec["schedulerName"] = settings.scheduler_name
+    spec["schedulerName"] = settings.requests.scheduler_name
 
 
-def _refusal(
-    pod: Pod, needs: Sequence[ContainerNeed | None], settings: AdmissionSettings, quota: Quota | None
-) -> AdmissionVerdict | None:
+def _refusal(pod: Pod, needs: Sequence[ContainerNeed | None], quota: Quota | None) -> AdmissionVerdict | None:
     """Returns why a pod that gets GPUs may not be created; None if it may."""
     for container in pod.all_containers:
         if (container.security_context or {}).get("privileged"):
             return denied(f"container {shortened(container.name)} is privileged", reason=Why.PRIVILEGED)
-    if settings.scheduler_name and pod.spec.node_name:
+    if pod.spec.node_name:
         return denied("pod has node assigned", reason=Why.NODE_ASSIGNED)
     asked = least(container_kinds(pod), needs)
     if quota is None or quota.admits(asked.memory_mib, asked.cores, asked.slots):

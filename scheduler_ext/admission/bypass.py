@@ -33,7 +33,7 @@ def _problems(
     for name in chosen_by(container.env, answered=_is_answered(container, settings, completed=completed)):
         yield name, choice_problem(name)
     if on_gpus:
-        for name in (*lifted_by(container.env, settings.core_policy.value), *preloaded_by(container.env)):
+        for name in (*lifted_by(container.env, settings.requests.core_policy), *preloaded_by(container.env)):
             yield name, LIFTS_LIMITS
 
 

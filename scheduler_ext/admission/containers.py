@@ -11,8 +11,9 @@ from proto.admission import Json
 from proto.environment import CORE_POLICY, TASK_PRIORITY, VISIBLE_DEVICES, VOID
 from proto.kubernetes.objects import Container
 from proto.quantity import QuantityError, integer_quantity
-from scheduler_ext.admission.settings import AdmissionSettings, CorePolicy
+from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.requests import RequestError, ResourceNames
+from scheduler_ext.settings import CorePolicy
 
 EXCLUSIVE_CORES = 100
 
@@ -32,8 +33,8 @@ def complete(container: Json, read: Container, settings: AdmissionSettings) -> C
     check_percentage(read, names)
     if names.priority in read.resources.limits:
         _set_env(container, TASK_PRIORITY, str(_priority(read, names.priority)))
-    if settings.core_policy is not CorePolicy.DEFAULT:
-        _set_env(container, CORE_POLICY, settings.core_policy.value)
+    if settings.requests.core_policy is not CorePolicy.DEFAULT:
+        _set_env(container, CORE_POLICY, settings.requests.core_policy.value)
     for kind, changes in (
         ("limits", {**_defaults(read, settings), **_corrected(read.resources.limits, names)}),
         ("requests", _corrected(read.resources.requests, names)),

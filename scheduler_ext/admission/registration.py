@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from proto.admission import Json
 from proto.annotations import keys
 from scheduler_ext.admission.conditions import chooses_gpus, mentions_gpus, mentions_owned
-from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
+from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.settings import BypassMode, CorePolicy
 
 GPU_WEBHOOK = "gpus.topogpu.io"
 OWNED_WEBHOOK = "annotations.topogpu.io"
@@ -43,10 +44,10 @@ def webhook_configuration(
         # There are no selectors: a label on the pod must not bypass the webhook.
         _webhook(OWNED_WEBHOOK, client, "Fail", mentions_owned(), {}),
     ]
-    if settings.deny_bypass is not BypassMode.OFF:
-        answered = "Fail" if settings.deny_bypass is BypassMode.DENY else "Ignore"
+    if settings.requests.deny_bypass is not BypassMode.OFF:
+        answered = "Fail" if settings.requests.deny_bypass is BypassMode.DENY else "Ignore"
         webhooks.append(_webhook(BYPASS_WEBHOOK, client, answered, f"!({gpus}) && ({chooses_gpus(names)})", others))
-    if settings.overwrite_env or settings.core_policy is not CorePolicy.DEFAULT:
+    if settings.overwrite_env or settings.requests.core_policy is not CorePolicy.DEFAULT:
         webhooks.append(_webhook(REST_WEBHOOK, client, "Ignore", f"!({gpus})", others))
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",

@@ -10,7 +10,7 @@ from program.output import print_text
 from program.settings.effective import Effective
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cli.answers import PodDecision, answer_document, answer_text, answers_document
-from scheduler_ext.cli.build import request_settings, warnings
+from scheduler_ext.cli.build import warnings
 from scheduler_ext.cli.pods import read_pods
 from scheduler_ext.cli.state import StateError, read_document, read_documents, read_snapshot, read_state
 from scheduler_ext.cli.worlds import SnapshotWorld, StateWorld, World
@@ -47,7 +47,7 @@ class DecideOptions:
 def answer_files(options: DecideOptions, effective: Effective[SchedulerConfiguration]) -> int:
     """Decides about the pods, prints the answers, and returns the exit status. Raises click.ClickException."""
     warn(warnings(effective))
-    requests = request_settings(effective.configuration)
+    requests = effective.configuration.requests
     try:
         world, pods = _read_files(options, requests)
     except StateError as error:

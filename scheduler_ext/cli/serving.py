@@ -25,15 +25,13 @@ from scheduler_ext.cli.build import (
     certificate_place,
     connected,
     lease_settings,
-    request_settings,
-    serve_settings,
 )
 from scheduler_ext.configuration import TABLE, SchedulerConfiguration, is_loopback
 from scheduler_ext.extender_parts import now
 from scheduler_ext.http.own_thread import in_own_thread
 from scheduler_ext.http.ports import PortTaken, listening, listening_to_kube_scheduler
 from scheduler_ext.running import Applications, PartFailed, running_extender
-from scheduler_ext.settings import SettingsError
+from scheduler_ext.settings import SettingsError, patient
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.webhook_server import Certificate, kept_current
 
@@ -71,8 +69,8 @@ async def _serve(configuration: SchedulerConfiguration) -> None:
         stack.push_async_callback(client.close)
         extender = running_extender(
             client,
-            serve_settings(configuration),
-            request_settings(configuration),
+            patient(configuration.serve),
+            configuration.requests,
             lease_settings(configuration, files.process if files is not None else None),
             certified,
             files=files,

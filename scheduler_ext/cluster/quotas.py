@@ -143,7 +143,7 @@ def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
         except ScopeError as error:
             problems.append(f"{error}; until it is corrected the quota applies to pods in and out of this scope")
     return Limits(
-        memory_mib=None if memory is None else memory * max(settings.memory_factor, 1),
+        memory_mib=None if memory is None else memory * settings.memory_factor,
         cores=cores,
         gpus=min(gpus, default=None),
         scopes=tuple(scopes),

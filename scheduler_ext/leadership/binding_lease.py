@@ -10,7 +10,6 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import LEASES, Lease, ObjectMeta
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
-from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.leadership.turn import (
     BEGIN_SECONDS,
     RENEW_SECONDS,
@@ -20,6 +19,7 @@ from scheduler_ext.leadership.turn import (
     is_anothers,
     lease_seconds,
 )
+from scheduler_ext.settings import LeaseSettings
 
 BINDING_LEASE_SUFFIX = "-binding"
 

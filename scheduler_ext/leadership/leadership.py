@@ -10,8 +10,8 @@ from scheduler_ext.leadership.election import ElectionStanding, Role
 from scheduler_ext.leadership.lease_follower import follow_lease
 from scheduler_ext.leadership.live_election import LiveElection
 from scheduler_ext.leadership.role_labels import label_roles
-from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.leadership.take_over import Predecessors, Sender, TakeOver
+from scheduler_ext.settings import LeaseSettings
 
 
 class Leadership:
@@ -40,7 +40,7 @@ class Leadership:
         self._take_over = TakeOver(self._election, self._lease, sender)
 
     def leads(self) -> bool:
-        if not self._settings.name:
+        if not self._settings.elects:
             return self._election.standing.role is Role.LEADER
         return self._election.leads()
 
@@ -48,7 +48,7 @@ class Leadership:
         """Returns why this replica does not decide, in one sentence; empty if it does."""
         if self.leads():
             return ""
-        if not self._settings.name:
+        if not self._settings.elects:
             return "the outcome of Bindings that were sent from here before is not known yet"
         if self._election.leaving:
             return "this replica is stopping"
@@ -62,7 +62,7 @@ class Leadership:
 
     async def forbidden(self) -> str:
         """Returns, before a Binding is sent, why it may not begin, in one sentence; empty if it may."""
-        if not self._settings.name:
+        if not self._settings.elects:
             return ""
         return self.problem() or await self._lease.permit() or self.problem()
 
@@ -89,7 +89,7 @@ class Leadership:
     async def run(self, predecessors: Predecessors) -> None:
         """Runs until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            if self._settings.name:
+            if self._settings.elects:
                 tasks.create_task(follow_lease(self._api, self._settings, self._election))
                 tasks.create_task(self._lease.follow())
                 tasks.create_task(self._take_over.run(predecessors))
@@ -103,7 +103,7 @@ class Leadership:
         runs.
         """
         self._election.leaving = True
-        if self._settings.name:
+        if self._settings.elects:
             await self._take_over.release()
         await self._lease.end()
 

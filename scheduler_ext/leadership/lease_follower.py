@@ -7,7 +7,7 @@ from proto.kubernetes.objects import LEASES, Lease
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, ReflectorPace, Replaced, reflect
 from scheduler_ext.leadership.election import after_lease
 from scheduler_ext.leadership.live_election import LiveElection
-from scheduler_ext.leadership.settings import LeaseSettings
+from scheduler_ext.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
 

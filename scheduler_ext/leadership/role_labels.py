@@ -10,7 +10,7 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import PODS
 from scheduler_ext.leadership.election import Role
 from scheduler_ext.leadership.live_election import LiveElection
-from scheduler_ext.leadership.settings import LeaseSettings
+from scheduler_ext.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
 

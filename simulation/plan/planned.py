@@ -17,7 +17,7 @@ from program.output import print_json, print_text
 from program.settings.effective import Effective
 from program.words import counted, printable
 from proto.annotations.errors import AnnotationError
-from scheduler_ext.cli.build import request_settings, warnings
+from scheduler_ext.cli.build import warnings
 from scheduler_ext.cli.pods import read_pods
 from scheduler_ext.cli.state import StateError, read_document, read_documents, read_text
 from scheduler_ext.configuration import SchedulerConfiguration
@@ -89,7 +89,7 @@ def answer(options: PlanOptions, effective: Effective[SchedulerConfiguration]) -
     """Prints. Raises click.ClickException."""
     for warning in warnings(effective):
         click.echo(f"warning: {warning}", err=True)
-    settings = request_settings(effective.configuration)
+    settings = effective.configuration.requests
     _check_paths((options.json_, options.html, options.svg))
     try:
         if options.merged is not None:

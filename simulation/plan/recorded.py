@@ -202,7 +202,7 @@ def _quota(namespace: str, number: int, quota: Quota, settings: RequestSettings)
     memory_mib = None if quota.memory_mib is None else quota.memory_mib - used.memory_mib
     left = {
         names.count: None if quota.gpus is None else quota.gpus - used.slots,
-        names.memory: None if memory_mib is None else memory_mib // max(settings.memory_factor, 1),
+        names.memory: None if memory_mib is None else memory_mib // settings.memory_factor,
         names.cores: None if quota.cores is None else quota.cores - used.cores,
     }
     rules = [

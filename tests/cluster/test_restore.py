@@ -13,9 +13,9 @@ from deviceplugin.changes import Changes
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import LEASES, NODES, Lease, LeaseSpec, Node, ObjectMeta
 from scheduler_ext.http.ports import listening_to_kube_scheduler
-from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import running_extender
+from scheduler_ext.settings import LeaseSettings
 from tests.builders import pod_json
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
@@ -23,7 +23,7 @@ from tests.polling import until
 from tests.scheduler_ext.rig import ANY_PORT, FAST
 
 pytestmark = pytest.mark.cluster
-ELECTION = LeaseSettings(name="topogpu-scheduler", namespace="kube-system", identity="host-1")
+ELECTION = LeaseSettings(elects=True, name="topogpu-scheduler", namespace="kube-system", identity="host-1")
 LOST_WRITES = 300
 NOTICED_SECONDS = 30.0
 """From the first answer of the restored API server; the programs try again after up to a back-off of theirs."""

@@ -9,9 +9,8 @@ from daemonset import render
 from proto.annotations import keys
 from proto.environment import LIFTING_PREFIXES, PRELOADING, lifting
 from scheduler_ext.admission.conditions import container_chooses_gpus, harmful
-from scheduler_ext.admission.settings import CorePolicy
 from scheduler_ext.requests import ResourceNames
-from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME
+from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, CorePolicy
 from tests.cluster.shipped import DAEMON, SCHEDULER, documents
 from tests.daemonset.shipped import one
 

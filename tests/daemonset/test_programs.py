@@ -16,10 +16,12 @@ from deviceplugin.cli import main as device_plugin
 from deviceplugin.configuration.table import TABLE as DAEMON
 from proto.annotations import keys
 from scheduler_ext.admission.registration import webhook_configuration
-from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
+from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cli import main as scheduler
+from scheduler_ext.cli.build import POD_VARIABLES
 from scheduler_ext.configuration import TABLE as EXTENDER
 from scheduler_ext.requests import RequestSettings, ResourceNames
+from scheduler_ext.settings import BypassMode, CorePolicy
 from tests.daemonset.shipped import (
     base,
     by_identity,
@@ -61,7 +63,8 @@ def test_a_flag_that_the_program_lacks_would_be_noticed() -> None:
 
 def test_every_variable_is_one_that_somebody_reads(manifests: list[Manifest]) -> None:
     settings_of_both = (*DAEMON.settings.values(), *EXTENDER.settings.values())
-    known = {name for setting in settings_of_both for name in setting.environment} | OF_NVIDIA_S_RUNTIME
+    known = {name for setting in settings_of_both for name in setting.environment}
+    known |= {*OF_NVIDIA_S_RUNTIME, *POD_VARIABLES}
     for each in containers(manifests):
         assert {variable["name"] for variable in each.spec.get("env", ())} <= known, each.name
 
@@ -152,21 +155,23 @@ def test_ports_are_those_of_the_programs() -> None:
     assert [f":{port['containerPort']}" for port in daemon] == [str(DAEMON.settings["metrics_bind_address"].default)]
 
 
+def requests(**changes: Any) -> AdmissionSettings:
+    return AdmissionSettings(requests=RequestSettings(**changes))
+
+
 @pytest.mark.usefixtures("chart")
 @pytest.mark.parametrize(
     ("values", "admission", "excluded"),
     [
         ({}, AdmissionSettings(), ()),
-        ({"webhook.denyBypass": "off"}, AdmissionSettings(deny_bypass=BypassMode.OFF), ()),
-        ({"webhook.denyBypass": "audit"}, AdmissionSettings(deny_bypass=BypassMode.AUDIT), ()),
+        ({"webhook.denyBypass": "off"}, requests(deny_bypass=BypassMode.OFF), ()),
+        ({"webhook.denyBypass": "audit"}, requests(deny_bypass=BypassMode.AUDIT), ()),
         ({"webhook.overwriteEnv": "true"}, AdmissionSettings(overwrite_env=True), ()),
-        ({"webhook.gpuCorePolicy": "force"}, AdmissionSettings(core_policy=CorePolicy.FORCE), ()),
+        ({"webhook.gpuCorePolicy": "force"}, requests(core_policy=CorePolicy.FORCE), ()),
         ({"webhook.excludedNamespaces": "{a,b}"}, AdmissionSettings(), ("a", "b")),
         (
             {"resourceNames.count": "example.com/gpu", "resourceNames.priority": "example.com/p"},
-            AdmissionSettings(
-                requests=RequestSettings(names=ResourceNames(count="example.com/gpu", priority="example.com/p"))
-            ),
+            requests(names=ResourceNames(count="example.com/gpu", priority="example.com/p")),
             (),
         ),
     ],

@@ -15,10 +15,9 @@ from program.address import ListenAddress
 from proto.annotations import keys
 from proto.kubernetes.client import SILENT_SECONDS, ApiServer
 from scheduler_ext.http.ports import listening, listening_to_kube_scheduler
-from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import running_extender
-from scheduler_ext.settings import ServeSettings
+from scheduler_ext.settings import LeaseSettings, ServeSettings
 from scheduler_ext.verbs.journal import JournalFiles
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import pod_json

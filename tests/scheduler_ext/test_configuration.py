@@ -1,11 +1,12 @@
 import pytest
 
 from program.settings.effective import ConfigurationError, Effective, File, SettingSources, resolve
-from scheduler_ext.cli.build import request_settings, serve_settings, warnings
+from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.cli.build import admission_settings, warnings
 from scheduler_ext.configuration import TABLE, SchedulerConfiguration
 from scheduler_ext.policies import NodePolicy, parse_gpu_policy
 from scheduler_ext.requests import RequestSettings, ResourceNames
-from scheduler_ext.settings import ServeSettings
+from scheduler_ext.settings import ServeSettings, patient
 
 FILE = "device-config.yaml"
 CHART = """
@@ -52,8 +53,8 @@ def refused(device_config: str | None = None, **flags: str) -> str:
 
 def test_what_is_not_set_is_as_the_parts_have_it() -> None:
     configuration = written().configuration
-    assert request_settings(configuration) == RequestSettings()
-    assert serve_settings(configuration) == ServeSettings()
+    assert admission_settings(configuration) == AdmissionSettings()
+    assert patient(configuration.serve) == ServeSettings()
 
 
 def test_every_setting_of_requests_reaches_them() -> None:
@@ -71,7 +72,7 @@ def test_every_setting_of_requests_reaches_them() -> None:
             resource_priority: a/q
         """
     ).configuration
-    assert request_settings(configuration) == RequestSettings(
+    assert configuration.requests == RequestSettings(
         names=ResourceNames(count="a/n", memory="a/m", memory_percentage="a/p", cores="a/c", priority="a/q"),
         default_memory_mib=5,
         default_cores=7,
@@ -99,7 +100,7 @@ def test_hamis_file_names_resources_and_defaults() -> None:
 def test_a_flag_wins_over_hamis_file_and_that_over_our_own() -> None:
     hamis, ours = "nvidia: {defaultMemory: 7, defaultCores: 20}", "default_mem: 1\nmemory_factor: 3"
     found = written(hamis, ours, default_cores="5")
-    assert (found.configuration.default_mem, found.configuration.default_cores) == (7, 5)
+    assert (found.configuration.requests.default_memory_mib, found.configuration.requests.default_cores) == (7, 5)
     assert [found.origins[key] for key in ("default_mem", "default_cores", "memory_factor", "default_gpu")] == [
         f"{FILE}: nvidia.defaultMemory",
         "flag --default-cores",
@@ -110,7 +111,7 @@ def test_a_flag_wins_over_hamis_file_and_that_over_our_own() -> None:
 
 def test_a_factor_of_zero_is_no_factor_and_an_empty_name_is_not_written() -> None:
     found = written("nvidia: {memoryFactor: 0, resourceCoreName: '', defaultMemory: }")
-    assert request_settings(found.configuration) == RequestSettings()
+    assert found.configuration.requests == RequestSettings()
     assert found.warnings == (
         f"{FILE}: nvidia.resourceCoreName is '', which HAMi takes as not written, and so does this program",
     )
@@ -139,6 +140,6 @@ def test_what_counts_otherwise_than_written_is_said() -> None:
         "--gpu-scheduler-policy: 'topology' is read as 'topology-aware'; write that",
         "--node-lock-retry-timeout 28s counts as 22s: after that kube-scheduler gives up the bind",
     ]
-    settings = serve_settings(found.configuration)
+    settings = patient(found.configuration.serve)
     assert (settings.lock_wait_seconds, settings.bind_deadline_seconds) == (22.0, 24.0)
     assert list(warnings(written(node_lock_retry_timeout="22s"))) == []

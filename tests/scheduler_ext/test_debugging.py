@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from proto.annotations import keys
 from scheduler_ext.cli import main
 from scheduler_ext.http.messages import is_local
-from scheduler_ext.leadership.settings import LeaseSettings
+from scheduler_ext.settings import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import node_json, pod_json
 from tests.polling import until
@@ -89,7 +89,7 @@ async def test_a_pod_that_has_ended_holds_nothing_any_more() -> None:
 
 
 async def test_who_cannot_decide_says_why_pods_wait_and_still_where_pods_are() -> None:
-    lease = LeaseSettings(name="scheduler", namespace="kube-system", identity="us")
+    lease = LeaseSettings(elects=True, name="scheduler", namespace="kube-system", identity="us")
     async with EmbeddedApiServer() as server:
         server.create(node_json("n"))
         bound = pod_json("bound")

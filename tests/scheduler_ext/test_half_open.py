@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from scheduler_ext.leadership.settings import LeaseSettings
+from scheduler_ext.settings import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.relay import Relay
 from tests.builders import node_json, pod_json
 from tests.polling import until
 from tests.scheduler_ext.rig import FAST, Rig, extender_for
 
-ELECTION = LeaseSettings(name="sched", namespace="kube-system", identity="host-1")
+ELECTION = LeaseSettings(elects=True, name="sched", namespace="kube-system", identity="host-1")
 LEASE_SECONDS = 8
 
 

@@ -15,10 +15,9 @@ from program.address import ListenAddress
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.extender_parts import made_parts
 from scheduler_ext.http.ports import listening, listening_to_kube_scheduler
-from scheduler_ext.leadership.settings import LeaseSettings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, running_extender
-from scheduler_ext.settings import ServeSettings
+from scheduler_ext.settings import LeaseSettings, ServeSettings
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import node_json, pod_json
 from tests.cluster.control_plane import free_port
@@ -45,7 +44,7 @@ def test_the_parts_of_an_extender_are_made_before_anything_runs() -> None:
         api=InMemory([]),
         settings=ServeSettings(),
         requests=RequestSettings(),
-        lease=LeaseSettings(name="sched", namespace="kube-system"),
+        lease=LeaseSettings(elects=True, name="sched", namespace="kube-system"),
         certified=lambda: True,
         files=None,
     )

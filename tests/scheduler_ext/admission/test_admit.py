@@ -6,10 +6,11 @@ import pytest
 
 from proto.admission import AdmissionVerdict, Json
 from scheduler_ext.admission.admit import Why, admit
-from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
+from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.requests import RequestSettings
+from scheduler_ext.settings import BypassMode, CorePolicy
 from tests.scheduler_ext.admission.pods import container, judged, patched, pod, review
 
 OURS = {"op": "replace", "path": "/spec/schedulerName", "value": "topogpu-scheduler"}
@@ -75,7 +76,7 @@ HUNDRED_CORES = {
         pytest.param({"priority": "1"}, {}, (added_env("CUDA_TASK_PRIORITY", "1"),), id="priority is an env"),
         pytest.param(
             {},
-            {"core_policy": CorePolicy.FORCE},
+            {"requests": RequestSettings(core_policy=CorePolicy.FORCE)},
             (added_env("GPU_CORE_UTILIZATION_POLICY", "force"),),
             id="the core policy goes to every container",
         ),
@@ -85,7 +86,6 @@ HUNDRED_CORES = {
             (OURS, {"op": "add", "path": "/spec/runtimeClassName", "value": "nvidia"}),
             id="the runtime class of GPU pods",
         ),
-        pytest.param({"gpu": "1", "gpumem": "9"}, {"scheduler_name": ""}, (), id="no name of ours, none written"),
     ],
 )
 def test_what_is_changed(limits: dict[str, Any], settings: Any, patch: tuple[Json, ...]) -> None:
@@ -171,11 +171,6 @@ def test_whose_pod_it_is(name: str, force: bool, handled: bool) -> None:
     assert (EXCLUSIVE in verdict.patch) is handled
 
 
-def test_without_a_scheduler_name_of_ours_every_named_scheduler_is_anothers() -> None:
-    verdict = judged(pod(container(gpu="1"), schedulerName="volcano"), scheduler_name="")
-    assert verdict == allowed(message="pod already has different scheduler assigned")
-
-
 def test_the_ignore_label_asks_for_nothing_but_stripping() -> None:
     ignored = pod(container(gpu="1", privileged=True), annotations={"hami.io/vgpu-node": "n"})
     ignored["metadata"]["labels"] = {"hami.io/webhook": "ignore"}
@@ -257,7 +252,7 @@ def test_every_answer_has_a_word_for_the_metrics() -> None:
         Why.NO_GPUS: judged(pod(container())),
         Why.GPUS: judged(gpus),
         Why.NO_CONTAINERS: judged(pod()),
-        Why.BYPASS: judged(pod(all_gpus), deny_bypass=BypassMode.DENY),
+        Why.BYPASS: judged(pod(all_gpus), requests=RequestSettings(deny_bypass=BypassMode.DENY)),
         Why.PRIVILEGED: judged(pod(container(gpu="1", privileged=True))),
         Why.NODE_ASSIGNED: judged(pod(container(gpu="1"), nodeName="n")),
         Why.TOO_MUCH: judged(pod(container(gpu="257"))),
@@ -272,10 +267,6 @@ def test_every_answer_has_a_word_for_the_metrics() -> None:
 )
 def test_what_is_refused_to_gpu_pods_is_free_to_others(harmless: Json) -> None:
     assert judged(harmless) == allowed()
-
-
-def test_without_a_scheduler_name_of_ours_a_pod_may_name_its_node() -> None:
-    assert judged(pod(container(gpu="1", gpumem="9"), nodeName="n"), scheduler_name="") == allowed()
 
 
 TIGHT = Quota(memory_mib=10_000, cores=150, gpus=4, used=Footprint(1, 4_000, 50))
@@ -368,19 +359,19 @@ def test_what_becomes_of_a_variable_that_chooses_or_lifts_by_who_asks_for_gpus_a
     )
     for limits, lifts in cases:
         shown = pod(container(env={name: value}, **limits))
-        refused = judged(shown, deny_bypass=BypassMode.DENY)
-        warned = judged(shown, deny_bypass=BypassMode.AUDIT)
+        refused = judged(shown, requests=RequestSettings(deny_bypass=BypassMode.DENY))
+        warned = judged(shown, requests=RequestSettings(deny_bypass=BypassMode.AUDIT))
         assert refused.allowed is not lifts
         assert refused.message.startswith(f"container main: env {name}: ") is lifts
         assert (warned.allowed, warned.warnings) == (True, (refused.message,) if lifts else ())
         assert (warned.reason == refused.reason == Why.BYPASS) is lifts
         assert judged(shown) == refused
-        assert judged(shown, deny_bypass=BypassMode.OFF).warnings == ()
+        assert judged(shown, requests=RequestSettings(deny_bypass=BypassMode.OFF)).warnings == ()
 
 
 def test_all_gpus_cannot_be_had_by_naming_another_scheduler() -> None:
     shown = pod(container(env={"NVIDIA_VISIBLE_DEVICES": "all"}), schedulerName="volcano")
-    assert judged(shown, deny_bypass=BypassMode.DENY) == denied(
+    assert judged(shown, requests=RequestSettings(deny_bypass=BypassMode.DENY)) == denied(
         "container main: env NVIDIA_VISIBLE_DEVICES: chooses GPUs past the scheduler; "
         "remove it and ask for GPUs by resource"
     )

@@ -11,7 +11,9 @@ from proto.annotations.keys import RESOURCE_CORES, RESOURCE_MEMORY, RESOURCE_MEM
 from proto.quantity import integer_quantity
 from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.json_patch import difference
-from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
+from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.requests import RequestSettings
+from scheduler_ext.settings import BypassMode, CorePolicy
 from simulation.apiserver.patches import json_patch
 from tests.scheduler_ext.admission.pods import patched, pod, review
 
@@ -59,12 +61,11 @@ PODS = st.builds(
 )
 SETTINGS = st.builds(
     AdmissionSettings,
+    requests=st.builds(RequestSettings, core_policy=st.sampled_from(CorePolicy), deny_bypass=st.just(BypassMode.AUDIT)),
     default_gpus=st.integers(0, 2),
-    core_policy=st.sampled_from(CorePolicy),
     runtime_class_name=st.sampled_from(["", "nvidia"]),
     overwrite_env=st.booleans(),
     force_overwrite_default_scheduler=st.just(True),
-    deny_bypass=st.just(BypassMode.AUDIT),
 )
 
 

@@ -13,8 +13,9 @@ from proto.admission import Json
 from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.conditions import chooses_gpus, mentions_gpus, mentions_owned
 from scheduler_ext.admission.registration import webhook_configuration
-from scheduler_ext.admission.settings import AdmissionSettings, BypassMode, CorePolicy
-from scheduler_ext.requests import ResourceNames
+from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.requests import RequestSettings, ResourceNames
+from scheduler_ext.settings import BypassMode, CorePolicy
 from tests.scheduler_ext.admission.pods import container, pod, review
 from tests.scheduler_ext.admission.test_laws import PODS
 
@@ -98,6 +99,10 @@ def test_a_pod_that_no_condition_selects_would_not_have_been_changed(shown: Json
         assert (verdict.allowed, verdict.patch) == (True, ())
 
 
+def requests(**changes: Any) -> AdmissionSettings:
+    return AdmissionSettings(requests=RequestSettings(**changes))
+
+
 def policies(how: AdmissionSettings) -> dict[str, str]:
     webhooks = webhook_configuration("w", SERVICE, how)["webhooks"]
     return {each["name"].partition(".")[0]: each["failurePolicy"] for each in webhooks}
@@ -106,9 +111,15 @@ def policies(how: AdmissionSettings) -> dict[str, str]:
 def test_what_may_be_refused_fails_closed_and_other_pods_are_shown_only_if_there_is_something_to_do() -> None:
     closed = {"gpus": "Fail", "annotations": "Fail", "bypass": "Fail"}
     assert policies(AdmissionSettings()) == closed
-    assert policies(AdmissionSettings(deny_bypass=BypassMode.AUDIT)) == closed | {"bypass": "Ignore"}
-    assert policies(AdmissionSettings(deny_bypass=BypassMode.OFF)) == {"gpus": "Fail", "annotations": "Fail"}
-    for how in (AdmissionSettings(overwrite_env=True), AdmissionSettings(core_policy=CorePolicy.FORCE)):
+    assert policies(requests(deny_bypass=BypassMode.AUDIT)) == closed | {"bypass": "Ignore"}
+    assert policies(requests(deny_bypass=BypassMode.OFF)) == {
+        "gpus": "Fail",
+        "annotations": "Fail",
+    }
+    for how in (
+        AdmissionSettings(overwrite_env=True),
+        requests(core_policy=CorePolicy.FORCE),
+    ):
         assert policies(how) == closed | {"environment": "Ignore"}
 
 

@@ -15,6 +15,7 @@ from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.explain import explain
 from scheduler_ext.decide.unresolvable import refusals_of
 from scheduler_ext.requests import RequestSettings
+from scheduler_ext.settings import BypassMode
 from tests.builders import container, pod
 from tests.scheduler_ext.gpus import GIB, device, request, snapshot
 from tests.scheduler_ext.mig_gpus import mig_device
@@ -186,8 +187,8 @@ def test_where_variables_are_only_warned_of_one_without_hami_core_gets_no_part(
 ) -> None:
     part = container(gpu=1, gpumem=1000)
     part.env = [EnvVar(name=variable, value="disable")]
-    for denies, brief in ((True, denied), (False, audited)):
-        settings = RequestSettings(denies_bypass=denies)
+    for mode, brief in ((BypassMode.DENY, denied), (BypassMode.AUDIT, audited)):
+        settings = RequestSettings(deny_bypass=mode)
         misfits = decided(pod(part), NodeLimits.HAMI_CORE, settings=settings).misfits
         assert {node: each.brief for node, each in misfits.items()} == ({"n": brief} if brief else {})
 

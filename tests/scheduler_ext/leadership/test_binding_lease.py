@@ -12,7 +12,7 @@ import pytest
 
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.leadership.binding_lease import BindingLease
-from scheduler_ext.leadership.settings import LeaseSettings
+from scheduler_ext.settings import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer
 from tests.polling import until
 
@@ -35,7 +35,7 @@ async def once_seen(server: EmbeddedApiServer, folder: Path) -> AsyncIterator[Bi
     api = await ApiServer.connect(str(folder / "kubeconfig"))
     lease = BindingLease(
         api=api,
-        settings=LeaseSettings(name="sched", namespace="kube-system", identity="host-1", process="a"),
+        settings=LeaseSettings(elects=True, name="sched", namespace="kube-system", identity="host-1", process="a"),
         write_seconds=1.0,
         changed=lambda: None,
         now=lambda: datetime(2030, 1, 1, 1, tzinfo=UTC),

@@ -10,7 +10,7 @@ import pytest
 from proto.annotations import keys
 from proto.devices import DeviceShare, DeviceUUID
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.leadership.settings import LeaseSettings
+from scheduler_ext.settings import LeaseSettings
 from scheduler_ext.verbs.attempts import Sent
 from scheduler_ext.verbs.journal import JournalFiles
 from simulation.apiserver import EmbeddedApiServer, Fault
@@ -18,7 +18,7 @@ from tests.builders import node_json, pod_json
 from tests.polling import until
 from tests.scheduler_ext.rig import FAST, Rig, extender_for
 
-ELECTED = LeaseSettings(name="sched", namespace="kube-system", identity="host-1")
+ELECTED = LeaseSettings(elects=True, name="sched", namespace="kube-system", identity="host-1")
 
 
 def lease_json(holder: str, seconds: int = 15) -> dict[str, Any]:
