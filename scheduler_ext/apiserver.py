@@ -34,7 +34,7 @@ from proto.kubernetes.objects import (
 )
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.cluster import events
-from scheduler_ext.cluster.membership import GROUP_ANNOTATIONS, GROUP_LABELS
+from scheduler_ext.cluster.membership import GROUP_ANNOTATIONS, GROUP_LABELS, membership_of
 from scheduler_ext.quota_class import has_cross_namespace_affinity
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
@@ -190,7 +190,10 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
     }
     metadata.namespace, spec.node_name = intern(metadata.namespace), intern(spec.node_name)
     spec.scheduler_name, spec.priority_class_name = intern(spec.scheduler_name), intern(spec.priority_class_name)
-    spec.affinity = _one(Affinity, spec.affinity) if has_cross_namespace_affinity(spec) else None
+    # Members of a group that may go to the same nodes are placed together.
+    if spec.node_name or membership_of(pod) is None:
+        spec.affinity = _one(Affinity, spec.affinity) if has_cross_namespace_affinity(spec) else None
+        spec.node_selector, spec.topology_spread_constraints = {}, ()
     spec.resources = _one(Resources | None, spec.resources)
     # Of a pod with a node no scheduler reads them again.
     metadata.owner_references = () if spec.node_name else metadata.owner_references

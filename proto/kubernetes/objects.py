@@ -100,6 +100,7 @@ class PodAffinity(Object):
 
 
 class Affinity(Object):
+    node_affinity: Any = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
@@ -125,6 +126,8 @@ class PodSpec(Object):
     priority_class_name: str = ""
     active_deadline_seconds: int | None = None
     affinity: Affinity | None = None
+    node_selector: dict[str, str] = {}
+    topology_spread_constraints: tuple[Any, ...] = ()
     resources: Resources | None = None
     """Resources of all containers together, for cpu, memory and huge pages."""
     scheduling_group: SchedulingGroup | None = None

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.events import OwnEvent
+from scheduler_ext.cluster.groups import pending_of
 from scheduler_ext.cluster.log import LogKind
 from scheduler_ext.cluster.parts import ClusterParts
 from scheduler_ext.cluster.pod_index import PodName, pod_name
@@ -15,16 +16,26 @@ from scheduler_ext.requests import pod_key
 
 
 def _asked(parts: ClusterParts, event: events.Asked, now: float) -> None:
-    parts.ledger.groups.asked(event.pod, event.offered)
+    parts.ledger.groups.asked(event.pod, event.offered, event.needed)
     parts.history.add(pod_key(event.pod), now, "kube-scheduler asked about it")
 
 
 def _decided(parts: ClusterParts, event: events.Decided, now: float) -> None:
     pod, node, shares = event.pod, event.node, event.shares
-    parts.ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, request=event.request)
+    pending = replace(pending_of(pod, event.request), ahead=event.ahead)
+    parts.ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, pending=pending)
+    if event.ahead:
+        return
     parts.queue.settled(event.uid)
     parts.history.add(event.uid, now, f"node {node} was decided")
     parts.log.add(now, pod_name(pod), LogKind.DECIDED, node, shares)
+
+
+def _undone(parts: ClusterParts, event: events.GroupUndone, _: float) -> None:
+    for uid in event.uids:
+        parts.ledger.records.release(uid)
+    for record in event.before:
+        parts.ledger.records.put(record)
 
 
 def _refused(parts: ClusterParts, event: events.PodRefused, now: float) -> None:
@@ -47,8 +58,12 @@ def _bind_began(parts: ClusterParts, event: events.BindBegan, now: float) -> Non
 
 
 def _dropped(parts: ClusterParts, event: events.Dropped, now: float) -> None:
-    parts.ledger.records.release(event.uid)
-    parts.history.go_on(event.uid, now, "its reservation was dropped")
+    kept = parts.ledger.groups.bind_failed(event.uid, now)
+    parts.history.go_on(
+        event.uid, now, "its reservation stays for its group" if kept else "its reservation was dropped"
+    )
+    if kept:
+        return
     name = parts.pods.names().get(event.uid)
     if name is not None:
         parts.log.add(now, name, LogKind.DROPPED)
@@ -86,6 +101,7 @@ def _leadership_gained(parts: ClusterParts, _: events.LeadershipGained, __: floa
 HANDLERS: Mapping[type[OwnEvent], Callable[[ClusterParts, Any, float], None]] = {
     events.Asked: _asked,
     events.Decided: _decided,
+    events.GroupUndone: _undone,
     events.PodRefused: _refused,
     events.Explained: lambda parts, event, now: parts.history.decide(event.uid, now, event.words),
     events.NodeChosen: _node_chosen,

@@ -67,11 +67,12 @@ class Asked(OwnEvent, frozen=True):
     """A question about the pod: earlier reservations for it or its group are free.
 
     What kube-scheduler reserved for it among other nodes in the same attempt at its group stays. `offered` are the
-    nodes of the question.
+    nodes of the question. `needed` members of its group must get GPUs together; 0 if their number is unknown.
     """
 
     pod: Pod
     offered: Collection[str] = ()
+    needed: int = 0
 
 
 class Decided(OwnEvent, frozen=True):
@@ -89,6 +90,17 @@ class Decided(OwnEvent, frozen=True):
     until: float
     others: Mapping[str, PodShares] = NO_OTHERS
     request: GpuRequest | None = None
+    ahead: bool = False
+    """True if the question was about another member of its group."""
+
+
+class GroupUndone(OwnEvent, frozen=True):
+    """The end of a search in which not all members of a group fit. Of these pods the reservations are as they were
+    `before`, or there are none.
+    """
+
+    uids: Collection[str]
+    before: Sequence[PodRecord]
 
 
 class PodRefused(OwnEvent, frozen=True):

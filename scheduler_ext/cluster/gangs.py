@@ -50,11 +50,18 @@ class Gang:
     ) -> Sequence[MissingMember]:
         """Returns the members for which GPUs are to be found: `asked`, those that wait and are not `placed`, and as
         many like `asked` as do not exist yet. There may be more than are needed: some may then be left out.
+
+        Members that may not go to the same nodes as `asked` are left to kube-scheduler's questions about them: nothing
+        shows their nodes before.
         """
         placed = set(placed)
         found = {asked.uid: asked}
         for uid, pod in self.waiting.items():
-            if uid not in found and uid not in placed and (request := _request(pod, settings)) is not None:
+            if uid in found or uid in placed:
+                continue
+            if not _goes_where(pod, asked.pod):
+                placed.add(uid)
+            elif (request := _request(pod, settings)) is not None:
                 found[uid] = MissingMember(uid=uid, pod=pod, request=request)
         number = 0
         while len(found) + len(placed) < self.needed:
@@ -66,6 +73,18 @@ class Gang:
 
 def stand_in(group: str, number: int) -> str:
     return f"{group}{STAND_IN}{number}"
+
+
+def _goes_where(pod: Pod, other: Pod) -> bool:
+    """Returns whether both pods may go to the same nodes, as far as their templates show it."""
+    return _constraints(pod) == _constraints(other)
+
+
+def _constraints(pod: Pod) -> tuple[object, ...]:
+    spec = pod.spec
+    by_node = None if spec.affinity is None else spec.affinity.node_affinity
+    # The admission plugin DefaultTolerationSeconds gives every pod the same further ones.
+    return spec.node_selector, by_node, set(spec.tolerations), spec.topology_spread_constraints
 
 
 def _request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:

@@ -20,6 +20,8 @@ class Placement:
     members: set[str]
     refused: bool = False
     """True if a member did not fit."""
+    placed: set[str] = field(default_factory=set)
+    """The members that got a node here when kube-scheduler sent its question about them."""
 
 
 @dataclass(slots=True)
@@ -27,6 +29,10 @@ class GroupAttempt:
     placements: list[Placement] = field(default_factory=list)
     """The placement of the last question comes last."""
     promised: set[str] = field(default_factory=set)
+    needed: int = 0
+    """The number of members that must get GPUs together; 0 if it is unknown."""
+    in_one_cycle: bool = False
+    """True if kube-scheduler sends its questions about all members without other pods in between."""
     refused: bool = False
     """True if a member was refused, no placement has room for all, and none was bound since."""
     preempts: bool = False
@@ -51,13 +57,14 @@ class GroupAttempt:
             ours.offered |= each.offered
             ours.members |= each.members
             ours.refused |= each.refused
+            ours.placed |= each.placed
         ours.offered |= offered
         ours.members.add(uid)
         self.placements = [*apart, ours]
 
     def refuse(self) -> None:
-        """Records that the last question was answered without a node."""
-        if self.placements:
+        """Records that the last question was answered without a node. A group may have more members than it needs."""
+        if self.placements and not self.is_complete(self.placements[-1]):
             self.placements[-1].refused = True
         self.refused = not self.whole()
 
@@ -65,6 +72,10 @@ class GroupAttempt:
         """Returns the placements in which every member has its place."""
         members = set[str]().union(*(each.members for each in self.placements))
         return [each for each in self.placements if not each.refused and each.members == members]
+
+    def is_complete(self, placement: Placement) -> bool:
+        """Returns whether all members that the group needs got a node there."""
+        return 0 < self.needed <= len(placement.placed)
 
     def knows(self, uid: str) -> bool:
         """Returns whether a question about the member was part of this attempt."""

@@ -15,7 +15,7 @@ Time and questions about other pods may be wrong for a pod that waits in Permit 
 remembered, and made again when the next member comes.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from proto.kubernetes.objects import Pod, version_number
 from scheduler_ext.cluster.bound import namespace_of
+from scheduler_ext.cluster.gangs import STAND_IN
 from scheduler_ext.cluster.group_attempt import GroupAttempt, Placement
 from scheduler_ext.cluster.membership import GroupSource, group_of, membership_of
 from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict
@@ -35,6 +36,10 @@ LONGEST_PERMIT_SECONDS = 900.0
 FEWEST_THAT_WAIT_ON = 9
 """The fewest waiting members of a group of which some wait on when one more is refused: coscheduling rejects them all
 unless a tenth or less is missing.
+"""
+FAILED_BIND_SECONDS = 30.0
+"""How long a member whose bind failed keeps its GPUs beside members that are bound: kube-scheduler tries it again after
+10 seconds at the latest.
 """
 REFUSED_SECONDS = 1.0
 """How long the rest of a group is kept after a member was refused: a group may do without some members.
@@ -71,6 +76,13 @@ def lets_go(before: SchedulerVerdict, after: SchedulerVerdict) -> bool:
     return after.version > before.version and (refused or (bool(before.nominated) and not after.nominated))
 
 
+def _where(pod: Pod, offered: Collection[str]) -> AbstractSet[str]:
+    """Returns the nodes that distinguish placements. Coscheduling has each member placed among all nodes, where it
+    waits for the others.
+    """
+    return {""} if pod.spec.scheduling_group is None else set(offered)
+
+
 @dataclass(slots=True)
 class Groups:
     """Attempts of kube-scheduler at pods and groups. What it gave up is dropped from the records."""
@@ -91,13 +103,14 @@ class Groups:
         if record.is_pending and record.pending.group in self._attempts:
             self._attempts[record.pending.group].promised.discard(record.uid)
 
-    def asked(self, pod: Pod, offered: Collection[str]) -> None:
+    def asked(self, pod: Pod, offered: Collection[str], needed: int = 0) -> None:
         """Drops what kube-scheduler has given up, as its question about this pod among the `offered` nodes shows.
 
         It is the pod's own reservation, and those of groups that were refused or are tried again, because
         kube-scheduler has moved on. Those of its group are dropped if a question about it on these nodes came before,
         because the group is tried again. A reservation on the nodes of another domain stays for its group: it may be
-        the one that is bound. It charges no quota until the question is answered.
+        the one that is bound. It charges no quota until the question is answered. What was decided ahead for the pod
+        among these nodes stays.
 
         Coscheduling may have rejected such a group because another plugin refuses a member. Nothing shows that: the
         pods' status had the same words before.
@@ -110,7 +123,7 @@ class Groups:
         for name, other in list(self._attempts.items()):
             if name == group:
                 continue
-            if other.refused or other.again:
+            if other.refused or other.again or self._is_cut_short(other):
                 void |= self._lapse(other)
                 other.refused = False
             elif len(other.placements) > 1:
@@ -118,19 +131,29 @@ class Groups:
             if not other.promised:
                 del self._attempts[name]
         if group:
-            ours = self._attempts.setdefault(group, GroupAttempt())
-            # Coscheduling has each member placed among all nodes, where it waits for the others.
-            where = {""} if pod.spec.scheduling_group is None else set(offered)
-            if ours.is_over(uid, where):
-                void |= self._lapse(ours) if ours.refused else self._held_back(ours).keys()
-                ours.placements.clear()
-            elif ours.knows(uid) and (own := self._held_back(ours).get(uid)) is not None:
-                void.discard(uid)
-                self._records.put(replace(own, namespace=""))
-            ours.place(uid, where)
+            void = void - {uid} | self._void_of_own(uid, pod, self._attempts.setdefault(group, GroupAttempt()), offered)
+            ours = self._attempts[group]
+            if not ours.placements:
+                ours.needed, ours.in_one_cycle = needed, pod.spec.scheduling_group is not None
+            ours.place(uid, _where(pod, offered))
             ours.refused &= ours.placements[-1].refused
         for each in void:
             self._records.release(each)
+
+    def _void_of_own(self, uid: str, pod: Pod, ours: GroupAttempt, offered: Collection[str]) -> AbstractSet[str]:
+        """Returns the pods whose reservations the question makes void in the pod's own group."""
+        where, held = _where(pod, offered), self._held_back(ours)
+        own = held.get(uid)
+        if ours.is_over(uid, where):
+            ours.placements.clear()
+            return {uid, *(self._lapse(ours) if ours.refused else held)}
+        if own is not None and own.pending.ahead:
+            return set() if own.node in offered else {uid}
+        if own is None or not ours.knows(uid):
+            return {uid}
+        elsewhere = held if ours.needed else {uid: own}
+        self._charge({each: record for each, record in elsewhere.items() if where.isdisjoint(record.nodes)}, "")
+        return set()
 
     def refused(self, pod: Pod, now: float) -> None:
         """Records that the pod fits nowhere. The other members are bound without it at once or not at all; they are not
@@ -142,9 +165,7 @@ class Groups:
         this = self._attempts.setdefault(group, GroupAttempt())
         this.refuse()
         this.preempts, this.rejected = False, {}
-        own = self._records.reserved(pod_key(pod))
-        if own is not None:
-            self._records.put(replace(own, namespace=namespace_of(pod)))
+        self._charge(self._held_back(this), namespace_of(pod))
         if not this.refused:
             return
         if self._is_rejected(group):
@@ -187,10 +208,57 @@ class Groups:
         self._lapsed.pop(uid, None)
         record = self._records.reserved(uid)
         this = None if record is None else self._attempts.get(record.pending.group)
+        if record is not None and record.pending.ahead:
+            return
         if this is None or not this.has_alternatives(uid):
             self._unused[uid] = self._unused.get(uid, 0) + 1
         if record is not None and this is not None:
-            this.again |= record.pending.waits is not None and self._unused[uid] > 1
+            this.again |= record.pending.waits is not None and self._unused.get(uid, 0) > 1
+            if this.knows(uid):
+                this.placements[-1].placed.add(uid)
+            for other in self._held_back(this).values():
+                if other.pending.ahead and other.until < record.until:
+                    self._records.put(replace(other, until=record.until))
+
+    def placed(self, pod: Pod, offered: Collection[str]) -> Sequence[str]:
+        """Returns the other members that have their places: of a group with domains, among the `offered` nodes."""
+        this = self._attempts.get(group_of(pod))
+        own, anywhere = pod_key(pod), pod.spec.scheduling_group is None
+        offered = frozenset(offered)
+        found = (
+            (uid, self._records.reserved(uid)) for uid in (this.promised if this is not None else ()) if uid != own
+        )
+        return [
+            uid
+            for uid, record in found
+            if record is not None and (anywhere or record.pending.binding or not offered.isdisjoint(record.nodes))
+        ]
+
+    def ahead(self, pod: Pod, offered: Collection[str]) -> PodRecord | None:
+        """Returns what was decided ahead for the pod on one of the `offered` nodes, or for a member that did not exist
+        then.
+        """
+        own = self._records.reserved(pod_key(pod))
+        if own is not None:
+            return own if own.pending.ahead and own.node in offered else None
+        this = self._attempts.get(group_of(pod))
+        held = self._held_back(this) if this is not None else {}
+        free = (record for uid, record in held.items() if STAND_IN in uid and record.node in offered)
+        return next(free, None)
+
+    def bind_failed(self, uid: str, now: float) -> bool:
+        """Drops the reservation of a pod whose bind failed. Returns whether it stays for some time, because the pod's
+        group has to start as a whole.
+        """
+        record = self._records.reserved(uid)
+        this = None if record is None else self._attempts.get(record.pending.group)
+        if record is None or this is None or not this.needed:
+            self._records.release(uid)
+            return False
+        pending = replace(record.pending, binding=False)
+        until = now + FAILED_BIND_SECONDS
+        self._records.put(replace(record, state=RecordState.RESERVED, sent_by=0, until=until, pending=pending))
+        return True
 
     def bind_begins(self, uid: str, until: float) -> None:
         """Records that kube-scheduler has decided for the pod, and so for its group: the pod's reservation stays until
@@ -203,6 +271,8 @@ class Groups:
         this = self._attempts.get(record.pending.group)
         if this is not None:
             this.refused = this.again = False
+            if this.in_one_cycle:
+                self._drop_unasked(this)
             for other in self._held_back(this).values():
                 if other.pending.waits is None and other.until < until:
                     self._records.put(replace(other, until=until))
@@ -258,11 +328,32 @@ class Groups:
 
     def lapse(self, ended: Iterable[PodRecord]) -> None:
         """Remembers the reservations of members that may still wait in Permit."""
-        waiting = [record for record in ended if record.pending.waits]
+        waiting = [record for record in ended if record.pending.waits and not record.pending.ahead]
         rejected = set(filter(self._is_rejected, {record.pending.group for record in waiting}))
         for record in waiting:
             if not record.pending.binding and record.pending.group not in rejected:
                 self._lapsed[record.uid] = record
+
+    def _is_cut_short(self, this: GroupAttempt) -> bool:
+        """Returns whether kube-scheduler, which goes on to another pod, has left out members that the group needs. What
+        was decided ahead for more members than it needs is dropped.
+        """
+        if not this.in_one_cycle or not any(each.pending.ahead for each in self._held_back(this).values()):
+            return False
+        if not any(map(this.is_complete, this.placements)):
+            return True
+        self._drop_unasked(this)
+        return False
+
+    def _drop_unasked(self, this: GroupAttempt) -> None:
+        for uid, record in self._held_back(this).items():
+            if record.pending.ahead and not this.knows(uid):
+                self._records.release(uid)
+
+    def _charge(self, records: Mapping[str, PodRecord], namespace: str) -> None:
+        for record in records.values():
+            if record.namespace != namespace:
+                self._records.put(replace(record, namespace=namespace))
 
     def _lapse(self, this: GroupAttempt) -> AbstractSet[str]:
         held_back = self._held_back(this)

@@ -18,12 +18,12 @@ from scheduler_ext.cluster.kubelet_totals import KubeletSums
 from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS, OutlivingReports
 from scheduler_ext.cluster.quotas import Quotas
-from scheduler_ext.cluster.records import NO_GPUS, NO_OTHERS, NO_TOTALS, PodRecord, Records, RecordState
+from scheduler_ext.cluster.records import NO_GPUS, NO_OTHERS, NO_TOTALS, Pending, PodRecord, Records, RecordState
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, Snapshot
 from scheduler_ext.cluster.workload import Classes, Workload, seeds
 from scheduler_ext.quota_class import quota_class
-from scheduler_ext.requests import GpuRequest, RequestSettings, container_kinds, pod_key
+from scheduler_ext.requests import RequestSettings, container_kinds, pod_key
 
 LATEST_NEWS_SECONDS = 600.0
 """How long a sent reservation stays at least once the watch of pods works again, which may have to catch up."""
@@ -158,13 +158,12 @@ class Ledger:
         until: float,
         *,
         others: Mapping[str, PodShares] = NO_OTHERS,
-        request: GpuRequest | None = None,
+        pending: Pending | None = None,
     ) -> None:
         """Holds `shares` for the pod until it is seen bound, dropped, or `until` passes. It replaces an earlier
         reservation.
 
-        `others` is held on further nodes until the bind names one. With its `request` the pod gets it once more if the
-        lease ends while the pod waits in Permit.
+        `others` is held on further nodes until the bind names one.
         """
         known = self.records.bound(uid)
         # A pod that waits to be bound has not ended: what the daemon alone reports about it is wrong.
@@ -184,7 +183,7 @@ class Ledger:
                 totals=self.kubelet.totals_of(pod),
                 host=host_requested(pod),
                 until=until,
-                pending=pending_of(pod, request),
+                pending=pending or pending_of(pod, None),
             )
         )
         self.groups.reserved(uid)

@@ -97,6 +97,8 @@ class Pending(Struct, frozen=True, kw_only=True, gc=False):
     """
     seen: SchedulerVerdict = SchedulerVerdict()
     """The status when kube-scheduler sent its question about the pod, or later."""
+    ahead: bool = False
+    """True if it was decided with another member of its group, before kube-scheduler's question about it."""
     binding: bool = False
     """True once a bind has begun: from then on only the bind gives the reservation back."""
 

@@ -32,6 +32,7 @@ class Reason(StrEnum):
     UUID = "CardUuidMismatch", "not one of the GPUs asked for"
     LIMITS = "CardLimitsNotEnforced", "nothing holds the container to a part of a GPU"
     GROUP_MEMBER_LOST = "GroupMemberLost", "a member of its group has lost its GPUs to others while it waited"
+    GROUP = "GroupDoesNotFit", "not all pods of its group fit"
     TOTAL_EXCEEDED = (
         TOTAL_EXCEEDED,
         "kubelet would refuse the pod: its node's totals of GPU memory or cores are used up",

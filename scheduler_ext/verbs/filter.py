@@ -5,7 +5,16 @@ from dataclasses import dataclass, replace
 
 from proto.extender import ExtenderArgs, FilterResult, decode_extender_args, encode_filter_result
 from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.cluster.events import Asked, Decided, Explained, PodRefused, RoomsGivenUp, TimePassed
+from scheduler_ext.cluster.events import (
+    Asked,
+    Decided,
+    Explained,
+    GroupUndone,
+    PodRefused,
+    RoomsGivenUp,
+    TimePassed,
+)
+from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import PodName, pod_name, pod_reference
 from scheduler_ext.cluster.state import Cluster
@@ -20,6 +29,7 @@ from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, po
 from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
 from scheduler_ext.verbs.filter_answer import Filtered, kept, nowhere, passed_through, refused, unresolvable, warnings
+from scheduler_ext.verbs.group_search import GroupSearch
 from scheduler_ext.verbs.readiness import VerbReadiness
 
 MOST_LAPSED = 64
@@ -127,15 +137,15 @@ class FilterDecision:
     def reserve(self, pod: Pod, request: GpuRequest, node_names: Sequence[str], now: float) -> Filtered:
         """Decides among `node_names`; the result replaces the pod's reservations. `now` is in monotonic seconds.
 
-        Nothing is awaited between the decision and the reservation, so two pods never get the same share. A node whose
-        lock is held for long comes last.
+        Nothing is awaited between the decision and the reservation, so two pods never get the same share.
         """
         cluster = self.cluster
         cluster.record(TimePassed(), now)
         sent_to = cluster.ledger.records.sent_to(request.uid)
         if sent_to:
             return kept(sent_to, node_names)
-        cluster.record(Asked(pod, node_names), now)
+        gang = cluster.gang_of(pod)
+        cluster.record(Asked(pod, node_names, 0 if gang is None else gang.needed), now)
         candidates, crowded = len(node_names), cluster.ledger.kubelet.refusing(pod, node_names)
         if crowded:
             crowded = {name: f"{Reason.TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
@@ -148,12 +158,12 @@ class FilterDecision:
         elif crowded and not node_names:
             choice = NodeChoice(node=None)
         else:
-            everywhere, node_names = node_names, cluster.pods.not_held(node_names, now)
-            priority = pod.spec.priority or 0
-            choice = self._chosen(request, priority, node_names, now)
-            if choice.node is None and len(node_names) < len(everywhere):
-                node_names = everywhere
-                choice = self._chosen(request, priority, node_names, now)
+            asked = MissingMember(uid=request.uid, pod=pod, request=request)
+            choice = (
+                self._decided_ahead(asked, node_names, now)
+                or (gang and self._together(gang, asked, node_names, now, until))
+                or self._anywhere(request, pod.spec.priority or 0, node_names, now)
+            )
         if choice.node is None:
             cluster.record(PodRefused(pod, request), now)
             return nowhere(request, replace(choice, failed={**choice.failed, **crowded}), candidates)
@@ -162,13 +172,46 @@ class FilterDecision:
             **(elsewhere.decided if elsewhere is not None else {}),
             **self.index.others(request, node_names, choice.node, self.most - 1),
         }
+        others.pop(choice.node, None)
         cluster.record(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
         offered = (
             [choice.node] if self.most == 1 else [name for name in node_names if name == choice.node or name in others]
         )
         result = FilterResult(node_names=offered)
         notes = warnings(request)
-        return Filtered(result=result, choice=choice, candidates=candidates, offers=self.most > 1, notes=notes)
+        # In a group with domains kube-scheduler may bind the pod elsewhere, without another question.
+        offers = self.most > 1 or pod.spec.scheduling_group is not None
+        return Filtered(result=result, choice=choice, candidates=candidates, offers=offers, notes=notes)
+
+    def _decided_ahead(self, asked: MissingMember, node_names: Sequence[str], now: float) -> NodeChoice | None:
+        """Returns what was decided for the pod with another member of its group; None if nothing was."""
+        ahead = self.cluster.ledger.groups.ahead(asked.pod, node_names)
+        if ahead is None:
+            return None
+        if ahead.uid == asked.uid:
+            return NodeChoice(node=ahead.node, shares=ahead.shares)
+        # The place of a pod that did not exist then. This one may be of another shape.
+        self.cluster.record(GroupUndone((ahead.uid,), ()), now)
+        choice = self._chosen(asked.request, asked.pod.spec.priority or 0, [ahead.node], now)
+        return None if choice.node is None else choice
+
+    def _together(
+        self, gang: Gang, asked: MissingMember, node_names: Sequence[str], now: float, until: float
+    ) -> NodeChoice | None:
+        """Decides for all members that are missing; None if the pod is the only one, or more than the group needs."""
+        placed = self.cluster.ledger.groups.placed(asked.pod, node_names)
+        if gang.needed - len(placed) < 2:
+            return None
+        search = GroupSearch(self.cluster, self._anywhere)
+        return search.together(gang, asked, node_names, placed, now=now, until=until)
+
+    def _anywhere(self, request: GpuRequest, priority: int, node_names: Sequence[str], now: float) -> NodeChoice:
+        """Returns the best node. A node whose lock is held for long comes last."""
+        free = self.cluster.pods.not_held(node_names, now)
+        choice = self._chosen(request, priority, free, now)
+        if choice.node is None and len(free) < len(node_names):
+            choice = self._chosen(request, priority, node_names, now)
+        return choice
 
     def _lost_member(self, pod: Pod, now: float, until: float) -> str:
         """Reserves again for waiting members whose lease has ended. Returns the name of one that can no longer get its

@@ -28,7 +28,8 @@ def misfit(*reasons: Reason, need: ContainerNeed = NEED) -> Misfit:
 def test_codes_of_reasons_on_the_wire_stay() -> None:
     assert {str(reason) for reason in Reason} == {
         *("node unregistered", "NodeInsufficientDevice", "CardNotHealth", "CardCordoned", "CardTypeMismatch"),
-        *("CardUuidMismatch", "CardLimitsNotEnforced", "GroupMemberLost", "NodeTotalExceeded", "ResourceQuotaNotFit"),
+        *("CardUuidMismatch", "CardLimitsNotEnforced", "GroupMemberLost", "GroupDoesNotFit"),
+        *("NodeTotalExceeded", "ResourceQuotaNotFit"),
         *("CardMigTopologyInfeasible", "CardInsufficientMemory", "CardInsufficientCore", "CardComputeUnitsExhausted"),
         *("CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "NumaNotFit"),
         *("AllocatedCardsInsufficientRequest", "NotLookedAtYet"),

@@ -1,0 +1,94 @@
+"""Finds GPUs for all missing members of a group, or for none, at kube-scheduler's question about one of them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from program.words import counted
+from scheduler_ext.cluster.events import Decided, GroupUndone
+from scheduler_ext.cluster.gangs import Gang, MissingMember
+from scheduler_ext.cluster.records import PodRecord
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.choice import NodeChoice
+from scheduler_ext.decide.reasons import Reason
+from scheduler_ext.requests import GpuRequest
+
+MOST_AHEAD = 256
+"""The most members for which GPUs are found at one question. Those of a larger group are found at later ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSearch:
+    """`chosen` decides for one pod of a priority among nodes, at a time in monotonic seconds."""
+
+    cluster: Cluster
+    chosen: Callable[[GpuRequest, int, Sequence[str], float], NodeChoice]
+
+    def together(
+        self,
+        gang: Gang,
+        asked: MissingMember,
+        node_names: Sequence[str],
+        placed: Sequence[str],
+        *,
+        now: float,
+        until: float,
+    ) -> NodeChoice:
+        """Returns the decision for this member, with the GPUs of all that are missing held until `until`. If not all
+        of them fit, it is a refusal, and nothing more is held than before.
+        """
+        members = gang.missing(asked, placed, self.cluster.requests)
+        wanted = min(gang.needed - len(placed), len(members), MOST_AHEAD)
+        before = [record for each in members if (record := self._reserved(each.uid)) is not None]
+        first, spare = members[:wanted], list(members[wanted:])
+        found, refusals = dict[str, NodeChoice](), list[NodeChoice]()
+        for member in sorted(first, key=_size, reverse=True):
+            choice = self._placed(member, node_names, now, until)
+            while choice.node is None and member.uid != asked.uid and spare:
+                choice = self._placed(spare.pop(0), node_names, now, until)
+            if choice.node is None:
+                refusals.append(choice)
+            else:
+                found[member.uid] = choice
+        if not refusals:
+            return found[asked.uid]
+        self.cluster.record(GroupUndone([each.uid for each in members], before), now)
+        fit = len(placed) + len(found)
+        return refusals[0] if not fit else _refused(refusals[0], shortage(gang, asked.request, fit), node_names)
+
+    def _placed(self, member: MissingMember, node_names: Sequence[str], now: float, until: float) -> NodeChoice:
+        cluster, pod = self.cluster, member.pod
+        crowded = cluster.ledger.kubelet.refusing(pod, node_names)
+        names = [name for name in node_names if name not in crowded] if crowded else node_names
+        choice = self.chosen(member.request, pod.spec.priority or 0, names, now)
+        if choice.node is not None:
+            earlier = self._reserved(member.uid)
+            others = {} if earlier is None else {n: held for n, held in earlier.decided.items() if n != choice.node}
+            decided = Decided(member.uid, pod, choice.node, choice.shares, until, others, member.request, ahead=True)
+            cluster.record(decided, now)
+        return choice
+
+    def _reserved(self, uid: str) -> PodRecord | None:
+        return self.cluster.ledger.records.reserved(uid)
+
+
+def shortage(gang: Gang, request: GpuRequest, fit: int) -> str:
+    """Returns `group default/g needs 4 pods of 8 GPUs; 3 fit`."""
+    gpus = sum(need.count for need in request.needs if need is not None)
+    return f"group {gang.group} needs {gang.needed} pods of {counted(gpus, 'GPU')}; {fit} fit"
+
+
+def _refused(choice: NodeChoice, why: str, node_names: Iterable[str]) -> NodeChoice:
+    """Returns the refusal with one sentence for all nodes. Of the nodes the reasons for people stay."""
+    words, sentence = choice.words, f"{Reason.GROUP}: {why}"
+    return replace(
+        choice,
+        failed={name: sentence for name in node_names if name not in choice.unresolvable},
+        unresolvable=dict.fromkeys(choice.unresolvable, sentence),
+        words=lambda: {name: (why, *each) for name, each in words().items()},
+        error="",
+    )
+
+
+def _size(member: MissingMember) -> tuple[int, int]:
+    needs = [need for need in member.request.needs if need is not None]
+    return sum(need.count for need in needs), sum(need.count * need.memory_mib for need in needs)
