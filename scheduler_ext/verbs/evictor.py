@@ -6,7 +6,7 @@ gives up before it calls an extender. All evictions use the Eviction API, so no 
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from proto.kubernetes.client import ApiServer
@@ -14,6 +14,7 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
 from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
+from scheduler_ext.cluster.gangs import MissingMember
 from scheduler_ext.cluster.membership import group_of
 from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.pod_index import PodName
@@ -36,6 +37,8 @@ MOST_EFFORT = 100_000
 """The most effort for one node: about 200 ms, in steps between which others get their answers."""
 POLL_SECONDS = 0.3
 """Nodes and seconds per poll for one pod. The next poll continues with the following nodes."""
+MOST_MEMBERS = 64
+"""No pods are evicted for a group of more missing members."""
 FIRST_PAUSE_SECONDS = 5.0
 LONGEST_PAUSE_SECONDS = 300.0
 """Pause between two looks for a pod. It doubles each time that no eviction helps."""
@@ -96,10 +99,12 @@ class Evictor:
         """Pods whose rooms were checked in this round."""
 
     def refused(self, pod: Pod, request: GpuRequest, nodes: Iterable[str]) -> None:
-        """Records that no node has room for the pod; on these nodes evictions may help. No pod is evicted for one
-        member of a group.
+        """Records that no node has room for the pod; on these nodes evictions may help. For a member of a group pods
+        are evicted only if all of it then fits.
         """
-        if not self._serving or pod.spec.preemption_policy == "Never" or group_of(pod):
+        if not self._serving or pod.spec.preemption_policy == "Never":
+            return
+        if group_of(pod) and self._cluster.gang_of(pod) is None:
             return
         now, priority, known = self._monotonic(), pod.spec.priority or 0, self._pods.pop(request.uid, None)
         if known is None:
@@ -154,6 +159,9 @@ class Evictor:
         served = cluster.ledger.records.reserved(uid) is not None or cluster.nominations.of(uid) is not None
         if served or entry.nominated:
             return
+        if group_of(pod.pod):
+            await self._serve_group(pod)
+            return
         for _ in self._index.prepare(pod.request, pod.nodes, every=True):
             await asyncio.sleep(0)
         # A pod that fits without any eviction only has to be tried again by kube-scheduler.
@@ -163,6 +171,49 @@ class Evictor:
         # Nothing may change between this check and the room that is kept.
         if best is not None and self._still_helps(pod, best):
             await self._carry_out(pod, best)
+
+    async def _serve_group(self, pod: RefusedPod) -> None:
+        """Makes room for all members that are missing, or evicts no pod. All rooms are kept before the first
+        eviction.
+        """
+        cluster, gang = self._cluster, self._cluster.gang_of(pod.pod)
+        asked = MissingMember(uid=pod.request.uid, pod=pod.pod, request=pod.request)
+        members = [] if gang is None else list(gang.missing(asked, (), cluster.requests))[: gang.needed]
+        if gang is None or len(members) < gang.needed or not 0 < len(members) <= MOST_MEMBERS:
+            return
+        plans = await self._plans([replace(pod, pod=each.pod, request=each.request) for each in members])
+        victims = tuple({victim.uid: victim for each in plans for victim in each.victims}.values())
+        helps = len(plans) == len(members) and bool(victims) and not cluster.budgets.violating(reversed(victims))
+        problem = "" if not helps else await self._evict(pod, victims, f"group {gang.group}")
+        if problem or not helps:
+            for each in members:
+                self._live.apply(NominationEnded(each.uid))
+        if helps:
+            self._wait(pod, FIRST_PAUSE_SECONDS if problem else AFTER_EVICTING_SECONDS)
+            nodes = ", ".join(dict.fromkeys(each.node for each in plans))
+            message = (
+                f"room is made for group {gang.group} on {nodes}, and kept for its pods: evicted: {_names(victims)}"
+            )
+            log.info("%s", problem or message)
+            notice = Notice(reason="PreemptionFailed", message=problem) if problem else _preempting(message)
+            self._live.record_event(_reference(pod.name, pod.request.uid), notice)
+
+    async def _plans(self, members: Sequence[RefusedPod]) -> Sequence[Plan]:
+        """Returns the node of each member with the pods to evict there, and keeps the room. It ends at a member that no
+        eviction helps.
+        """
+        plans = list[Plan]()
+        for member in members:
+            node = self._index.choose(member.request, member.nodes).node
+            best = Plan(node=node, victims=()) if node is not None else await self._best(member)
+            if best is None or (best.victims and not self._still_helps(member, best)):
+                break
+            nomination = Nomination(request=member.request, priority=member.priority, node=best.node, ours=True)
+            gone = [victim.uid for victim in best.victims]
+            if not keep_room(self._cluster, nomination, gone, self._monotonic()):
+                break
+            plans.append(best)
+        return plans
 
     async def _best(self, pod: RefusedPod) -> Plan | None:
         best: Plan | None = None
@@ -213,29 +264,31 @@ class Evictor:
             self._live.apply(NominationEnded(uid))
             return
         self._wait(pod, AFTER_EVICTING_SECONDS)
-        problem = await self._evict(pod, chosen)
+        problem = await self._evict(pod, chosen.victims, f"pod {pod.name}")
         if problem:
             self._live.apply(NominationEnded(uid))
             self._wait(pod, FIRST_PAUSE_SECONDS)
             log.info("pod %s gets no room on node %s: %s", pod.name, node, problem)
             self._live.record_event(_reference(pod.name, uid), Notice(reason="PreemptionFailed", message=problem))
             return
-        gone = ", ".join(f"{victim.namespace}/{victim.name}" for victim in chosen.victims) or "pods that end anyway"
+        gone = _names(chosen.victims) or "pods that end anyway"
         message = f"room is made on node {node}, and kept for this pod: evicted for it: {gone}"
         log.info("pod %s: %s", pod.name, message)
-        self._live.record_event(_reference(pod.name, uid), Notice(reason="Preempting", message=message, warning=False))
+        self._live.record_event(_reference(pod.name, uid), _preempting(message))
 
-    async def _evict(self, pod: RefusedPod, chosen: Plan) -> str:
+    async def _evict(self, pod: RefusedPod, victims: Sequence[GpuHolder], whom: str) -> str:
         """Returns why not all of them are evicted; empty if they are. All are checked first, so that no eviction is
         useless.
         """
         for dry_run in (True, False):
-            for victim in chosen.victims:
+            for victim in victims:
                 problem = self._forbidden() or self._needless(pod) or await self._evict_one(victim, dry_run=dry_run)
                 if problem:
                     return problem
                 if not dry_run:
-                    message = f"evicted from node {chosen.node} for pod {pod.name} of higher priority {pod.priority}"
+                    entry = self._cluster.pods.pod(PodName(namespace=victim.namespace, name=victim.name))
+                    where = f" from node {entry.node}" if entry is not None else ""
+                    message = f"evicted{where} for {whom} of higher priority {pod.priority}"
                     subject = _reference(PodName(namespace=victim.namespace, name=victim.name), victim.uid)
                     self._live.record_event(subject, Notice(reason="Preempted", message=message))
         return ""
@@ -268,6 +321,14 @@ class Evictor:
         if known is not None:
             not_before = self._monotonic() + seconds
             self._pods[pod.request.uid] = replace(known, polls=pod.polls + 1, not_before=not_before)
+
+
+def _names(victims: Iterable[GpuHolder]) -> str:
+    return ", ".join(f"{victim.namespace}/{victim.name}" for victim in victims)
+
+
+def _preempting(message: str) -> Notice:
+    return Notice(reason="Preempting", message=message, warning=False)
 
 
 def _from(nodes: tuple[str, ...], start: int) -> tuple[str, ...]:
