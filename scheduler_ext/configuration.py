@@ -17,7 +17,6 @@ from program.settings.kinds import (
     DURATION_OR_ZERO,
     OPTIONAL_ADDRESS,
     Parsed,
-    Several,
     Switch,
     Text,
     Whole,
@@ -66,13 +65,6 @@ def _read_local_url(text: str) -> str:
     return text
 
 
-def _read_host(text: str) -> str:
-    """Parses a host. Raises ValueError."""
-    if not re.fullmatch(DNS_NAME, text):
-        ip_address(text)
-    return text
-
-
 def _read_scheduler_name(text: str) -> str:
     """Parses a schedulerName. Raises ValueError."""
     if text and not re.fullmatch(DNS_NAME, text):
@@ -93,7 +85,6 @@ _SCHEDULER_NAME = Parsed(
     write=str,
     pattern=f"({DNS_NAME})?",
 )
-_HOST = Parsed(expected="a DNS name or an IP address", read=_read_host, write=str, pattern=r"[a-z0-9.:-]+")
 _GPU_POLICY = Parsed(
     expected=f"{', '.join(GPU_WORDS)}, or a comma list of them",
     read=parse_gpu_policy,
@@ -223,7 +214,6 @@ _SERVE: Any = part(
         key="reservation_lease",
         chart=CHART,
     ),
-    readyz_requires_leader=_of_election(kind=Switch(), help="Answer /readyz with 503 while another replica leads."),
     kube_scheduler_healthz=_of_election(
         kind=_LOCAL_URL,
         help="/healthz of the kube-scheduler beside us. /healthz/kube-scheduler then reports the health of both: for "
@@ -342,16 +332,8 @@ class SchedulerConfiguration:
     webhook_secret: str = _webhook(
         "",
         Text(expected="namespace/name", pattern=f"({DNS_NAME}/{DNS_NAME})?"),
-        "Instead of files: a Secret in which the webhook makes and renews a certificate of its own.",
-    )
-    webhook_configuration: str = _webhook(
-        "", _OPTIONAL_NAME, "MutatingWebhookConfiguration that gets the caBundle of our own certificate."
-    )
-    webhook_service: tuple[str, ...] = _webhook(
-        (),
-        Several(of=_HOST),
-        "Name under which the API server calls the webhook, SERVICE.NAMESPACE.svc; may be repeated.",
-        repeated=True,
+        "Instead of files: a Secret in which the webhook makes and renews a certificate of its own. The Service and "
+        "the MutatingWebhookConfiguration of the webhook have the Secret's name.",
     )
     admission: AdmissionSettings = _ADMISSION
     log_format: str = log_format(group=OBSERVATION, environment=(), chart=CHART)
@@ -369,18 +351,12 @@ def conflicts(configuration: SchedulerConfiguration) -> Iterator[str]:
     elif configuration.lease.elects and not configuration.lease.namespace:
         yield "--leader-elect needs --leader-elect-resource-namespace: the lease that kube-scheduler holds"
     of_files = (configuration.cert_file, configuration.key_file)
-    of_secret = (configuration.webhook_secret, configuration.webhook_configuration, configuration.webhook_service)
-    if any(of_files) and any(of_secret):
+    if any(of_files) and configuration.webhook_secret:
         yield "--cert_file and --webhook-secret are two sources of one certificate; give one of them"
     elif any(of_files) and not all(of_files):
         yield "--cert_file and --key_file go together; give both"
-    elif any(of_secret) and not all(of_secret):
-        yield (
-            "a certificate of our own needs --webhook-secret namespace/name, --webhook-configuration and "
-            "--webhook-service; give all three"
-        )
     page = configuration.status_bind_address
-    if page is not None and not is_loopback(page) and not any((*of_files, *of_secret)):
+    if page is not None and not is_loopback(page) and not any((*of_files, configuration.webhook_secret)):
         yield (
             f"--status-bind-address {page} is open to other hosts, so the page needs a certificate: give --cert_file "
             "and --key_file, or --webhook-secret; or choose 127.0.0.1"

@@ -147,23 +147,7 @@ def made_parts(
             api=api, cluster=cluster, index=index, leads=leadership.leads, requeued=metrics.requeued, now=now
         ),
         kube_scheduler=kube_scheduler,
-        probes=_probes(settings, watch, leadership, certified, kube_scheduler),
-    )
-
-
-def _probes(
-    settings: ServeSettings,
-    watch: ClusterWatch,
-    leadership: Leadership,
-    certified: Callable[[], bool],
-    kube_scheduler: KubeScheduler | None,
-) -> Probes:
-    return Probes(
-        watch=watch,
-        leadership=leadership,
-        certified=certified,
-        kube_scheduler=kube_scheduler,
-        requires_leader=settings.readyz_requires_leader,
+        probes=Probes(watch=watch, leadership=leadership, certified=certified, kube_scheduler=kube_scheduler),
     )
 
 

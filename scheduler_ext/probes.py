@@ -16,16 +16,12 @@ class Probes:
         leadership: Leadership,
         certified: Callable[[], bool],
         kube_scheduler: KubeScheduler | None,
-        requires_leader: bool,
     ) -> None:
-        """`certified` returns whether the webhook has a certificate to show, or there is no webhook. If
-        `requires_leader` is true, a replica that does not lead is unready.
-        """
+        """`certified` returns whether the webhook has a certificate to show, or there is no webhook."""
         self._watch = watch
         self._leadership = leadership
         self._certified = certified
         self._kube_scheduler = kube_scheduler
-        self._requires_leader = requires_leader
 
     def routes(self) -> Routes:
         """Returns the probes, also for a listener that kubelet can reach; the verbs' own may be out of its reach."""
@@ -44,15 +40,14 @@ class Probes:
         return text_answer("")
 
     async def _readyz(self, _: HttpRequest) -> HttpAnswer:
-        """Answers whether the extender is ready. By default a follower is: otherwise it would block every roll-out."""
+        """Answers whether the extender is ready. A follower is: it serves the webhook, and a roll-out waits for it."""
         problem = self._unready()
         return text_answer(problem, 503 if problem else 200)
 
     def _unready(self) -> str:
-        problem = self._leadership.problem() if self._requires_leader else ""
-        if not problem and (missing := self._watch.missing()):
-            problem = f"waiting for the first list of {', '.join(missing)}"
-        problem = problem or self._watch.interrupted() or self._leadership.interrupted()
+        if missing := self._watch.missing():
+            return f"waiting for the first list of {', '.join(missing)}"
+        problem = self._watch.interrupted() or self._leadership.interrupted()
         if not problem and not self._certified():
             problem = "the webhook has no certificate yet; the log has the reason"
         return problem

@@ -61,7 +61,6 @@ class ServeSettings:
     filter_returns: FilterReturns = FilterReturns.ONE
     gpu_preemption: bool = False
     """True if we evict pods of lower priority for pods that lack only GPUs."""
-    readyz_requires_leader: bool = False
     kube_scheduler_healthz: str = ""
     """A URL on this host; empty if kubelet does not probe kube-scheduler through us."""
     node_label_selector: str = ""

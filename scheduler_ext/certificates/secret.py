@@ -26,12 +26,11 @@ _ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretPlace:
-    """Where the certificate is stored, which configuration gets its caBundle, and the names it serves."""
+    """The place in which the certificate is stored, and the names that it serves."""
 
     namespace: str
     name: str
-    configuration: str
-    """The name of a MutatingWebhookConfiguration."""
+    """The name of the Secret, and of the MutatingWebhookConfiguration that gets its caBundle."""
     names: frozenset[str]
 
 
@@ -109,7 +108,7 @@ class CertificateSecret:
         """Returns whether every webhook of the configuration already trusted these authorities. If not, trust them
         from now on.
         """
-        name, bundle = self._place.configuration, base64.b64encode(authorities).decode()
+        name, bundle = self._place.name, base64.b64encode(authorities).decode()
         found = await self._api.get(MUTATING_WEBHOOK_CONFIGURATIONS, name)
         clients = [webhook.get("clientConfig") or {} for webhook in found.webhooks]
         if all(client.get("caBundle") == bundle for client in clients):

@@ -64,8 +64,8 @@ def certificate_place(configuration: SchedulerConfiguration) -> CertificatePaths
     return SecretPlace(
         namespace=namespace,
         name=name,
-        configuration=configuration.webhook_configuration,
-        names=frozenset(configuration.webhook_service),
+        # The API server calls the Service, and a browser calls this host through a forwarded port of the status page.
+        names=frozenset({f"{name}.{namespace}.svc", "localhost", "127.0.0.1"}),
     )
 
 

@@ -27,7 +27,7 @@ from scheduler_ext.cli import main
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.requests import RequestSettings, read_request
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import ControlPlane, free_port
 from tests.cluster.peers import Peer, real
 from tests.cluster.scheduling import Cluster, gpu_node, gpu_pod, running
 from tests.polling import until
@@ -263,6 +263,7 @@ async def test_the_extender_leads_once_the_kube_scheduler_on_its_host_holds_the_
 ) -> None:
     lease = {"resourceName": "kube-scheduler", "resourceNamespace": "kube-system"}
     times = {"leaseDuration": "6s", "renewDeadline": "5s", "retryPeriod": "500ms"}
+    metrics = f"127.0.0.1:{free_port()}"
     flags = [f"--leader-elect-resource-{key}={lease[f'resource{key.title()}']}" for key in ("name", "namespace")]
     async with AsyncExitStack() as stack:
         stack.push_async_callback(api_server.send, "DELETE", f"{LEASES}/kube-scheduler")
@@ -273,7 +274,7 @@ async def test_the_extender_leads_once_the_kube_scheduler_on_its_host_holds_the_
                 api_server,
                 tmp_path,
                 gpu_node("a"),
-                options=("--leader-elect", "--readyz-requires-leader", *flags),
+                options=("--leader-elect", "--metrics-bind-address", metrics, *flags),
                 leaderElection={"leaderElect": True, **lease, **times},
             )
         )
@@ -281,9 +282,7 @@ async def test_the_extender_leads_once_the_kube_scheduler_on_its_host_holds_the_
         for _ in range(14):
             await _hold(api_server, "another-host_1", "PATCH")
             await asyncio.sleep(0.5)
-        async with api_server.http.get(f"{cluster.extender}/readyz", ssl=False) as response:
-            assert response.status == 503
-            assert "last renewed by another-host_1" in await response.text()
+        assert not await _leads(cluster, metrics)
         assert await cluster.node_of("p") == ""
         await cluster.bound("p")
         _, found = await api_server.send("GET", f"{LEASES}/kube-scheduler")
@@ -295,7 +294,8 @@ async def test_the_extender_steps_down_while_another_host_holds_the_lease(
 ) -> None:
     ours = f"{socket.gethostname()}_1"
     named = ("--leader-elect-resource-name", "kube-scheduler", "--leader-elect-resource-namespace", "kube-system")
-    options = ("--leader-elect", "--readyz-requires-leader", *named)
+    metrics = f"127.0.0.1:{free_port()}"
+    options = ("--leader-elect", "--metrics-bind-address", metrics, *named)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(api_server.send, "DELETE", f"{LEASES}/kube-scheduler")
         await _hold(api_server, ours, "POST", seconds=600)
@@ -303,19 +303,23 @@ async def test_the_extender_steps_down_while_another_host_holds_the_lease(
         await cluster.add(gpu_pod("first", 1))
         await cluster.bound("first")
         await _hold(api_server, "another-host_1", "PATCH", seconds=600)
-        await until(partial(_answers, cluster, 503))
+        await until(partial(_follows, cluster, metrics))
         await cluster.add(gpu_pod("second", 1))
         why = "this replica does not lead: lease kube-system/kube-scheduler was last renewed by another-host_1"
         assert (await cluster.refused("second"))["message"] == why
         assert await cluster.node_of("second") == ""
         await _hold(api_server, ours, "PATCH", seconds=600)
         await cluster.bound("second")
-        assert await _answers(cluster, 200)
+        assert await _leads(cluster, metrics)
 
 
-async def _answers(cluster: Cluster, status: int) -> bool:
-    async with cluster.peer.http.get(f"{cluster.extender}/readyz", ssl=False) as response:
-        return response.status == status
+async def _leads(cluster: Cluster, metrics: str) -> bool:
+    async with cluster.peer.http.get(f"http://{metrics}/metrics") as response:
+        return "\ntopogpu_leader 1" in await response.text()
+
+
+async def _follows(cluster: Cluster, metrics: str) -> bool:
+    return not await _leads(cluster, metrics)
 
 
 async def _hold(peer: Peer, holder: str, method: str, seconds: int = 6) -> None:

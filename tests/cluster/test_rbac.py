@@ -127,7 +127,7 @@ async def scheduler(site: Site) -> AsyncIterator[None]:
         each["args"] for each in deployment["spec"]["template"]["spec"]["containers"] if each["name"] == "extender"
     ]
     own = ["--http_bind=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0", f"--webhook-bind-address={webhook}"]
-    own += ["--webhook-service=127.0.0.1", f"--kubeconfig={config}"]
+    own += [f"--kubeconfig={config}"]
     command = [sys.executable, "-m", "scheduler_ext", *arguments, *own]
     environment = {**os.environ, "POD_NAME": f"{SCHEDULER}-control-{site.node}", "POD_NAMESPACE": NAMESPACE}
     process = await ChildProcess.start("extender", command, environment, site.folder / "extender.log")

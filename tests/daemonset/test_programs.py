@@ -217,12 +217,9 @@ def test_daemons_limit_no_cores_where_the_webhook_lifts_that_for_every_container
 def test_the_extender_keeps_its_certificate_where_the_manifests_put_it() -> None:
     given, manifests = extender_options(base()), by_identity(base())
     namespace, secret = given["webhook_secret"].split("/")
-    [service] = given["webhook_service"]
     assert ("Secret", namespace, secret) in manifests
-    assert ("MutatingWebhookConfiguration", "", given["webhook_configuration"]) in manifests
-    name, _, rest = service.partition(".")
-    assert rest == f"{namespace}.svc"
-    assert ("Service", namespace, name) in manifests
+    assert ("MutatingWebhookConfiguration", "", secret) in manifests
+    assert ("Service", namespace, secret) in manifests
 
 
 def test_own_pods_carry_the_label_that_the_webhook_ignores() -> None:

@@ -24,14 +24,7 @@ LEASE = "topogpu-scheduler"
 _LONGEST_SECONDS = 60.0
 _FLAGS = (
     *("--http_bind", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0", "--webhook-bind-address", "127.0.0.1:0"),
-    *(
-        "--webhook-secret",
-        f"{NAMESPACE}/{WEBHOOK}",
-        "--webhook-configuration",
-        WEBHOOK,
-        "--webhook-service",
-        "127.0.0.1",
-    ),
+    *("--webhook-secret", f"{NAMESPACE}/{WEBHOOK}"),
 )
 """As the chart gives them, but for the ports."""
 

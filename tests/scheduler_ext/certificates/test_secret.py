@@ -31,7 +31,7 @@ class Replica:
     tls: ServingTls = field(default_factory=ServingTls)
 
     def __post_init__(self) -> None:
-        place = SecretPlace(namespace="ns", name="cert", configuration="webhook", names=self.names)
+        place = SecretPlace(namespace="ns", name="cert", names=self.names)
         self.refresh = CertificateSecret(api=self.api, place=place, tls=self.tls, now=lambda: self.now).refresh
 
     async def shows(self, authorities: bytes) -> bool:
@@ -51,7 +51,7 @@ class Cluster:
 
     def bundles(self) -> list[bytes]:
         """What the API server trusts, of each webhook."""
-        found = self.server.store.get("mutatingwebhookconfigurations", "", "webhook")
+        found = self.server.store.get("mutatingwebhookconfigurations", "", "cert")
         assert found is not None
         return [base64.b64decode(each["clientConfig"].get("caBundle", "")) for each in found["webhooks"]]
 
@@ -62,7 +62,7 @@ class Cluster:
 CONFIGURATION: dict[str, Any] = {
     "apiVersion": "admissionregistration.k8s.io/v1",
     "kind": "MutatingWebhookConfiguration",
-    "metadata": {"name": "webhook"},
+    "metadata": {"name": "cert"},
     "webhooks": [
         {"name": "a", "clientConfig": {"service": {"name": "s"}}, "unknownField": 1},
         {"name": "b", "clientConfig": {"service": {"name": "s"}, "caBundle": "b2xk"}},
@@ -93,7 +93,7 @@ async def test_the_first_look_makes_stores_and_shows_it_and_the_api_server_trust
         assert found.bundles() == [found.stored("ca.crt")] * 2
         assert await ours.shows(found.bundles()[0])
         assert found.writes() == [("create", "secrets"), ("patch", "mutatingwebhookconfigurations")]
-        stored = found.server.store.get("mutatingwebhookconfigurations", "", "webhook")
+        stored = found.server.store.get("mutatingwebhookconfigurations", "", "cert")
         assert stored is not None
         assert stored["webhooks"][0]["unknownField"] == 1
         secret = found.server.store.get("secrets", "ns", "cert")
@@ -169,7 +169,7 @@ async def test_a_bundle_that_somebody_overwrote_is_put_back(tmp_path: Path) -> N
     async with cluster(tmp_path) as found:
         ours = Replica(found.api)
         await ours.refresh()
-        found.server.patch("mutatingwebhookconfigurations", "webhook", {"webhooks": CONFIGURATION["webhooks"]})
+        found.server.patch("mutatingwebhookconfigurations", "cert", {"webhooks": CONFIGURATION["webhooks"]})
         assert await ours.refresh() == SETTLE
         assert found.bundles() == [found.stored("ca.crt")] * 2
 

@@ -56,10 +56,6 @@ def refusal(*args: str, status: int = 2) -> str:
         (("--resource-name", "gpu"), "flag --resource-name is 'gpu'; expected a resource name such as nvidia.com/gpu"),
         (("--webhook-secret", "a/b/c"), "flag --webhook-secret is 'a/b/c'; expected namespace/name"),
         (
-            ("--webhook-service", "::1", "--webhook-service", "s ns"),
-            "flag --webhook-service is '::1,s ns'; expected a list, each a DNS name or an IP address",
-        ),
-        (
             ("--kube-scheduler-healthz", "https://10.0.0.1:10259/healthz"),
             "flag --kube-scheduler-healthz is 'https://10.0.0.1:10259/healthz'; expected a URL of this host, such as",
         ),
@@ -228,7 +224,7 @@ async def test_it_says_where_it_listens_answers_and_stops_cleanly(stop: signal.S
 
 
 async def test_a_webhook_that_gets_no_certificate_is_served_and_not_ready() -> None:
-    ours = ("--webhook-secret", "a/b", "--webhook-configuration", "w", "--webhook-service", "s.ns.svc")
+    ours = ("--webhook-secret", "a/b")
     async with EmbeddedApiServer() as server:
         server.inject(Fault(resources=frozenset({"secrets"}), status=403))
         async with serving(server, "--webhook-bind-address", "127.0.0.1:0", *ours) as (_, line):

@@ -25,7 +25,7 @@ from simulation.apiserver import EmbeddedApiServer
 from tests.polling import until
 from tests.scheduler_ext.admission.pods import container, envelope, opened, pod
 
-OURS = ("--webhook-secret", "kube-system/cert", "--webhook-configuration", "w", "--webhook-service", "127.0.0.1")
+OURS = ("--webhook-secret", "kube-system/cert")
 NOW = datetime.now(UTC)  # noqa: TID251 - real handshakes look at the real clock
 
 
@@ -68,10 +68,10 @@ async def answer(url: str, authorities: bytes, shown: Json) -> Json:
 
 async def test_it_makes_a_certificate_that_the_api_server_trusts_and_completes_pods(tmp_path: Path) -> None:
     async with EmbeddedApiServer() as server:
-        server.create(webhook_configuration("w", {"url": "https://127.0.0.1/webhook"}, AdmissionSettings()))
+        server.create(webhook_configuration("cert", {"url": "https://127.0.0.1/webhook"}, AdmissionSettings()))
 
         def bundle() -> str:
-            configuration = server.store.get("mutatingwebhookconfigurations", "", "w")
+            configuration = server.store.get("mutatingwebhookconfigurations", "", "cert")
             assert configuration is not None
             return str(configuration["webhooks"][0]["clientConfig"].get("caBundle", ""))
 
@@ -109,8 +109,7 @@ async def test_it_serves_the_certificate_of_files(tmp_path: Path) -> None:
     [
         (("--cert_file", "/nowhere/a"), "--cert_file and --key_file go together; give both"),
         (("--cert_file", "a", "--key_file", "b", *OURS), "--cert_file and --webhook-secret are two sources of one"),
-        (("--webhook-secret", "ns/name"), "a certificate of our own needs --webhook-secret namespace/name"),
-        (("--webhook-secret", "name", *OURS[2:]), "flag --webhook-secret is 'name'; expected namespace/name"),
+        (("--webhook-secret", "name"), "flag --webhook-secret is 'name'; expected namespace/name"),
         (("--webhook-bind-address", "9443"), "flag --webhook-bind-address is '9443'; expected host:port"),
     ],
 )

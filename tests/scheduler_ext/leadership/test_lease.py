@@ -119,14 +119,6 @@ async def test_an_api_server_restored_from_a_backup_is_followed() -> None:
             assert not await bound(rig.add_pod("after", memory_mib=40960))
 
 
-async def test_readyz_can_require_the_leader() -> None:
-    async with EmbeddedApiServer() as server:
-        settings = type(FAST)(sync_wait_seconds=0.3, readyz_requires_leader=True)
-        async with extender_for(server, settings, synced=False, lease=ELECTED) as rig:
-            problem = "this replica does not lead: lease kube-system/sched has no holder\n"
-            assert await rig.status("/readyz") == (503, problem)
-
-
 @pytest.mark.parametrize("component", ["hami-scheduler", "scheduler"])
 async def test_the_leader_labels_itself_and_the_other_replicas_but_not_another_schedulers(component: str) -> None:
     async with EmbeddedApiServer() as server:
