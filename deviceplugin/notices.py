@@ -52,8 +52,7 @@ def unlimited(before: NodeLimits | None, now: NodeLimits | None) -> Notice | Non
 
 
 _UNHELD = {
-    NodeLimits.UNENFORCED: "containers get parts of GPUs, and nothing enforces their memory and cores: HAMi-core is "
-    "not installed",
+    NodeLimits.UNENFORCED: "containers get parts of GPUs, and neither the driver nor HAMi-core holds them to these",
     NodeLimits.PARTLY_ENFORCED: "containers may get parts of several GPUs, and HAMi-core does not hold them to these "
     "for sure",
     NodeLimits.DRIVER_UNENFORCED: "containers get parts of cores, and nothing holds them to these: HAMi-core is not "

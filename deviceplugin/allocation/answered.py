@@ -63,5 +63,6 @@ def _never_limited(
         if container.name == holding.container_name and all(share.uuid in inventory for share in shares):
             facts = container_facts(pod.metadata.uid, container, "")
             missing = NoHamiCore("it was not there when the pod was admitted; delete the pod")
-            return enforcement(shares, inventory, facts, Backends(hami_core=missing)).problem
+            found = Backends(hami_core=missing, no_driver="it holds containers with slots alone")
+            return enforcement(shares, inventory, facts, found).problem
     return ""

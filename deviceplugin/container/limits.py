@@ -85,11 +85,12 @@ def enforcement(
 
     memory = any(inventory[each.uuid].is_part_of_memory(_memory_mib(each, inventory)) for each in shares)
     cores = any(inventory[each.uuid].is_part_of_cores(each.cores) for each in shares)
-    holders = {
-        *([holder(lambda able: able.memory)] if memory else []),
-        *([holder(lambda able: able.cores)] if cores else []),
-    }
-    problem = _problem(shares, inventory, container, found) if None in holders else ""
+    by_memory, by_cores = holder(lambda able: able.memory), holder(lambda able: able.cores)
+    holders = {*([by_memory] if memory else []), *([by_cores] if cores else [])}
+    problem = ""
+    if None in holders:
+        unheld = "memory" if memory and by_memory is None else "cores"
+        problem = _problem(shares, inventory, container, found, unheld)
     needed = Backend.HAMI_CORE in holders or bool(problem)
     return Enforcement(
         driver_mib=(
@@ -103,22 +104,26 @@ def enforcement(
 
 
 def _problem(
-    shares: ContainerShares, inventory: Mapping[DeviceUUID, Device], container: ContainerFacts, found: Backends
+    shares: ContainerShares,
+    inventory: Mapping[DeviceUUID, Device],
+    container: ContainerFacts,
+    found: Backends,
+    unheld: str,
 ) -> str:
+    driver = "the driver holds no cores" if unheld == "cores" else f"the driver does not ({found.no_driver})"
     if DISABLE_CONTROL in lifted_by(container.env):
-        why, remedy = f"{DISABLE_CONTROL} turns its limits off", f"remove {DISABLE_CONTROL}"
+        library, remedy = f"{DISABLE_CONTROL} turns HAMi-core's limits off", f"remove {DISABLE_CONTROL}"
     elif isinstance(found.hami_core, NoHamiCore):
-        why = f"HAMi-core does not limit containers on this node ({found.hami_core.problem})"
-        why += " and the driver holds no cores" if not found.no_driver else ""
-        remedy = "install HAMi-core"
+        library, remedy = f"HAMi-core does not ({found.hami_core.problem})", "install HAMi-core"
     else:
-        why = f"HAMi-core does not hold a container to parts of several GPUs, here of {len(shares)}"
+        library = f"HAMi-core does not hold parts of several GPUs, here of {len(shares)}"
         remedy = "ask for one GPU in each container"
     part = _parts(shares, inventory)[0]
     amounts = f"{_memory_mib(part, inventory)} MiB" + (f", {part.cores} %" if part.cores else "")
     return (
-        f"container {container.name} was given a part of {part.uuid} ({amounts}), and {why}; ask for whole GPUs, "
-        f"{remedy}, or set the daemon's unenforced_shares to allow"
+        f"container {container.name} was given a part of {part.uuid} ({amounts}), and nothing on this node holds it to "
+        f"its {unheld}: {driver}, and {library}; ask for whole GPUs, {remedy}, or set the daemon's unenforced_shares "
+        "to allow"
     )
 
 

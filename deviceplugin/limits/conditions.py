@@ -19,6 +19,39 @@ class DriverFacts:
     """Healthy GPUs that are not in MIG mode."""
     refusal: str = ""
     """The reason why the driver does not read or set the limits of one of them, as a clause; empty where it does."""
+    is_of_gpus: bool = False
+    """The refusal is about single GPUs, which fail or are slow, and not about the driver."""
+    is_limiting: bool = False
+    """The driver limits one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The answer to whether the driver limits memory here. `problem` is why not, as a clause; empty if it does."""
+
+    problem: str
+    doubted_at: float | None = None
+    """The time in seconds since when single GPUs refuse."""
+    is_known: bool = True
+    """False until the driver has answered for a GPU."""
+
+
+NOT_ASKED = Judgement("it has not answered yet", is_known=False)
+_DOUBT_SECONDS = 15.0
+"""Seconds after which a GPU that refuses counts for its node. A GPU that hangs or is lost is unhealthy before."""
+
+
+def judge(before: Judgement, facts: DriverFacts, now: float) -> Judgement:
+    """Returns whether the driver limits memory after a look at `now`, in seconds. A node keeps its driver while single
+    GPUs refuse: such a GPU recovers, or is unhealthy soon, and no container starts meanwhile without its limit on it.
+    """
+    problem = why_no_driver(facts)
+    if not (problem and facts.is_of_gpus):
+        return Judgement(problem)
+    since = now if before.doubted_at is None else before.doubted_at
+    if now - since >= _DOUBT_SECONDS:
+        return Judgement(problem, since)
+    return Judgement("" if facts.is_limiting else before.problem, since, is_known=before.is_known or facts.is_limiting)
 
 
 def may_limit(facts: DriverFacts) -> bool:

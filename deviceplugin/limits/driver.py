@@ -7,6 +7,8 @@ that starts again has none, and set again where they are missing.
 import asyncio
 import logging
 import os
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,9 +21,9 @@ from deviceplugin.container.container_folders import split_folder
 from deviceplugin.container.limit_folder import read_limits, remove_limit_folder
 from deviceplugin.gpus import Gpus
 from deviceplugin.limits.asking import ask_driver
-from deviceplugin.limits.conditions import why_no_driver
+from deviceplugin.limits.conditions import NOT_ASKED, Judgement, judge
 from deviceplugin.limits.pipes import HookPipes
-from deviceplugin.nvml.memory_limits import MemoryLimits, holds
+from deviceplugin.nvml.memory_limits import MemoryLimit, MemoryLimits, holds, is_slow, not_set
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import container_group
 from proto.devices import DeviceUUID
@@ -31,9 +33,7 @@ from proto.kubernetes.objects import ObjectReference, Pod
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""Seconds between two looks at the limits of all containers."""
 _MIB = 1 << 20
-_NOT_ASKED = "it was not asked yet"
 _LOST, _UNCERTAIN = "nothing holds", "it is not certain that the driver holds"
 
 
@@ -60,7 +60,7 @@ Key = tuple[str, str]
 
 
 class DriverLimits:
-    """`problem` is why the driver limits nothing here, as a clause; empty while it does."""
+    """The limits of this node's containers. `is_known` is set once the driver has answered."""
 
     def __init__(
         self,
@@ -72,10 +72,16 @@ class DriverLimits:
         folder: str,
         record: Callable[[ObjectReference, Notice], None] = lambda *_: None,
         count: Callable[[str], None] = lambda _: None,
+        monotonic: Callable[[], float] = time.monotonic,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         """Without `memory` the driver limits nothing. `cgroups` has the host's control groups, `folder` one folder for
-        each container. `count` gets `set`, `restored` or `refused`."""
+        each container. `count` gets `set`, `restored` or `refused`. `look_seconds` lie between two looks at the limits
+        of all containers.
+        """
         self._memory = memory
+        self._monotonic = monotonic
+        self._look_seconds = look_seconds
         self._own = own
         self._gpus = gpus
         self._root = cgroups
@@ -86,7 +92,16 @@ class DriverLimits:
         self._thread = OwnThreads("limits")
         self._limited: dict[Key, Limited] = {}
         self._told: dict[Key, str] = {}
-        self.problem = _NOT_ASKED
+        self._happened: dict[Key, Counter[str]] = {}
+        self._judgement: Judgement = NOT_ASKED
+        self.is_known = asyncio.Event()
+        if memory is None:
+            self.is_known.set()
+
+    @property
+    def problem(self) -> str:
+        """Returns why the driver limits nothing here, as a clause; empty while it does."""
+        return self._judgement.problem
 
     @property
     def unheld(self) -> int:
@@ -98,12 +113,17 @@ class DriverLimits:
         return sum(bool(each.group) for each in self._limited.values())
 
     async def look(self) -> bool:
-        """Reads whether the driver limits memory here. Returns whether that was possible: not without a GPU."""
+        """Reads whether the driver limits memory here. Returns whether it is known: not without a GPU, and not while no
+        GPU answers.
+        """
         if self._memory is None or not self._gpus.inventory.devices:
             return self._memory is None
         gpus = [device.uuid for device in self._gpus.inventory.devices if device.healthy and not device.is_mig]
-        self.problem = why_no_driver(await ask_driver(self._memory, self._root, gpus))
-        return True
+        facts = await ask_driver(self._memory, self._root, gpus)
+        self._judgement = judge(self._judgement, facts, self._monotonic())
+        if self._judgement.is_known:
+            self.is_known.set()
+        return self._judgement.is_known
 
     def expect(self, pod_uid: str, container: str, limits_mib: Mapping[DeviceUUID, int]) -> None:
         """Answers the hook of this container from now on; without limits the driver no longer holds the container.
@@ -123,7 +143,7 @@ class DriverLimits:
         while True:
             if self._memory is not None and self._own.pods_known:
                 await self._keep(self._memory)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._look_seconds)
 
     async def end(self) -> None:
         """Answers no hook after this."""
@@ -143,7 +163,7 @@ class DriverLimits:
             (*groups[group][0], gpu): answer.used_bytes
             for group, by_gpu in answers.items()
             for gpu, answer in by_gpu.items()
-            if not isinstance(answer, str)
+            if isinstance(answer, MemoryLimit)
         }
 
     async def _grant(self, folder: str, state: bytes) -> str:
@@ -160,7 +180,7 @@ class DriverLimits:
         if group is None:
             problem = f"the control group of container {container_id} is not seen below {self._root}"
         else:
-            problem = await self._memory.set(str(group), _bytes(limited.limits_mib))
+            problem = not_set(await self._memory.set(str(group), _bytes(limited.limits_mib)))
         if problem:
             self._count("refused")
             log.warning("container %s of pod %s does not start: %s", container, pod_uid, problem)
@@ -184,16 +204,17 @@ class DriverLimits:
         self._told = {key: problem for key, problem in self._told.items() if key in limited}
         answers = await memory.read({each.group: tuple(each.limits_mib) for each in limited.values()})
         for key, each in limited.items():
-            wanted, by_gpu = _bytes(each.limits_mib), answers[each.group]
-            if not all(holds(by_gpu[gpu], wanted[gpu]) for gpu in wanted):
-                is_read = not any(isinstance(answer, str) for answer in by_gpu.values())
+            wanted = _bytes(each.limits_mib)
+            heard = {gpu: answer for gpu, answer in answers[each.group].items() if not is_slow(answer)}
+            if not all(holds(answer, wanted[gpu]) for gpu, answer in heard.items()):
+                is_read = all(isinstance(answer, MemoryLimit) for answer in heard.values())
                 await self._restore(memory, key, each, is_read=is_read)
-            elif self._told.pop(key, ""):
+            elif len(heard) == len(wanted) and self._told.pop(key, ""):
                 log.info("pod %s: the driver holds container %s to its limits", *key)
 
     def _forget(self, key: Key) -> None:
-        self._limited.pop(key, None)
-        self._told.pop(key, None)
+        for known in (self._limited, self._told, self._happened):
+            known.pop(key, None)
         self._pipes.close(self._folder_of(key))
 
     def _folder_of(self, key: Key) -> str:
@@ -219,33 +240,34 @@ class DriverLimits:
 
     async def _restore(self, memory: MemoryLimits, key: Key, limited: Limited, *, is_read: bool) -> None:
         """Sets the limits again. Those that the driver does not show, `is_read`, may still hold."""
-        problem = await memory.set(limited.group, _bytes(limited.limits_mib))
+        problem = not_set(await memory.set(limited.group, _bytes(limited.limits_mib)))
         if self._limited.get(key) is not limited or not await self._thread.call(lambda: Path(limited.group).is_dir()):
             return  # it has ended, or starts again
-        pod = self._own.pods.get(key[0])
         amounts = ", ".join(f"{mib} MiB of {gpu}" for gpu, mib in sorted(limited.limits_mib.items()))
         if not problem:
             self._told.pop(key, None)
             self._count("restored")
-            notice = Notice(
-                reason="GPUMemoryLimitRestored",
-                message=f"container {key[1]} had lost its limit of GPU memory; the driver holds it to {amounts} again",
-                distinct=True,
-            )
-        elif self._told.get(key) == problem:
-            return
-        else:
+            lost = f"container {key[1]} had lost its limit of GPU memory; the driver holds it to {amounts} again"
+            self._announce(key, "GPUMemoryLimitRestored", lost)
+        elif self._told.get(key) != problem:
             self._told[key] = problem
-            notice = Notice(
-                reason="GPUMemoryLimitLost",
-                message=f"{_LOST if is_read else _UNCERTAIN} container {key[1]} to {amounts}: {problem}",
-                distinct=True,
-            )
-        log.warning(
-            "pod %s: %s", key[0] if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}", notice.message
-        )
+            unheld = f"{_LOST if is_read else _UNCERTAIN} container {key[1]} to {amounts}: {problem}"
+            self._announce(key, "GPUMemoryLimitLost", unheld)
+
+    def _announce(self, key: Key, reason: str, message: str) -> None:
+        """Logs and records what happened to a container. What happens again and again is recorded at the 1st, 2nd, 4th,
+        8th time, and so on.
+        """
+        happened = self._happened.setdefault(key, Counter())
+        happened[reason] += 1
+        if happened[reason] & (happened[reason] - 1):
+            return
+        often = "" if happened[reason] == 1 else f" ({happened[reason]} times since it started)"
+        pod = self._own.pods.get(key[0])
+        name = key[0] if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}"
+        log.warning("pod %s: %s%s", name, message, often)
         if pod is not None:
-            self._record(_reference(pod), notice)
+            self._record(_reference(pod), Notice(reason=reason, message=message + often, distinct=True))
 
 
 def _bytes(limits_mib: Mapping[DeviceUUID, int]) -> dict[DeviceUUID, int | None]:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import HamiCore, NoHamiCore
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
 """Seconds between checks, for the Node's annotation; the start of a container checks separately."""
+_RETRY_SECONDS = 1.0
+"""Seconds between checks while the driver has not answered: containers that start wait for it."""
 
 
 class LimitsWatch:
@@ -43,9 +46,10 @@ class LimitsWatch:
         while True:
             change = self._changes.next()
             hami_core = await self._thread.call(lambda: find_hami_core(self._settings.hook_path))
-            wanted = Backend.DRIVER in self._settings.limits.backends
-            if wanted and not await self._can_tell():
-                await change.wait()
+            if not await self._can_tell():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_RETRY_SECONDS):
+                        await change.wait()
                 continue
             found = Backends(hami_core=hami_core, no_driver=self.no_driver)
             if found != self._found:
@@ -62,7 +66,9 @@ class LimitsWatch:
         return self._driver.problem if self._by_slots() else "allocation is not by slots"
 
     async def _can_tell(self) -> bool:
-        """Tries the driver, and returns whether the result counts: its GPUs and the way of allocation are known."""
+        """Tries the driver, and returns whether the result counts: its GPUs and the way of allocation are known. It is
+        tried whatever the setting is: containers keep it that ran with it.
+        """
         by_slots = self._by_slots()
         return await self._driver.look() if by_slots else by_slots is not None
 

@@ -18,7 +18,6 @@ from deviceplugin.nvml.thread import NvmlThread
 from proto.devices import DeviceUUID
 
 _NONE = ctypes.c_ulonglong(-1).value
-_NO_ANSWER = "the driver does not show it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,19 +35,45 @@ class MemoryLimit:
         return (self.hard_bytes, self.soft_bytes) == (hard_bytes, 0)
 
 
-Answer = MemoryLimit | str
-"""The problem where the driver refuses."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The reason why a limit is not read or set. `is_of_gpu`: others may do it."""
+
+    problem: str
+    is_of_gpu: bool = False
+
+    def __str__(self) -> str:
+        return self.problem
+
+
+NoAnswer = Refusal | Hangs
+Answer = MemoryLimit | NoAnswer
 Limits = Mapping[DeviceUUID, int | None]
 """The hard limit of each GPU in bytes; None takes it away."""
 
 
 def holds(answer: Answer, hard_bytes: int | None) -> bool:
     """Returns whether the driver answers that this limit holds."""
-    return not isinstance(answer, str) and answer.holds(hard_bytes)
+    return isinstance(answer, MemoryLimit) and answer.holds(hard_bytes)
+
+
+def is_of_gpu(answer: NoAnswer) -> bool:
+    """Returns whether only this GPU fails, so that others may be limited. Its health shows what lasts."""
+    return isinstance(answer, Hangs) or answer.is_of_gpu
+
+
+def is_slow(answer: Answer) -> bool:
+    """Returns whether the driver may still answer: a driver that is busy takes seconds."""
+    return isinstance(answer, Hangs) and not answer.is_lasting
+
+
+def not_set(refusals: Mapping[DeviceUUID, NoAnswer]) -> str:
+    """Returns why limits do not hold, as a clause about the first GPU that refused; empty if none did."""
+    return next((f"the driver does not limit the memory of {gpu}: {each}" for gpu, each in refusals.items()), "")
 
 
 class MemoryLimits:
-    """Sets and reads limits, on the thread that owns NVML. Answers are texts where the driver refuses."""
+    """Sets and reads limits, on the thread that owns NVML."""
 
     def __init__(self, nvml: Nvml, thread: NvmlThread) -> None:
         self._nvml = nvml
@@ -59,8 +84,8 @@ class MemoryLimits:
         """Returns the driver's version, empty before the GPUs were read."""
         return self._nvml.driver
 
-    async def set(self, group: str, limits: Limits) -> str:
-        """Sets the limits and reads them back. Returns why one of them does not hold, empty if all do."""
+    async def set(self, group: str, limits: Limits) -> dict[DeviceUUID, NoAnswer]:
+        """Sets the limits and reads them back. Returns why those do not hold that do not."""
         return await self._thread.call(lambda: self._set(group, limits))
 
     async def read(self, groups: Mapping[str, Collection[DeviceUUID]]) -> dict[str, dict[DeviceUUID, Answer]]:
@@ -74,17 +99,18 @@ class MemoryLimits:
             for group, gpus in groups.items()
         }
 
-    def _set(self, group: str, limits: Limits) -> str:
+    def _set(self, group: str, limits: Limits) -> dict[DeviceUUID, NoAnswer]:
         def set_one(calls: NvmlCalls, handle: object, gpu: DeviceUUID) -> MemoryLimit:
             _set(calls, handle, group, limits[gpu])
             return _read(calls, handle, group)
 
+        refused: dict[DeviceUUID, NoAnswer] = {}
         for gpu, found in self._answers(f"set limits of {group} to {limits}", limits, set_one).items():
-            if isinstance(found, str):
-                return f"the driver does not limit the memory of {gpu}: {found}"
-            if not found.holds(limits[gpu]):
-                return f"the driver took another limit for {gpu}: {found.hard_bytes} bytes, {limits[gpu]} wanted"
-        return ""
+            if not isinstance(found, MemoryLimit):
+                refused[gpu] = found
+            elif not found.holds(limits[gpu]):
+                refused[gpu] = Refusal(f"it took {found.hard_bytes} bytes where {limits[gpu]} were wanted")
+        return refused
 
     def _answers(
         self,
@@ -95,17 +121,17 @@ class MemoryLimits:
         try:
             calls, handles = self._nvml.calls(), self._nvml.handles()
         except NvmlUnavailable as error:
-            return dict.fromkeys(gpus, str(error))
+            return dict.fromkeys(gpus, Refusal(str(error)))
 
         def ask_one(gpu: DeviceUUID) -> Answer:
             try:
                 return ask(calls, handles[gpu], gpu)
             except CallFailed as error:
-                return error.problem
+                return Refusal(error.problem, is_of_gpu=not error.is_absent)
 
         answers = calls.lanes.ask(question, {gpu: partial(ask_one, gpu) for gpu in gpus if gpu in handles})
-        found = {gpu: str(answer) if isinstance(answer, Hangs) else answer for gpu, answer in answers.items()}
-        return {gpu: found.get(gpu, _NO_ANSWER) for gpu in gpus}
+        hidden = Refusal("the driver does not show it", is_of_gpu=True)
+        return {gpu: answers.get(gpu, hidden) for gpu in gpus}
 
 
 def without_reserved(machine: MachineReading, nvml: Nvml) -> MachineReading:

@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
@@ -177,6 +178,10 @@ class SlotAllocator:
                 return answer.sentence + (f" ({self._own.problem})" if self._own.problem else "")
             # The promise begins before anything is awaited, because the next call counts it.
             self._promises.begin(answer.pod)
+            # A daemon that starts does not know yet what holds parts, and a container must not lose what held it.
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(deadline):
+                    await self._driver.is_known.wait()
             try:
                 async with self._folders:
                     prepared = await asyncio.to_thread(self._prepared, ids, answer)

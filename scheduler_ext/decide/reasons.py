@@ -61,15 +61,16 @@ NO_CORES = "no HAMi-core for cores"
 SEVERAL = "parts of several GPUs"
 LIFTED = "{variable} of the container lifts what limits it to a part of a GPU; remove it, or ask for whole GPUs"
 UNHELD = {
-    NO_HOOK: "no HAMi-core on the node holds containers to a part of a GPU; ask for whole GPUs, install HAMi-core "
-    "there, or set unenforced_shares of its daemon to allow",
+    NO_HOOK: "neither driver nor HAMi-core of the node holds containers to a part of a GPU; ask for whole GPUs, "
+    "install HAMi-core or a driver of release 615 there, or set unenforced_shares of its daemon to allow",
     NO_CORES: "the node's driver holds containers to memory, and no HAMi-core holds them to cores; ask for no cores, "
     "install HAMi-core there, or set unenforced_shares of its daemon to allow",
     SEVERAL: "HAMi-core does not hold a container to parts of several GPUs; ask for whole GPUs or for one GPU in each "
     "container, or set unenforced_shares of the node's daemon to allow",
 }
 REMEDIES = {
-    NO_HOOK: "Ask for whole GPUs, install HAMi-core on the nodes, or set unenforced_shares of their daemons to allow",
+    NO_HOOK: "Ask for whole GPUs, install HAMi-core or a driver of release 615 on the nodes, or set unenforced_shares "
+    "of their daemons to allow",
     NO_CORES: "Ask for memory and no cores, install HAMi-core on the nodes, or set unenforced_shares of their daemons "
     "to allow",
     SEVERAL: "Ask for whole GPUs or for one GPU in each container, or set unenforced_shares of the daemons to allow",

@@ -125,7 +125,7 @@ async def test_parts_of_several_gpus_need_a_setting_and_keep_what_they_have_with
         await node.ready()
         await node.kubelet.restart_container(uid, "c0")
         node.bind("after", 2, 3)
-        words = "does not hold a container to parts of several GPUs"
+        words = "HAMi-core does not hold parts of several GPUs, here of 2"
         await until(lambda: words in node.waiting("after") + node.status("after").get("message", ""))
 
 

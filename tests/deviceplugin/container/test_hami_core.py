@@ -208,9 +208,9 @@ def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(r
     with pytest.raises(CannotLimit) as refusal:
         asked(nowhere, PART)
     assert str(refusal.value) == (
-        f"container train was given a part of {A} (3000 MiB, 30 %), and HAMi-core does not limit containers on this "
-        f"node (there is no libvgpu.so in {nowhere}/vgpu); ask for whole GPUs, install HAMi-core, or set the daemon's "
-        "unenforced_shares to allow"
+        f"container train was given a part of {A} (3000 MiB, 30 %), and nothing on this node holds it to its memory: "
+        f"the driver does not (allocation is not by slots), and HAMi-core does not (there is no libvgpu.so in {nowhere}"
+        "/vgpu); ask for whole GPUs, install HAMi-core, or set the daemon's unenforced_shares to allow"
     )
     assert asked(nowhere, PART, allowed=UnenforcedShares.ALLOW) is None
     for whole in (WHOLE, DeviceShare(uuid=A, memory_mib=0, cores=0), DeviceShare(uuid=A, memory_mib=40960, cores=100)):
@@ -223,7 +223,7 @@ def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(r
 
 def test_a_container_that_turns_its_limits_off_is_given_no_part_of_a_gpu(root: Path, hami_core: HamiCore) -> None:
     free = ContainerFacts(pod_uid="0d4f", name="train", env=(EnvVar(name="CUDA_DISABLE_CONTROL", value="true"),))
-    with pytest.raises(CannotLimit, match="CUDA_DISABLE_CONTROL turns its limits off; ask for whole GPUs, remove"):
+    with pytest.raises(CannotLimit, match=r"CUDA_DISABLE_CONTROL turns HAMi-core's limits off; .*, remove"):
         enforcement_for((PART,), INVENTORY, free, limited(root))
     assert enforcement_for((WHOLE,), INVENTORY, free, limited(root)).hami_core is None
     allowing = limited(root, UnenforcedShares.ALLOW)
@@ -246,9 +246,9 @@ def test_parts_of_several_gpus_are_refused_unless_that_is_allowed_or_the_contain
     with pytest.raises(CannotLimit) as refusal:
         asked(root, *several)
     assert str(refusal.value) == (
-        f"container train was given a part of {A} (3000 MiB, 30 %), and HAMi-core does not hold a container to parts "
-        "of several GPUs, here of 2; ask for whole GPUs, ask for one GPU in each container, or set the daemon's "
-        "unenforced_shares to allow"
+        f"container train was given a part of {A} (3000 MiB, 30 %), and nothing on this node holds it to its memory: "
+        "the driver does not (allocation is not by slots), and HAMi-core does not hold parts of several GPUs, here of "
+        "2; ask for whole GPUs, ask for one GPU in each container, or set the daemon's unenforced_shares to allow"
     )
     assert asked(root, *several, allowed=UnenforcedShares.ALLOW) == hami_core
     again = replace(FACTS, has_run=True)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.limits.conditions import DriverFacts, may_limit, why_no_driver
+from deviceplugin.limits.conditions import NOT_ASKED, DriverFacts, Judgement, judge, may_limit, why_no_driver
 
 GOOD = DriverFacts(version="615.71.05", is_version_2=True, has_pods=True, gpus=8)
 
@@ -28,3 +28,30 @@ def test_a_node_that_has_all_limits_memory_by_its_driver() -> None:
 )
 def test_each_condition_that_is_missing_is_named(facts: DriverFacts, why: str) -> None:
     assert why_no_driver(facts) == why
+
+
+ONE_FAILS = replace(GOOD, refusal="GPU 3 fails", is_of_gpus=True, is_limiting=True)
+ALL_FAIL = replace(ONE_FAILS, is_limiting=False)
+REFUSED = replace(GOOD, refusal="Not Supported")
+LIMITING = Judgement("")
+
+
+def test_a_gpu_that_fails_for_less_than_15_seconds_leaves_its_node_the_driver() -> None:
+    first = judge(LIMITING, ONE_FAILS, 100.0)
+    assert [first, judge(first, ONE_FAILS, 114.9)] == [Judgement("", 100.0)] * 2
+    assert judge(first, ONE_FAILS, 115.0) == Judgement("GPU 3 fails", 100.0)
+    assert judge(first, GOOD, 115.0) == LIMITING
+    assert judge(NOT_ASKED, ONE_FAILS, 100.0) == first
+
+
+def test_while_no_gpu_answers_the_judgement_stays_what_it_was() -> None:
+    assert judge(LIMITING, ALL_FAIL, 100.0) == Judgement("", 100.0)
+    assert judge(Judgement("no driver"), ALL_FAIL, 100.0) == Judgement("no driver", 100.0)
+    first = judge(NOT_ASKED, ALL_FAIL, 100.0)
+    assert (first.is_known, judge(first, ONE_FAILS, 101.0)) == (False, Judgement("", 100.0))
+    assert judge(first, ALL_FAIL, 115.0) == Judgement("GPU 3 fails", 100.0)
+
+
+def test_what_the_driver_refuses_counts_at_once() -> None:
+    assert judge(LIMITING, REFUSED, 100.0) == Judgement("Not Supported")
+    assert judge(LIMITING, replace(GOOD, gpus=0), 100.0) == Judgement("no healthy GPU of this node is without MIG")

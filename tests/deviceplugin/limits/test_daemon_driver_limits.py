@@ -14,10 +14,9 @@ from msgspec.structs import replace
 from deviceplugin.container.edits import DEFAULT_CDI_KIND
 from proto.annotations.keys import NODE_LIMITS
 from proto.devices import DeviceShare
-from simulation.kubelet.device_manager import PreStartRefused
 from simulation.kubelet.runtime_hooks import remove_group
 from simulation.machines.description import MachineDescription
-from simulation.nvml.machine_file import CallFails, Process
+from simulation.nvml.machine_file import CallFails, CallHangs, Process
 from tests.deviceplugin.daemon_rig import BRIDGED, DaemonRig, daemon
 from tests.polling import until
 from tests.variables import value
@@ -180,6 +179,37 @@ async def test_limits_that_a_driver_lost_are_set_again_and_everything_says_so() 
         assert (await node.series())["topogpu_memory_limits_by_driver"] == 1
 
 
+async def test_a_gpu_whose_driver_calls_are_slow_leaves_its_node_and_its_containers_the_driver() -> None:
+    async with limiting() as node:
+        uid = bind(node, "part", 0)
+        await node.runs("part")
+        node.machine(CallHangs(gpu=1, call="nvmlDeviceGetMemoryLimits_v1", seconds=2))
+        limits_file(node).write_text("")
+        await until(lambda: held(node) == {(node.uuid(0), group(node, uid)): 3000})
+        node.machine()
+        limits_file(node).write_text("")
+        await until(lambda: held(node) == {(node.uuid(0), group(node, uid)): 3000})
+        assert node.annotation(NODE_LIMITS) == "driver"
+        assert not node.events("DriverLimitsGone")
+        assert not node.said("the driver does not limit GPU memory any more")
+
+
+async def test_a_container_that_starts_before_the_daemon_knows_its_driver_waits_for_it() -> None:
+    async with limiting(hami_core=True) as node:
+        uid = bind(node, "part", 0)
+        await node.runs("part")
+        await node.kill()
+        node.machine(*(CallHangs(gpu=gpu, call="nvmlDeviceGetMemoryLimits_v1") for gpu in range(4)))
+        await node.start()
+        await until(lambda: node.registrations() == 2)
+        restarting = asyncio.create_task(node.kubelet.restart_container(uid, "c0"))
+        await until(lambda: node.kubelet.devices.calls.count("PreStartContainer nvidia.com/gpu") == 2)
+        node.machine()
+        again = await restarting
+        assert not [mount for mount in again.mounts if "libvgpu" in mount.container_path]
+        assert held(node)[node.uuid(0), group(node, uid)] == 3000
+
+
 async def test_a_daemon_that_starts_reads_the_limits_of_running_containers_back() -> None:
     async with limiting() as node:
         uid = bind(node, "part", 0)
@@ -231,8 +261,10 @@ async def test_running_containers_keep_what_held_them_when_the_setting_changes()
         await node.start()
         await until(lambda: node.annotation(NODE_LIMITS) == "none")
         await node.ready()
-        with pytest.raises(PreStartRefused, match="was given a part"):
-            await node.kubelet.restart_container(by_driver, "c0")
+        await node.kubelet.restart_container(by_driver, "c0")
+        assert held(node)[node.uuid(1), group(node, by_driver)] == 3000
+        bind(node, "newcomer", 2)
+        await until(lambda: "the driver does not (the setting limits" in node.waiting("newcomer"))
 
 
 async def test_what_a_container_uses_is_what_the_driver_counts_for_its_group() -> None:

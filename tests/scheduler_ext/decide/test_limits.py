@@ -143,8 +143,9 @@ def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None
     failed, unresolvable = refusals_of(decision.misfits)
     assert (failed, unresolvable) == ({}, {"n": "CardLimitsNotEnforced(no HAMi-core)"})
     assert decision.failed["n"] == (
-        "2/2 CardLimitsNotEnforced (no HAMi-core on the node holds containers to a part of a GPU; ask for "
-        "whole GPUs, install HAMi-core there, or set unenforced_shares of its daemon to allow)"
+        "2/2 CardLimitsNotEnforced (neither driver nor HAMi-core of the node holds containers to a part of a GPU; ask "
+        "for whole GPUs, install HAMi-core or a driver of release 615 there, or set unenforced_shares of its daemon to "
+        "allow)"
     )
     (line,) = explain(request(pod(container(gpu=1, gpumem=1000))), decision)
     assert line.gpus[0].sentence == "GPU 1: nothing holds the container to a part of a GPU"
