@@ -9,7 +9,6 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
@@ -179,9 +178,11 @@ class SlotAllocator:
             # The promise begins before anything is awaited, because the next call counts it.
             self._promises.begin(answer.pod)
             # A daemon that starts does not know yet what holds parts, and a container must not lose what held it.
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout_at(deadline):
                     await self._driver.is_known.wait()
+            except TimeoutError:
+                return f"pod {pod_name(answer.pod)}: the driver has not answered yet whether it limits GPU memory"
             try:
                 async with self._folders:
                     prepared = await asyncio.to_thread(self._prepared, ids, answer)
