@@ -255,12 +255,10 @@ class DriverLimits:
             self._announce(key, "GPUMemoryLimitLost", unheld)
 
     def _announce(self, key: Key, reason: str, message: str) -> None:
-        """Logs and records what happened to a container. What happens again and again is recorded at the 1st, 2nd, 4th,
-        8th time, and so on.
-        """
+        """Logs and records what happened to a container."""
         happened = self._happened.setdefault(key, Counter())
         happened[reason] += 1
-        if happened[reason] & (happened[reason] - 1):
+        if not is_recorded(happened[reason]):
             return
         often = "" if happened[reason] == 1 else f" ({happened[reason]} times since it started)"
         pod = self._own.pods.get(key[0])
@@ -268,6 +266,11 @@ class DriverLimits:
         log.warning("pod %s: %s%s", name, message, often)
         if pod is not None:
             self._record(_reference(pod), Notice(reason=reason, message=message + often, distinct=True))
+
+
+def is_recorded(times: int) -> bool:
+    """Returns whether what happens for this number of times is recorded: the 1st, 2nd, 4th, 8th time, and so on."""
+    return times & (times - 1) == 0
 
 
 def _bytes(limits_mib: Mapping[DeviceUUID, int]) -> dict[DeviceUUID, int | None]:

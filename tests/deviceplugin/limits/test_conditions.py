@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from deviceplugin.limits.conditions import NOT_ASKED, DriverFacts, Judgement, judge, may_limit, why_no_driver
+from deviceplugin.limits.driver import is_recorded
 
 GOOD = DriverFacts(version="615.71.05", is_version_2=True, has_pods=True, gpus=8)
 
@@ -55,3 +56,7 @@ def test_while_no_gpu_answers_the_judgement_stays_what_it_was() -> None:
 def test_what_the_driver_refuses_counts_at_once() -> None:
     assert judge(LIMITING, REFUSED, 100.0) == Judgement("Not Supported")
     assert judge(LIMITING, replace(GOOD, gpus=0), 100.0) == Judgement("no healthy GPU of this node is without MIG")
+
+
+def test_what_happens_to_a_container_again_and_again_is_recorded_ever_more_rarely() -> None:
+    assert [times for times in range(1, 30) if is_recorded(times)] == [1, 2, 4, 8, 16]
