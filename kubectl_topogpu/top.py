@@ -14,6 +14,7 @@ from kubectl_topogpu.report import Row, TableReport, key_of, rank
 from kubectl_topogpu.used import NOT_KNOWN, Readings, Used
 from program.tables import Column, FittingTable
 from program.words import counted, gib, model, ranges
+from scheduler_ext.capacity.domains import named_domains
 
 T = TypeVar("T")
 
@@ -162,8 +163,14 @@ def node_row(node: GpuNode) -> Row:
         "pods": len({held.pod for gpu in node.gpus for held in gpu.holders}),
         "simulated": node.is_simulated,
         "limits": node.usage.node.limits if node.usage is not None else None,
+        "domains": domains(node) or None,
         "problem": node.problem or None,
     }
+
+
+def domains(node: GpuNode) -> str:
+    """Returns `rack r1, clique c`: what the node shares with others."""
+    return "" if node.usage is None else ", ".join(map(" ".join, named_domains(node.usage.node)))
 
 
 def _text(
@@ -220,7 +227,8 @@ def _lines(node: GpuNode, level: Level, readings: Readings | None, *, wide: bool
     free, lost = sum(gpu.is_free for gpu in node.gpus), sum(not gpu.serves for gpu in node.gpus)
     kind = "simulated GPU" if node.is_simulated else "GPU"
     state = f"{counted(len(node.gpus), kind)}, {free} free" + (f", {lost} not serving" if lost else "")
-    yield _amounts(Text(node.name, "bold"), node.gpus, readings, state)
+    shared = f"  {domains(node)}" if wide and domains(node) else ""
+    yield _amounts(Text(node.name, "bold"), node.gpus, readings, f"{state}{shared}")
     if level is Level.NODES:
         return
     for alike in _grouped(node.gpus, wide=wide or readings is not None):

@@ -4,16 +4,18 @@ A pair's score is 10 (SYS) to 60 (PSB) for the PCIe path, and 100 more for each 
 other writers of the annotation, such as HAMi's plugin, mean the same.
 """
 
+from collections.abc import Sequence
 from html import escape
 from math import cos, pi, sin
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import GpuNode, GpuView
+from kubectl_topogpu.cluster import GpuCluster, GpuNode, GpuView
 from kubectl_topogpu.report import Row, TableReport
-from program.tables import Column, Matrix
+from program.tables import Column, FittingTable, Matrix
 from program.words import model, printable
+from scheduler_ext.capacity.domains import domain_rooms, named_domains
 
 NVLINK = 100
 _PATHS = {60: "PSB", 50: "PIX", 40: "PXB", 30: "PHB", 20: "NODE", 10: "SYS"}
@@ -36,8 +38,37 @@ def link(score: int | None) -> str:
     return f"NV{score // NVLINK}" if score >= NVLINK else _PATHS.get(score, "?")
 
 
-def topo(node: GpuNode) -> TableReport:
+def domains(cluster: GpuCluster) -> TableReport:
+    """Returns a row for each domain that nodes share, such as a rack or an NVLink clique."""
+    usages = (node.usage for node in cluster.nodes if node.usage is not None)
+    found = domain_rooms(usages, cluster.settings.topology_levels)
+    rows: list[Row] = [
+        {
+            "level": each.level,
+            "domain": each.name,
+            "nodes": each.nodes,
+            "whole_nodes_free": each.whole,
+            "gpus": each.gpus,
+            "free_gpus": each.free_gpus,
+        }
+        for each in found
+    ]
+    if not rows:
+        words = "No node with GPUs has a label that names a domain, such as nvidia.com/gpu.clique."
+        return TableReport(rows=rows, text=lambda _: Text(words), named="domain")
+    titles = ("level", "domain", "nodes", "free as a whole", "GPUs", "free")
+    columns = [Column(title=title, right=at > 1) for at, title in enumerate(titles)]
+    lines = [[printable(str(value)) for value in row.values()] for row in rows]
+    table = FittingTable(columns=columns, rows=lines, more="-o wide shows all.")
+    return TableReport(rows=rows, text=lambda _: table, named="domain")
+
+
+def topo(node: GpuNode, cluster: GpuCluster) -> TableReport:
     """Returns a row for each pair of GPUs."""
+    usages = [each.usage for each in cluster.nodes if each.usage is not None]
+    own = set(named_domains(node.usage.node)) if node.usage is not None else set()
+    every = domain_rooms(usages, cluster.settings.topology_levels) if own else ()
+    shared = [str(each) for each in every if (each.level, each.name) in own]
     rows: list[Row] = [
         {
             "node": node.name,
@@ -49,7 +80,7 @@ def topo(node: GpuNode) -> TableReport:
         for at, a in enumerate(node.gpus)
         for b in node.gpus[at + 1 :]
     ]
-    return TableReport(rows=rows, text=lambda wide: _text(node, wide=wide))
+    return TableReport(rows=rows, text=lambda wide: _text(node, shared, wide=wide))
 
 
 def _score(node: GpuNode, a: GpuView, b: GpuView) -> int | None:
@@ -61,9 +92,10 @@ def _family(word: str) -> str:
     return "NV" if word.startswith("NV") else word
 
 
-def _text(node: GpuNode, *, wide: bool) -> RenderableType:
+def _text(node: GpuNode, shared: Sequence[str], *, wide: bool) -> RenderableType:
     holders = [_holders(gpu, wide=wide) for gpu in node.gpus]
-    return Group(Text(node.name, "bold"), _matrix(node), *holders, Text(_LEGEND, "dim"))
+    lines = [Text(printable(line)) for line in shared]
+    return Group(Text(node.name, "bold"), *lines, _matrix(node), *holders, Text(_LEGEND, "dim"))
 
 
 _LEGEND = (

@@ -58,7 +58,8 @@ _machines = click.option(
     "machines_",
     metavar="NAME|FILE",
     multiple=True,
-    help="Kind of machine; any number of times. `topogpu-sim machines` lists them; a file holds a description (YAML).",
+    help="Kind of machine, or set of machines; any number of times. `topogpu-sim machines` lists them; a file holds a "
+    "description (YAML).",
 )
 _nodes = click.option(
     "--nodes",
@@ -177,10 +178,11 @@ def mend(*, node: str, gpu: int | None, kubeconfig: str) -> None:
 
 @main.command()
 def machines() -> None:
-    """List the machines that can be simulated, as described from real ones."""
+    """List the machines, and sets of them, that can be simulated, as described from real ones."""
     from program.output import print_text  # noqa: PLC0415
     from program.tables import Column, FittingTable  # noqa: PLC0415
     from simulation import machines as catalogue  # noqa: PLC0415
+    from simulation.machines.sets import SETS  # noqa: PLC0415
     from simulation.machines.yaml_tree import MachineDescriptionError  # noqa: PLC0415
 
     try:
@@ -190,7 +192,10 @@ def machines() -> None:
     print_text(
         FittingTable(
             columns=(Column(title="machine"), Column(title="GPUs"), Column(title="what it is", wraps=True)),
-            rows=[(name, str(len(description.gpus)), description.title) for name, description in found],
+            rows=[
+                *((name, str(len(description.gpus)), description.title) for name, description in found),
+                *((name, f"{sum(each.racks)} machines", each.title) for name, each in SETS.items()),
+            ],
         )
     )
 

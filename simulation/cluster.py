@@ -28,6 +28,7 @@ from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.lives import Life, life
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import MachineDescription
+from simulation.machines.sets import PlacedMachine, expanded
 from simulation.machines.yaml_tree import MachineDescriptionError
 from simulation.nvml.build import NoCompiler, build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
@@ -61,6 +62,8 @@ class ClusterSettings:
     """One node for each of `machines`; port 0 takes any free one."""
 
     machines: tuple[str, ...]
+    labels: tuple[Mapping[str, str], ...] = ()
+    """The labels of each node; none without them."""
     api_port: int = 0
     keep: bool = False
     checks: bool = True
@@ -137,9 +140,9 @@ class SimulatedCluster:
         await asyncio.gather(*(kubelet.stop() for kubelet in self.kubelets), return_exceptions=True)
 
 
-def machine_kinds(named: tuple[str, ...], nodes: int | None) -> tuple[str, ...]:
-    """Returns a machine for each node: named ones, or else the four of the demo, in turn."""
-    kinds = named or MACHINES
+def machine_kinds(named: tuple[str, ...], nodes: int | None) -> tuple[PlacedMachine, ...]:
+    """Returns a machine for each node: named ones and those of sets, or else the four of the demo, in turn."""
+    kinds = tuple(expanded(named or MACHINES))
     return tuple(kinds[place % len(kinds)] for place in range(len(kinds) if nodes is None else nodes))
 
 
@@ -257,10 +260,11 @@ async def _start_nodes(cluster: SimulatedCluster) -> None:
     for position, kind in enumerate(cluster.settings.machines):
         name = f"node-{position + 1}"
         cluster.progress(f"{name}: {kind}")
-        cluster.nodes.append(await _start_node(cluster, name, kind))
+        labels = cluster.settings.labels[position] if cluster.settings.labels else {}
+        cluster.nodes.append(await _start_node(cluster, name, kind, labels))
 
 
-async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> SimulatedNode:
+async def _start_node(cluster: SimulatedCluster, name: str, kind: str, labels: Mapping[str, str]) -> SimulatedNode:
     """Returns the kubelet first: the daemon registers on its socket."""
     root = cluster.directory / name
     description = cluster.described[kind]
@@ -279,7 +283,7 @@ async def _start_node(cluster: SimulatedCluster, name: str, kind: str) -> Simula
         cluster.api,
         api_url=cluster.server.url,
         now=cluster.now,
-        labels={"topogpu.io/machine": Path(kind).stem},
+        labels={"topogpu.io/machine": Path(kind).stem, **labels},
         cdi_directories=[root / "cdi"],
         cgroups=root / "cgroup",
         runtime_version=_OLD_RUNTIME if kind == MACHINES[-1] else _RUNTIME,

@@ -59,8 +59,13 @@ class DemoSettings:
 async def run_demo(settings: DemoSettings, progress: Callable[[str], None], now: Callable[[], datetime]) -> DemoOutcome:
     """Stops and removes everything before it returns or raises. Raises SimulationFailed."""
     started = time.monotonic()
-    kinds = machine_kinds(settings.machines, settings.nodes)
-    simulated = ClusterSettings(machines=kinds, api_port=settings.api_port, keep=settings.keep)
+    placed = machine_kinds(settings.machines, settings.nodes)
+    simulated = ClusterSettings(
+        machines=tuple(each.kind for each in placed),
+        labels=tuple(each.labels for each in placed),
+        api_port=settings.api_port,
+        keep=settings.keep,
+    )
     async with simulated_cluster(simulated, progress, now) as cluster:
         pods = workload(settings.pods)
         progress(f"{counted(len(pods), 'pod')} for {counted(len(cluster.nodes), 'node')}")

@@ -53,8 +53,10 @@ async def run_up(
     now: Callable[[], datetime],
 ) -> None:
     """Runs until it is cancelled, and then stops and removes everything. Raises SimulationFailed."""
+    placed = machine_kinds(settings.machines, settings.nodes)
     simulated = ClusterSettings(
-        machines=machine_kinds(settings.machines, settings.nodes),
+        machines=tuple(each.kind for each in placed),
+        labels=tuple(each.labels for each in placed),
         api_port=settings.api_port,
         checks=False,
         default_scheduler=True,

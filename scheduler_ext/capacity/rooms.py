@@ -4,12 +4,12 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from program.words import spaced
-from proto.devices import DeviceUUID, PodShares
+from proto.devices import DeviceUUID
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
 from scheduler_ext.cluster.registered import UNREGISTERED
-from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot, quota_for
+from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot, quota_for
 from scheduler_ext.decide.misfit import Misfit
-from scheduler_ext.decide.place import place
+from scheduler_ext.decide.place import place, with_pod
 from scheduler_ext.decide.reasons import words_of
 from scheduler_ext.requests import GpuRequest
 
@@ -73,28 +73,6 @@ def _room(name: str, request: GpuRequest, usage: NodeUsage) -> Room:
         usage = with_pod(usage, request, shares)
     reason = f"more than {spaced(MOST_PODS)} pods of a node are not counted"
     return Room(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason=reason)
-
-
-def with_pod(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage:
-    """Returns the node as it is once the pod runs there."""
-    parts = effective(request.kinds, shares)
-    placed = [share for container in shares for share in container if share.instance is not None]
-
-    def taken(gpu: GpuUsage) -> GpuUsage:
-        part = parts.get(gpu.device.uuid)
-        if part is None:
-            return gpu
-        for share in placed:
-            if share.uuid == gpu.device.uuid:
-                gpu = gpu.occupied(share.instance)
-        return replace(
-            gpu,
-            slots=gpu.slots + part.slots,
-            memory_mib=gpu.memory_mib + part.memory_mib,
-            cores=gpu.cores + part.cores,
-        )
-
-    return replace(usage, gpus=tuple(map(taken, usage.gpus)))
 
 
 def likeness(usage: NodeUsage) -> Hashable:

@@ -9,11 +9,11 @@ import msgspec
 from proto.annotations.keys import DEVICES_ALLOCATED, POD_NODE
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.rooms import with_pod
 from scheduler_ext.cluster.accounting import NOTHING, effective
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.decide.decision import Decision
+from scheduler_ext.decide.place import with_pod
 from scheduler_ext.quota_class import are_in
 from scheduler_ext.requests import GpuRequest
 

@@ -47,9 +47,13 @@ class NodeUsage:
 
     @property
     def is_whole(self) -> bool:
-        """Returns whether a pod may get all GPUs of the node: none is in use or out of service."""
-        cordoned = self.node.cordoned
-        return not any(gpu.slots or not gpu.device.healthy or gpu.device.uuid in cordoned for gpu in self.gpus)
+        """Returns whether a pod may get all GPUs of the node."""
+        return all(map(self.is_free, self.gpus))
+
+    def is_free(self, gpu: GpuUsage) -> bool:
+        """Returns whether a pod may get all of the GPU: it is neither in use nor out of service."""
+        device = gpu.device
+        return not gpu.slots and device.healthy and device.uuid not in self.node.cordoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,9 @@
 """Places a pod on one node: the GPUs of each container, or why the first container that fails does not fit."""
 
+from dataclasses import replace
+
 from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
+from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fit import Rules, fit
@@ -39,6 +42,44 @@ def place(
             placing.gather_inits()
             return tuple(placing.shares)
     return misfit
+
+
+def with_pod(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUsage:
+    """Returns the node as it is once the pod runs there."""
+    parts = effective(request.kinds, shares)
+    placed = [share for container in shares for share in container if share.instance is not None]
+
+    def taken(gpu: GpuUsage) -> GpuUsage:
+        part = parts.get(gpu.device.uuid)
+        if part is None:
+            return gpu
+        for share in placed:
+            if share.uuid == gpu.device.uuid:
+                gpu = gpu.occupied(share.instance)
+        return replace(
+            gpu,
+            slots=gpu.slots + part.slots,
+            memory_mib=gpu.memory_mib + part.memory_mib,
+            cores=gpu.cores + part.cores,
+        )
+
+    return replace(usage, gpus=tuple(map(taken, usage.gpus)))
+
+
+MOST_PODS_ON = 256
+"""The most pods of one node that are counted."""
+
+
+def pods_on(usage: NodeUsage, request: GpuRequest) -> int:
+    """Returns how many pods with this request fit on the node one after the other, up to `MOST_PODS_ON`. No quota
+    counts.
+    """
+    for number in range(MOST_PODS_ON):
+        shares = place(request, usage, None)
+        if isinstance(shares, Misfit):
+            return number
+        usage = with_pod(usage, request, shares)
+    return MOST_PODS_ON
 
 
 class _Placing:

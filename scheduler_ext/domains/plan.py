@@ -75,8 +75,11 @@ def plan(
     """
     for placement in placements(rooms, missing, levels, wish, beside):
         return placement
-    if wish is None or not wish.required:
-        return None
+    return no_domain(rooms, missing, wish, beside) if wish is not None and wish.required else None
+
+
+def no_domain(rooms: Sequence[Room], missing: int, wish: DomainWish, beside: Sequence[Domains] = ()) -> NoDomain:
+    """Returns the refusal of members that no domain of the level has room for."""
     found = [domain for domain in _domains(rooms, wish.level) if _has_all(domain, (wish.level,), beside)]
     return NoDomain(
         level=wish.level,

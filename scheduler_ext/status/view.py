@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from proto.devices import DeviceUUID
 from proto.kubernetes.taints import CORDON
+from scheduler_ext.capacity.domains import named_domains
 from scheduler_ext.capacity.unused import unused
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.log import LogEntry, LogKind
@@ -58,6 +59,8 @@ class ShownNode(Struct, frozen=True, omit_defaults=True):
     notes: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
     pool: str = ""
+    domains: tuple[tuple[str, str], ...] = ()
+    """The domains that it shares with other nodes, from wide to narrow, each behind the word for its level."""
     limits: str = ""
     """The backends that hold parts of its GPUs, as the Node names them."""
 
@@ -127,6 +130,7 @@ def node_of(poll: NodePoll) -> ShownNode:
         links=links[:-1] if registered.pair_scores else (),
         notes=tuple(_notes(poll)),
         pool=registered.pool,
+        domains=named_domains(registered),
         limits=registered.limits,
         taints=tuple(str(taint) for taint in registered.taints if taint != CORDON),
     )

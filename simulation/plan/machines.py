@@ -1,11 +1,15 @@
 """Clusters that are described: so many machines of a kind."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
+from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
+from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.topology import Topology, build_topology, pair_scores
 from proto.annotations import keys
 from proto.annotations.node_allocation import AllocationMode
@@ -17,6 +21,7 @@ from proto.kubernetes.objects import Node, NodeStatus, ObjectMeta
 from simulation import machines
 from simulation.machines.described import describe_reading
 from simulation.machines.description import MachineDescription, cpu_numbers
+from simulation.machines.sets import SETS, placed
 from simulation.machines.yaml_tree import MachineDescriptionError
 from simulation.plan.links import LinkSpeeds
 from simulation.plan.question import Described
@@ -43,12 +48,26 @@ def read_cluster(text: str, prefix: str = "") -> Described:
         count = int(number or 1)
         if not 0 < count <= MOST_NODES - len(found.nodes):
             raise UnknownMachine(f"{part!r}: a plan has 1 to {MOST_NODES} nodes")
+        if name in SETS:
+            found = found.beside(_set_of(name, count, prefix))
+            continue
         machine = load(name)
         first = counts.get(machine.id, 0)
         counts[machine.id] = first + count
         found = found.beside(_several(machine, [f"{prefix}{machine.id}-{first + n + 1}" for n in range(count)]))
     if not found.nodes:
         raise UnknownMachine(f"{text!r} names no machine; write for example 8x:dgx-a100")
+    return found
+
+
+def _set_of(name: str, count: int, prefix: str) -> Described:
+    """Returns this many sets. Each is in a block, and its NVLink cliques are, of its own."""
+    found, machine = Described(), load(SETS[name].machine)
+    for number in range(count):
+        fabric = machine.fabric and replace(machine.fabric, clique=machine.fabric.clique + number)
+        for position, each in enumerate(placed(name, number), 1):
+            names = [f"{prefix}{name}-{number + 1}-{position}"]
+            found = found.beside(_several(replace(machine, fabric=fabric), names, each.labels))
     return found
 
 
@@ -65,6 +84,7 @@ def load(name: str) -> MachineDescription:
         raise UnknownMachine(str(error)) from error
     if alike:
         raise UnknownMachine(f"{name!r} may be {' or '.join(alike)}; write more of the name")
+    known = (*known, *SETS)
     near = get_close_matches(name, known, n=3, cutoff=0.3)
     hint = f"the nearest are {', '.join(near)}" if near else f"there are {', '.join(known)}"
     raise UnknownMachine(f"there is no machine {name!r}; {hint}. A path to a machine description is possible too")
@@ -74,7 +94,9 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _several(machine: MachineDescription, names: Sequence[str]) -> Described:
+def _several(
+    machine: MachineDescription, names: Sequence[str], labels: Mapping[str, str] = MappingProxyType({})
+) -> Described:
     nodes, known = [], dict[frozenset[DeviceUUID], float]()
     for name in names:
         reading = describe_reading(machine, name)
@@ -82,7 +104,10 @@ def _several(machine: MachineDescription, names: Sequence[str]) -> Described:
         devices = discover_devices(reading, NodeSharing())
         scores = pair_scores(topology, [device.uuid for device in devices])
         cpus = sum(len(cpu_numbers(numa.cpus)) for numa in machine.host.numa)
-        nodes.append(node_of(name, devices, scores, cpu_milli=1000 * cpus, memory_mib=MIB_A_CPU * cpus))
+        node = node_of(name, devices, scores, cpu_milli=1000 * cpus, memory_mib=MIB_A_CPU * cpus)
+        clique = feature_labels(reading, NodeSharing()).get(keys.NODE_CLIQUE)
+        node.metadata.labels |= {keys.NODE_HOSTNAME: name, **labels, **({keys.NODE_CLIQUE: clique} if clique else {})}
+        nodes.append(node)
         known.update(_speeds(topology))
     return Described(nodes=tuple(nodes), links=LinkSpeeds(known))
 

@@ -26,6 +26,7 @@ COMMANDS = [
     ["why", "target"],
     ["fit", "--memory", "1000"],
     ["topo", "n1"],
+    ["topo"],
     ["waste"],
     ["frag"],
 ]
@@ -240,6 +241,22 @@ def test_topo_draws_each_pair_once(tmp_path: Path) -> None:
     kinds = [element.tag.rpartition("}")[2] for element in svg.iter()]
     assert (kinds.count("circle"), kinds.count("line")) == (8, 28)
     assert len(json.loads(said("topo", "n1", "-o", "json", state=state))) == 28
+
+
+def test_topo_without_a_node_counts_the_whole_nodes_of_each_clique() -> None:
+    state = state_of("24-topology-binpack-chain")
+    nodes = [each for each in state["items"] if each["kind"] == "Node"]
+    for number, node in enumerate(nodes):
+        node["metadata"]["labels"] = {keys.NODE_CLIQUE: f"fabric.{number % 2}", "topology.kubernetes.io/zone": "z"}
+    rows = json.loads(said("topo", "-o", "json", state=state))
+    assert [(row["level"], row["domain"]) for row in rows] == [
+        ("zone", "z"),
+        *(("clique", f"fabric.{number}") for number in range(min(len(nodes), 2))),
+    ]
+    assert sum(row["nodes"] for row in rows[1:]) == rows[0]["nodes"] == len(nodes)
+    assert "clique fabric.0: " in said("topo", nodes[0]["metadata"]["name"], state=state)
+    assert "No node with GPUs has a label" in said("topo", state=state_of("24-topology-binpack-chain"))
+    assert json.loads(said("top", "--level", "nodes", "-o", "json", state=state))[0]["domains"] is not None
 
 
 def test_a_drawing_is_xml_whatever_a_pod_is_called(tmp_path: Path) -> None:

@@ -61,7 +61,8 @@ REPORTS: dict[str, Callable[[GpuCluster], TableReport | None]] = {
     "why placed": lambda each: why(each, held("trains-a-large-language-model-0", 0)),
     "why all": lambda each: waiting(each, ""),
     "fit": lambda each: fit.fit(each, SHAPE),
-    "topo": lambda each: topo.topo(each.nodes[0]),
+    "topo": lambda each: topo.topo(each.nodes[0], each),
+    "topo all": topo.domains,
     "waste": waste.waste,
     "frag": waste.frag,
 }
@@ -80,7 +81,7 @@ def drawn(report: TableReport | None, width: int, *, wide: bool = False) -> str:
 def test_text_fits_the_terminal_and_keeps_every_row(name: str, width: int, wide: bool) -> None:
     narrow = drawn(REPORTS[name](cluster()), width, wide=wide)
     assert max(map(len, narrow.splitlines())) <= width
-    assert LONG in narrow.replace("\n", "") or name in ("frag", "why all")
+    assert LONG in narrow.replace("\n", "") or name in ("frag", "why all", "topo all")
     piped = drawn(REPORTS[name](cluster()), 1000, wide=wide)
     assert "Left out" not in piped
     gpus = [line.split()[0:2] for line in piped.splitlines() if line.strip().startswith("GPU ")]

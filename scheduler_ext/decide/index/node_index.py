@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from proto.devices import PodShares
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.choice import MOST_NODES_NAMED, NodeChoice, Tally, choice_of
 from scheduler_ext.decide.decision import NO_NODE_OFFERED, decide
 from scheduler_ext.decide.fgd import NOTHING_LOST
@@ -12,9 +13,13 @@ from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.polls import Polls
 from scheduler_ext.decide.index.ranking import Best, Ranking
 from scheduler_ext.decide.index.verdicts import PodShape
+from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.decide.place import place, pods_on, with_pod
 from scheduler_ext.decide.preference import Preference
 from scheduler_ext.decide.priorities import preferences
 from scheduler_ext.decide.reasons import Reason
+from scheduler_ext.domains.levels import Domains
+from scheduler_ext.domains.plan import Room
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest
 
@@ -28,6 +33,11 @@ LEAST_MOST_EFFORT = 10_000
 """Smallest limit of effort, for a small cluster."""
 TALLY_EFFORT = 100
 """Effort spent on counting the nodes that fit."""
+
+
+PodsBeside = Mapping[str, Sequence[GpuRequest]]
+"""Requests of pods that are to be on a node, by node."""
+NO_PODS: PodsBeside = {}
 
 
 class NodeIndex:
@@ -134,6 +144,27 @@ class NodeIndex:
         ranking = self._ranking(self._shape(request))
         return ranking.judge(node_names, self._effort(prepared=prepared)) and ranking.best_known(node_names) is None
 
+    def rooms(self, request: GpuRequest, node_names: Collection[str], beside: PodsBeside = NO_PODS) -> list[Room]:
+        """Returns for how many pods of the shape each node has GPUs, once those `beside` are there. The best nodes for
+        one such pod come first. No quota counts.
+        """
+        self._catch_up()
+        ranking, states, names = self._ranking(PodShape(request=request, quota=None)), self._states, set(node_names)
+        policy = NodePolicy.BINPACK if request.policies.node is NodePolicy.FGD else request.policies.node
+        found = []
+        for *_, name in states.orders[policy]:
+            if name in names:
+                usage = states.by_name[name].usage
+                members = _left_beside(usage, request, beside[name]) if name in beside else ranking.members(name)
+                found.append(Room(name, members, usage.node.domains))
+        return found
+
+    def domains(self, node_names: Iterable[str]) -> list[Domains]:
+        """Returns the domains of each node; none for a node that is not registered."""
+        self._catch_up()
+        known = (self._states.by_name.get(name) for name in node_names)
+        return [{} if state is None else state.usage.node.domains for state in known]
+
     def without_gpus(self, host: HostAmount, node_names: Iterable[str]) -> Mapping[str, int]:
         """Returns levels for a pod that takes CPU and memory but no GPU. A node without GPUs has that of one that loses
         nothing.
@@ -239,6 +270,16 @@ class NodeIndex:
             if name not in maybe
         }
         return _none_fits(ranking, maybe, never)
+
+
+def _left_beside(usage: NodeUsage, request: GpuRequest, others: Sequence[GpuRequest]) -> int:
+    """Returns how many pods fit once the others are there; none if those do not fit."""
+    for other in others:
+        shares = place(other, usage, None)
+        if isinstance(shares, Misfit):
+            return 0
+        usage = with_pod(usage, other, shares)
+    return pods_on(usage, request)
 
 
 def _none_fits(ranking: Ranking, failed: Mapping[str, str], unresolvable: Mapping[str, str]) -> NodeChoice:

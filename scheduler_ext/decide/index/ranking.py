@@ -8,11 +8,11 @@ from proto.devices import PodShares
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.fgd import HIGHEST_LEVEL
 from scheduler_ext.decide.index.levels import Levels
-from scheduler_ext.decide.index.node_states import NodeStates
+from scheduler_ext.decide.index.node_states import NodeState, NodeStates
 from scheduler_ext.decide.index.order import Order
 from scheduler_ext.decide.index.verdicts import PodShape, ShapeJudge
 from scheduler_ext.decide.misfit import Misfit
-from scheduler_ext.decide.place import place
+from scheduler_ext.decide.place import place, pods_on
 from scheduler_ext.decide.preference import Preference, compares_connections, gpus_of, is_spared, preference
 from scheduler_ext.decide.unresolvable import NodeRefusal
 from scheduler_ext.policies import NodePolicy
@@ -21,6 +21,8 @@ EFFORT_OF_BOUNDS = 5
 """Effort per node for upper bounds: half of what one answer may take. Beyond that, nodes count as the best."""
 EFFORT_AHEAD = 500
 """Effort for an answer that may never be requested."""
+MOST_MEMBERS_KNOWN = 4_000
+"""States of nodes whose number of pods is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Ranking:
         self.unresolvable: dict[str, str] = {}
         self.words: dict[str, tuple[str, ...]] = {}
         """The reasons of both for people."""
+        self._members: dict[int, int] = {}
+        """The number of pods that fit on a node, by its state."""
         self._ahead: tuple[NodeUsage, PodShares] | None = None
 
     def outdate(self, names: Iterable[str]) -> None:
@@ -144,6 +148,22 @@ class Ranking:
         if self._ahead is not None and self._ahead[0] is usage:
             return self._ahead[1]
         return cast("PodShares", place(self._shape.request, usage, self._shape.quota))
+
+    def members(self, node: str) -> int:
+        """Returns how many pods of the shape fit on the node one after the other, up to `MOST_PODS_ON`."""
+        state = self._states[node]
+        found = self._members.get(state.number)
+        if found is None or self._shape.named:
+            self._members[state.number] = found = self._count(state)
+            if len(self._members) > MOST_MEMBERS_KNOWN:
+                self._members.clear()
+        return found
+
+    def _count(self, state: NodeState) -> int:
+        """The first pod is judged, because that finds the many nodes without any room in a short time."""
+        if isinstance(self._judge.judge(state), NodeRefusal):
+            return 0
+        return pods_on(state.usage, self._shape.request)
 
     def misfit(self, node: str) -> Misfit | None:
         """Returns why the pod does not fit on the node, with figures; None if it fits or the node is gone."""

@@ -1,13 +1,14 @@
 // A card for each node, with a tile for each GPU.
 
 import { element, write } from "./dom.js";
-import { memory, percent } from "./words.js";
+import { counted, memory, percent } from "./words.js";
 import { matches } from "./state.js";
 
 const byName = new Intl.Collator("en", { numeric: true });
 const MOST_PODS = 4;
 const MOST_DRAWN = 40; // known cards in one go, and
 const DRAW_MILLISECONDS = 40; // of script, so that keys and scrolling never wait long; each lot of new cards costs a layout of all
+const OF_A_NODE = ["model", "pool", "namespace"]; // what cards are grouped by, beside levels of domains
 const TILES_IN_A_ROW = 9; // at least, as style.css lays them out
 
 export class Cards {
@@ -17,6 +18,7 @@ export class Cards {
     this.cards = new Map();
     this.order = []; // names, sorted
     this.keys = new Map(); // by name what it is sorted by: group, rank, name
+    this.whole = new Set(); // names of nodes of which all GPUs are idle
     this.sort = "";
     this.group = "";
     this.headings = [];
@@ -61,6 +63,8 @@ export class Cards {
       const key = this.keyOf(node);
       const moved = known && byKey(key, this.keys.get(name)) !== 0;
       this.keys.set(name, key);
+      if (node.whole) this.whole.add(name);
+      else this.whole.delete(name);
       const card = known ? this.cards.get(name) : this.make(name);
       if (moved) this.order.splice(this.order.indexOf(name), 1);
       if (moved || !known) this.place(name, card);
@@ -73,7 +77,7 @@ export class Cards {
     return done;
   }
 
-  // Sorts by `sort` within groups by `group`: "" for none, or a property of a node.
+  // Sorts by `sort` within groups by `group`: "" for none, a property of a node, or a level of domains.
   arrange(nodes, sort, group) {
     if (sort === this.sort && group === this.group) return;
     [this.sort, this.group] = [sort, group];
@@ -84,27 +88,33 @@ export class Cards {
   }
 
   keyOf(node) {
-    const group = { model: node.models.join(", "), pool: node.pool, namespace: this.group === "namespace" ? node.namespace : "" }[this.group];
+    const group = { "": "", model: node.models.join(", "), pool: node.pool, namespace: this.group === "namespace" ? node.namespace : "" }[this.group] ?? node.domain(this.group);
     const rank = { idle: -node.idle, held: -percent(...node.memory) }[this.sort] ?? 0;
     return [group ?? "", rank, node.name];
   }
 
-  // Puts a heading before the first card of each group.
+  // Puts a heading before the first card of each group, of a domain with the number of nodes that are free as a whole.
   head() {
     const firsts = [];
-    let last;
+    let last, whole, all;
     for (const name of this.group ? this.order : []) {
       const card = this.cards.get(name);
       const [group] = this.keys.get(name);
-      if (card.parentElement.hidden || group === last) continue;
-      last = group;
-      firsts.push([group, card.parentElement]);
+      if (card.parentElement.hidden) continue;
+      if (group !== last) {
+        [last, whole, all] = [group, 0, 0];
+        firsts.push(["", card.parentElement]);
+      }
+      all += 1;
+      whole += this.whole.has(name);
+      const free = OF_A_NODE.includes(this.group) ? "" : `: ${whole} of ${counted(all, "node")} free as a whole`;
+      firsts.at(-1)[0] = `${group || "none"}${free}`;
     }
-    const same = firsts.length === this.headings.length && firsts.every(([group, item], at) => this.headings[at].textContent === (group || "none") && this.headings[at].nextElementSibling === item);
+    const same = firsts.length === this.headings.length && firsts.every(([group, item], at) => this.headings[at].textContent === group && this.headings[at].nextElementSibling === item);
     if (same) return;
     for (const heading of this.headings) heading.remove();
     this.headings = firsts.map(([group, item]) => {
-      const heading = element("li", { class: "group" }, group || "none");
+      const heading = element("li", { class: "group" }, group);
       item.before(heading);
       return heading;
     });
@@ -153,6 +163,7 @@ export class Cards {
     this.cards.delete(name);
     this.keys.delete(name);
     this.near.delete(name);
+    this.whole.delete(name);
     this.order.splice(this.order.indexOf(name), 1);
   }
 

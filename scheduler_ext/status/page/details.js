@@ -44,7 +44,7 @@ export class Details {
     close.addEventListener("click", () => this.dialog.close());
     const parts = [element("div", { class: "heading" }, element("h2", { id: "node-title" }, node.name), element("p", { class: "count" }, summary(node)), close)];
     for (const note of [node.problem, ...node.notes].filter(Boolean)) parts.push(element("p", { class: "problem" }, note));
-    const about = [node.pool && `pool ${node.pool}`, node.limits && `parts held by: ${node.limits}`, ...node.taints.map((taint) => `taint ${taint}`)].filter(Boolean);
+    const about = [node.pool && `pool ${node.pool}`, ...node.domains.map((domain) => domain.join(" ")), node.limits && `parts held by: ${node.limits}`, ...node.taints.map((taint) => `taint ${taint}`)].filter(Boolean);
     if (about.length) parts.push(element("p", { class: "count" }, about.join(", ")));
     if (node.gpus.length) {
       const body = element("div", { class: "inside" });

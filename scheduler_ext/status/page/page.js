@@ -34,7 +34,10 @@ const DRAW = {
 };
 
 function take(changed) {
-  for (const name of changed.nodes) cards.due.add(name);
+  for (const name of changed.nodes) {
+    cards.due.add(name);
+    offerLevels(state.nodes.get(name));
+  }
   for (const part of changed.parts) parts.add(part);
   if (changed.parts.has("head")) parts.add("waiting");
   if (changed.nodes.size) {
@@ -101,6 +104,15 @@ function refilter() {
   showShown();
   showPods(cards.order, state.nodes, filter);
   for (const part of ["head", "teams", "waiting", "told"]) DRAW[part]();
+}
+
+// Cards can be grouped by each level of domains that a node is in.
+function offerLevels(node) {
+  for (const [level] of node?.domains ?? []) {
+    if ([...byId("group").options].some((each) => each.value === level)) continue;
+    byId("group").add(new Option(level));
+    if (address.read().group === level) arrive();
+  }
 }
 
 function go(what, name) {

@@ -57,6 +57,7 @@ class Known {
     this.problem = node.problem ?? "";
     this.taints = node.taints ?? [];
     this.pool = node.pool ?? "";
+    this.domains = node.domains ?? [];
     this.limits = node.limits ?? "";
     this.models = [...new Set(this.gpus.map((gpu) => gpu.model))];
     this.idle = 0;
@@ -71,7 +72,13 @@ class Known {
       this.cores[0] += gpu.cores[0];
       this.cores[1] += gpu.cores[1];
     }
+    this.whole = this.gpus.length > 0 && this.idle === this.gpus.length;
     this.troubled = Boolean(this.problem || this.notes.length || this.lost);
+  }
+
+  // The domain of this level, such as "rack" or "clique"; empty if it is in none.
+  domain(level) {
+    return this.domains.find(([each]) => each === level)?.[1] ?? "";
   }
 
   get pods() {
@@ -86,7 +93,7 @@ class Known {
   }
 
   get text() {
-    return (this.foundText ??= [this.name, this.pool, ...this.taints, ...this.models, ...this.pods.map((pod) => pod.pod), ...this.gpus.map((gpu) => gpu.uuid)].join("\n").toLowerCase());
+    return (this.foundText ??= [this.name, this.pool, ...this.domains.flat(), ...this.taints, ...this.models, ...this.pods.map((pod) => pod.pod), ...this.gpus.map((gpu) => gpu.uuid)].join("\n").toLowerCase());
   }
 }
 

@@ -38,7 +38,9 @@ TEAMS = ("vision", "speech", "search", "ml-platform")
 KINDS = ("train", "infer", "notebook", "embed", "rank")
 
 
-def node(name: str, *, gpus: int = 8, model: int = 0, unhealthy: Iterable[int] = ()) -> dict[str, Any]:
+def node(
+    name: str, *, gpus: int = 8, model: int = 0, unhealthy: Iterable[int] = (), labels: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     kind, memory_mib, nvlink = MODELS[model]
     devices = [
         Device(
@@ -59,7 +61,9 @@ def node(name: str, *, gpus: int = 8, model: int = 0, unhealthy: Iterable[int] =
         a.uuid: {b.uuid: near[a.numa == b.numa] + nvlink for b in devices if b is not a} for a in devices
     }
     allocation = {keys.NODE_ALLOCATION: "slots"}
-    return as_json(builders.node(name, devices, scores, annotations=allocation, ready=True, cpu="128", memory="1Ti"))
+    return as_json(
+        builders.node(name, devices, scores, annotations=allocation, labels=labels, ready=True, cpu="128", memory="1Ti")
+    )
 
 
 def uuid(node_name: str, index: int) -> DeviceUUID:

@@ -12,6 +12,7 @@ import pytest
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from program.address import ListenAddress
+from proto.annotations import keys
 from scheduler_ext.cluster.log import LogEntry, LogKind
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.own_thread import in_own_thread
@@ -284,6 +285,20 @@ async def test_nodes_are_sorted_and_grouped() -> None:
         await expect(names).to_have_text(["c", "a", "b"])
         assert await on.it.place(pod_json("two", gpus=2, memory_mib=0), "c") == "c"
         await expect(names).to_have_text(["a", "c", "b"])
+
+
+async def test_nodes_are_grouped_by_clique_with_the_number_that_is_free_as_a_whole() -> None:
+    cliques = [node(name, labels={keys.NODE_CLIQUE: f"fabric.{name in 'cd'}"}) for name in "abcd"]
+    pods = [running_pod("train", "a", (0,), memory_mib=WHOLE)]
+    async with opened(*cliques, *pods) as on:
+        await on.page.goto(f"{on.it.page}#group=clique")
+        headings = on.page.locator(".cards .group")
+        free = ["fabric.False: 1 of 2 nodes free as a whole", "fabric.True: 2 of 2 nodes free as a whole"]
+        await expect(headings).to_have_text(free)
+        assert await on.it.place(pod_json("one", gpus=1, memory_mib=0), "c") == "c"
+        await expect(headings.last).to_have_text("fabric.True: 1 of 2 nodes free as a whole")
+        await on.page.locator(".card", has_text="a").first.click()
+        await expect(on.page.locator("#node")).to_contain_text("clique fabric.False")
 
 
 async def test_a_pod_has_a_page_and_back_leads_to_what_was_before() -> None:

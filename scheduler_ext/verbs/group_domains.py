@@ -1,0 +1,111 @@
+"""Chooses the nodes of all missing members of a group together, by the domains of the nodes."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from proto.annotations.keys import NODE_HOSTNAME
+from scheduler_ext.cluster.gangs import MissingMember
+from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.domains.levels import Domains
+from scheduler_ext.domains.plan import NoDomain, Placement, Room, no_domain, placements
+from scheduler_ext.domains.ranks import rank_of
+from scheduler_ext.domains.wish import DomainWish
+from scheduler_ext.requests import GpuRequest
+
+MOST_TRIED = 16
+"""Domains that are tried for one kind of members before the group counts as too large: the others are alike."""
+
+NodesOfMembers = Mapping[str, str]
+"""The node of each member, by UID."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDomains:
+    index: NodeIndex
+    levels: Sequence[str]
+    """The labels that name domains, from wide to narrow."""
+
+    def nodes_of(
+        self, members: Sequence[MissingMember], node_names: Sequence[str], placed: Sequence[str]
+    ) -> NodesOfMembers | NoDomain | None:
+        """Returns a node for each member among `node_names`; a refusal if a required domain has no room for them. None
+        if the policies decide, because no domains are known or because the members do not fit.
+
+        `placed` are the nodes of the group's other members.
+        """
+        wish = next((each.request.wish for each in members if each.request.wish is not None), None)
+        kinds = _kinds(members)
+        beside = self.index.domains(placed)
+        rooms = self.index.rooms(kinds[0][0].request, node_names)
+        if wish is None and not any(room.domains.keys() - {NODE_HOSTNAME} for room in rooms):
+            return None
+        attempt = _Attempt(self.index, self.levels, wish, node_names)
+        found = next(attempt.solutions(kinds, beside, {}, rooms), None)
+        if found is not None:
+            return found
+        required = wish is not None and wish.required
+        return no_domain(rooms, len(kinds[0]), wish, beside) if wish is not None and required else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    index: NodeIndex
+    levels: Sequence[str]
+    wish: DomainWish | None
+    node_names: Sequence[str]
+
+    def solutions(
+        self,
+        kinds: Sequence[Sequence[MissingMember]],
+        beside: Sequence[Domains],
+        taken: Mapping[str, Sequence[GpuRequest]],
+        rooms: Sequence[Room],
+    ) -> Iterator[NodesOfMembers]:
+        """Yields nodes for the members of each kind; `taken` are the requests of other kinds, by node."""
+        members, *others = kinds
+        found: Iterator[Placement] = placements(rooms, len(members), self.levels, self.wish, beside)
+        if not others:
+            yield from (_by_rank(members, each) for each in found)
+            return
+        domains = {room.node: room.domains for room in rooms}
+        for placement in islice(found, MOST_TRIED):
+            own = _by_rank(members, placement)
+            now = {**taken}
+            for member in members:
+                now[own[member.uid]] = (*now.get(own[member.uid], ()), member.request)
+            near = (*beside, *(domains[node] for node in placement.nodes))
+            left = self.index.rooms(others[0][0].request, self.node_names, now)
+            yield from ({**own, **rest} for rest in self.solutions(others, near, now, left))
+
+
+def _kinds(members: Sequence[MissingMember]) -> list[list[MissingMember]]:
+    """Returns the members by what they request, those with most GPUs first."""
+    kinds: list[list[MissingMember]] = []
+    for member in sorted(members, key=_size, reverse=True):
+        alike = next((kind for kind in kinds if _is_like(kind[0].request, member.request)), None)
+        if alike is None:
+            kinds.append([member])
+        else:
+            alike.append(member)
+    return kinds
+
+
+def _is_like(one: GpuRequest, other: GpuRequest) -> bool:
+    return (one.needs, one.kinds, one.filter, one.numa_bound) == (
+        other.needs,
+        other.kinds,
+        other.filter,
+        other.numa_bound,
+    )
+
+
+def _size(member: MissingMember) -> tuple[int, int]:
+    needs = [need for need in member.request.needs if need is not None]
+    return sum(need.count for need in needs), sum(need.count * need.memory_mib for need in needs)
+
+
+def _by_rank(members: Sequence[MissingMember], placement: Placement) -> dict[str, str]:
+    """Returns the node of each member: consecutive ones are near each other."""
+    ranked = sorted(members, key=lambda each: rank_of(each.pod.metadata.name, each.pod.metadata.labels))
+    return {member.uid: node for member, node in zip(ranked, placement.nodes, strict=True)}
