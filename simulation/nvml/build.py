@@ -65,7 +65,7 @@ def _key() -> str:
     return content.hexdigest()[:16]
 
 
-def _compiler() -> list[str]:
+def compiler() -> list[str]:
     """Returns the command's words; $CC may carry options."""
     chosen = shlex.split(os.environ.get("CC", ""))
     for name in chosen[:1] or _COMPILERS:
@@ -89,19 +89,26 @@ def _unfinished(library: Path) -> Path:
 def _compile(unfinished: Path, library: Path) -> None:
     """Each of several builders fills its own file, and the rename is atomic."""
     try:
-        compiler = _compiler()
-        command = [*compiler, *FLAGS, "-o", str(unfinished), *map(str, SOURCES), "-lpthread"]
+        found = compiler()
+        command = [*found, *FLAGS, "-o", str(unfinished), *map(str, SOURCES), "-lpthread"]
+        cache = library.parent.parent / "zig"  # the user's own may not be writable
         subprocess.run(  # noqa: S603 - our own source, no shell
-            command, check=True, capture_output=True, text=True, errors="replace", timeout=_BUILD_SECONDS
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_BUILD_SECONDS,
+            env={**os.environ, "ZIG_GLOBAL_CACHE_DIR": str(cache)},
         )
         unfinished.chmod(0o755)
         unfinished.replace(library)
     except subprocess.CalledProcessError as error:
-        raise BuildFailed(f"{_CANNOT}: {compiler[0]} answered: {_first_error(error)}") from error
+        raise BuildFailed(f"{_CANNOT}: {found[0]} answered: {_first_error(error)}") from error
     except subprocess.TimeoutExpired as error:
-        raise BuildFailed(f"{_CANNOT}: {compiler[0]} did not finish in {_BUILD_SECONDS} s") from error
+        raise BuildFailed(f"{_CANNOT}: {found[0]} did not finish in {_BUILD_SECONDS} s") from error
     except OSError as error:
-        raise BuildFailed(f"{_CANNOT} with {compiler[0]}: {error}") from error
+        raise BuildFailed(f"{_CANNOT} with {found[0]}: {error}") from error
     finally:
         unfinished.unlink(missing_ok=True)
 

@@ -29,7 +29,7 @@ from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import gpu_uuid
-from simulation.nvml.build import build_library
+from simulation.nvml.build import build_library, compiler
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
 from simulation.nvml.machine_file import Fault as DriverFault
 from simulation.processes import ChildProcess
@@ -270,7 +270,7 @@ def _wall_clock() -> Path:
     """Built once for each process of the tests."""
     library = Path(tempfile.mkdtemp(prefix="tg-clock")) / "wall_clock.so"
     atexit.register(shutil.rmtree, library.parent)
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, _HERE / "wall_clock.c"], check=True)
+    subprocess.run([*compiler(), "-shared", "-fPIC", "-O1", "-o", library, _HERE / "wall_clock.c"], check=True)
     return library
 
 

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,7 @@ def test_the_whole_path_is_verified_and_nothing_is_left_behind(demo: Demo) -> No
     assert demo.left_behind() == []
 
 
+@pytest.mark.skipif(find_spec("ziglang") is not None, reason="ziglang is installed, which compiles")
 def test_without_a_compiler_it_says_what_to_install(demo: Demo, empty_folder: Path) -> None:
     demo.env = {"PATH": str(empty_folder), "XDG_CACHE_HOME": str(empty_folder / "cache")}
     status, output, errors = demo.run("--json")
