@@ -9,6 +9,7 @@ from pathlib import Path
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase, encode_time
 from proto.annotations.device_cordon import encode_cordon
+from proto.annotations.memory_resize import ResizeAnswer, ResizeState, encode_answer, encode_wish
 from proto.annotations.mig_allocations import encode_mig_allocations, mig_allocations
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_handshake import encode_reported
@@ -48,6 +49,7 @@ _DEVICE = Device(
     mode="hami-core",
     healthy=True,
 )
+_WISH = encode_wish({"main": 8_192})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,21 @@ PODS: dict[str, Sequence[WireName]] = {
             keys.KUEUE_REQUIRED_TOPOLOGY, "Kueue's word for the first, read where the level is ours", keys.NODE_CLIQUE
         ),
         WireName(keys.KUEUE_PREFERRED_TOPOLOGY, "Kueue's word for the second", keys.NODE_CLIQUE),
+    ),
+    "Annotations of a running pod, by people": (
+        WireName(
+            keys.MEMORY_WISH,
+            "[other GPU memory](hami-core.md#other-memory-for-a-running-pod): MiB or a quantity for each container",
+            _WISH,
+        ),
+    ),
+    "Annotations of a running pod, by the extender and its node's daemon": (
+        WireName(
+            keys.MEMORY_RESIZE,
+            "the answer to it: the daemon writes `shrinking` and `ready`, the extender `growing`, either `done` and "
+            "`refused`",
+            encode_answer(ResizeAnswer(wish=_WISH, state=ResizeState.DONE)),
+        ),
     ),
     "Annotations of a pod, by the extender": (
         WireName(

@@ -39,6 +39,10 @@ MIG_ALLOCATIONS = "hami.io/vgpu-mig-allocations"
 BIND_PHASE = "hami.io/bind-phase"
 BIND_TIME = "hami.io/bind-time"
 REQUEUE = "topogpu.io/nudge"
+MEMORY_WISH = "topogpu.io/gpu-memory"
+"""The wish for other GPU memory of a running pod; who may change the pod may write it."""
+MEMORY_RESIZE = "topogpu.io/gpu-memory-resize"
+"""The answer to that wish."""
 SCHEDULER_ROLE = "hami.io/scheduler-role"
 
 POD_WRITTEN_KEYS = (
@@ -50,6 +54,7 @@ POD_WRITTEN_KEYS = (
     BIND_PHASE,
     BIND_TIME,
     REQUEUE,
+    MEMORY_RESIZE,
 )
 """Annotations of pods that only the scheduler and the daemon may write."""
 POD_WRITTEN_PREFIX = "hami.io/vgpu-devices-"

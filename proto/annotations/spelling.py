@@ -17,6 +17,7 @@ FOR_AUTHORS = (
     keys.VGPU_MODE,
     keys.REQUIRED_TOPOLOGY,
     keys.PREFERRED_TOPOLOGY,
+    keys.MEMORY_WISH,
 )
 """The annotations that the author of a pod writes."""
 DOMAINS = ("hami.io/", "topogpu.io/", "nvidia.com/")

@@ -8,6 +8,7 @@ from typing import Any
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
+from proto.annotations.memory_resize import ResizeState, answer_in, larger, wished
 from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocations, mig_allocations
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.annotations.undecided_pods import Given
@@ -61,12 +62,13 @@ def _decided(
 ) -> PodRecord:
     """Returns what the pod holds by the annotation's `value`, or what it was known to hold."""
     try:
-        kinds, shares = _aligned(pod, value, names)
+        kinds, decided = _aligned(pod, value, names)
     except AnnotationError as error:
         if known is not None and known.gpus.footprints:
             return _remembered(pod, known, str(error))
         wanted = max((gpu_count(container, names) for container in pod.all_containers), default=0)
         return _bound_record(pod, GpuPart(unreadable=value, wanted=wanted), problem=str(error))
+    shares = _growing(pod, decided)
     footprints = effective(kinds, shares)
     if known is not None and footprints.keys() - gpus and known.gpus.footprints.keys() & gpus - footprints.keys():
         return _remembered(pod, known, f"{DEVICES_ALLOCATED} names a GPU that node {known.node} lacks")
@@ -75,6 +77,26 @@ def _decided(
     return _bound_record(
         pod, part, instances=tuple(each for each in allocations if each.real is not None), problem=problem
     )
+
+
+def _growing(pod: Pod, shares: PodShares) -> PodShares:
+    """Returns what counts of the pod: what it is about to get counts before it has that."""
+    answer = answer_in(pod.metadata.annotations)
+    containers = [container.name for container in pod.all_containers]
+    if answer is None or answer.state is not ResizeState.GROWING or len(containers) != len(shares):
+        return shares
+    try:
+        return larger(shares, wished(answer.wish, containers, shares))
+    except AnnotationError:
+        return shares
+
+
+def decided_shares(pod: Pod, names: ResourceNames) -> PodShares:
+    """Returns what a bound pod holds, with one entry for each container. Raises AnnotationError."""
+    _, shares = _aligned(pod, pod.metadata.annotations.get(DEVICES_ALLOCATED, ""), names)
+    if len(shares) != len(pod.all_containers):
+        raise AnnotationError(DEVICES_ALLOCATED, "", "its entries do not match the pod's containers")
+    return shares
 
 
 def _remembered(pod: Pod, known: PodRecord, problem: str) -> PodRecord:

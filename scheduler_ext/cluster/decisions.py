@@ -93,6 +93,21 @@ def _rooms_given_up(parts: ClusterParts, event: events.RoomsGivenUp, _: float) -
         parts.ledger.records.give_up(uid)
 
 
+def _growth_began(parts: ClusterParts, event: events.GrowthBegan, _: float) -> None:
+    parts.ledger.growths.begin(event.pod, event.counts)
+    parts.ledger.apply_pod(event.pod)
+
+
+def _growth_written(parts: ClusterParts, event: events.GrowthWritten, _: float) -> None:
+    if (pod := parts.ledger.growths.written(event.uid, event.version)) is not None:
+        parts.ledger.apply_pod(pod)
+
+
+def _growth_ended(parts: ClusterParts, event: events.GrowthEnded, _: float) -> None:
+    if (pod := parts.ledger.growths.end(event.uid)) is not None:
+        parts.ledger.apply_pod(pod)
+
+
 def _leadership_gained(parts: ClusterParts, _: events.LeadershipGained, __: float) -> None:
     for record in parts.ledger.records.of(RecordState.RESERVED):
         parts.ledger.records.drop(record.uid)
@@ -112,6 +127,9 @@ HANDLERS: Mapping[type[OwnEvent], Callable[[ClusterParts, Any, float], None]] = 
     events.BindStep: lambda parts, event, now: parts.history.go_on(event.uid, now, event.words),
     events.Requeued: _requeued,
     events.WaitEnded: lambda parts, event, _: parts.queue.settled(event.uid),
+    events.GrowthBegan: _growth_began,
+    events.GrowthWritten: _growth_written,
+    events.GrowthEnded: _growth_ended,
     events.RoomWanted: _room_wanted,
     events.RoomKept: lambda parts, event, _: parts.ledger.records.put(event.room),
     events.RoomShortened: _room_shortened,

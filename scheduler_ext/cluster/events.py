@@ -8,6 +8,7 @@ from msgspec import Struct
 from proto.devices import PodShares
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Object, ObjectReference, Pod
+from scheduler_ext.cluster.accounting import Footprints
 from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import NO_OTHERS, PodRecord
@@ -175,6 +176,29 @@ class WaitEnded(OwnEvent, frozen=True):
     uid: str
 
 
+# Other GPU memory for running pods.
+
+
+class GrowthBegan(OwnEvent, frozen=True):
+    """The pod is about to get more: from now on that counts."""
+
+    pod: Pod
+    counts: Footprints
+
+
+class GrowthWritten(OwnEvent, frozen=True):
+    """From this resourceVersion on the pod's own annotations count it."""
+
+    uid: str
+    version: int
+
+
+class GrowthEnded(OwnEvent, frozen=True):
+    """The pod does not get more by what was sent, or its own annotations will count that."""
+
+    uid: str
+
+
 # Evictions.
 
 
@@ -238,6 +262,10 @@ def nothing_outside(_: Effect) -> None:
 
 class Freed(Effect, frozen=True):
     """There may be room for more pods: look at waiting ones."""
+
+
+class Wished(Effect, frozen=True):
+    """A pod waits for a decision about other GPU memory."""
 
 
 class Changed(Effect, frozen=True):

@@ -13,6 +13,7 @@ from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.bound import decided_part, namespace_of, read_bound
 from scheduler_ext.cluster.groups import Groups, pending_of
+from scheduler_ext.cluster.growths import Growths
 from scheduler_ext.cluster.hosts import Hosts
 from scheduler_ext.cluster.kubelet_totals import KubeletSums
 from scheduler_ext.cluster.nodes import Nodes
@@ -49,6 +50,7 @@ class Ledger:
         """When the watch of pods has begun to work; infinite while it does not."""
         self._classes = Classes(seeds(self._settings))
         self.records = Records()
+        self.growths = Growths()
         self.groups = Groups(self.records)
         self.nodes = Nodes()
         self.quotas = Quotas(self._settings)
@@ -95,6 +97,7 @@ class Ledger:
             if 0 < version < record.deleted_at:
                 self.records.put(replace(record, deleted_at=version))
         self._classes.keep_only(current.keys())
+        self.growths.keep_only(current.keys())
         self.groups.keep_only(current.keys(), version)
         for pod in current.values():
             self.apply_pod(pod)
@@ -114,7 +117,7 @@ class Ledger:
         if self._fgd:
             self._classes.learn(uid, pod, self._settings)
         gpus = frozenset[DeviceUUID]() if known is None else self.nodes.gpus(known.node)
-        record = read_bound(pod, self._settings.names, known, gpus)
+        record = self.growths.counted(pod, read_bound(pod, self._settings.names, known, gpus))
         if record is not None or pod.has_ended:
             self.groups.settled(uid)
         if record is not None:
@@ -139,6 +142,7 @@ class Ledger:
         nothing.
         """
         self._classes.forget(uid)
+        self.growths.end(uid)
         known = self.records.bound(uid)
         if until is not None and known is not None and known.gpus is not NO_GPUS:
             of_gpus = replace(known, state=RecordState.OUTLIVING, totals=NO_TOTALS, host=NO_HOST)

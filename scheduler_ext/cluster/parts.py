@@ -13,6 +13,7 @@ from scheduler_ext.cluster.log import PodLog
 from scheduler_ext.cluster.nominations import Nominations
 from scheduler_ext.cluster.pod_index import PodIndex, PodName
 from scheduler_ext.cluster.queue import PodQueue
+from scheduler_ext.cluster.wishes import Wishes
 from scheduler_ext.requests import RequestSettings
 
 
@@ -51,6 +52,7 @@ class ClusterParts:
         self.budgets = Budgets()
         self.nominations = Nominations()
         self.queue = PodQueue()
+        self.wishes = Wishes()
         self.history = Histories()
         self.log = PodLog()
         self.departed: Mapping[str, PodName] = {}

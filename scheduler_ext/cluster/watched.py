@@ -16,17 +16,19 @@ from proto.kubernetes.objects import (
     version_number,
 )
 from scheduler_ext.cluster import events
+from scheduler_ext.cluster.accounting import total
 from scheduler_ext.cluster.bound import outlives
-from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent
+from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent, Wished
 from scheduler_ext.cluster.log import LogKind
 from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.cluster.parts import ClusterParts
 from scheduler_ext.cluster.pod_index import pod_name, pod_reference
+from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.requests import pod_key
 
 Handler = Callable[[ClusterParts, Any, float], Sequence[Effect] | None]
 
-_FREED = Freed()
+_FREED, _WISHED = Freed(), Wished()
 _EVERYTHING_CHANGED = Changed()
 _NOTHING: Sequence[Effect] = ()
 
@@ -71,13 +73,16 @@ def _pods_listed(parts: ClusterParts, event: events.Listed[Pod], _: float) -> Se
     parts.gangs.clear()
     for pod in pods:
         parts.gangs.apply_pod(pod, with_gpus=parts.pods.concerns_gpus(pod))
+    parts.wishes.replace(pods)
     parts.end_nominations(parts.nominations.without(uids))
     parts.unreadable_pods.keep_only(uids)
     found = (effect for pod in pods for effect in (*_nominated(parts, pod), *_unreadable_pod(parts, pod)))
-    return [_EVERYTHING_CHANGED, *found]
+    wished = (_WISHED,) if parts.wishes.every() else ()
+    return [_EVERYTHING_CHANGED, *wished, *found]
 
 
 def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
+    held = parts.ledger.records.bound(pod_key(pod))
     parts.ledger.apply_pod(pod)
     parts.gangs.apply_pod(pod, with_gpus=parts.pods.concerns_gpus(pod))
     name = pod_name(pod)
@@ -90,14 +95,23 @@ def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
         if before is None or not before.node:
             parts.history.add(pod_key(pod), now, f"it was seen on node {pod.spec.node_name}")
             parts.log.add(now, name, LogKind.BOUND, pod.spec.node_name)
-    freed = (_FREED,) if pod.has_ended else ()
-    return [Changed(name), *freed, *_nominated(parts, pod), *_unreadable_pod(parts, pod)]
+    freed = (_FREED,) if pod.has_ended or _has_shrunk(held, parts.ledger.records.bound(pod_key(pod))) else ()
+    wished = (_WISHED,) if parts.wishes.apply(pod) else ()
+    return [Changed(name), *freed, *wished, *_nominated(parts, pod), *_unreadable_pod(parts, pod)]
+
+
+def _has_shrunk(before: PodRecord | None, after: PodRecord | None) -> bool:
+    """Returns whether a pod that runs on has given memory back."""
+    if before is None or after is None or before.gpus.footprints == after.gpus.footprints:
+        return False
+    return total(after.gpus.footprints.values()).memory_mib < total(before.gpus.footprints.values()).memory_mib
 
 
 def _pod_removed(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
     uid, deleted_at = pod_key(pod), version_number(pod.metadata.resource_version)
     parts.ledger.remove_pod(uid, now + OUTLIVING_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
     parts.gangs.remove_pod(uid)
+    parts.wishes.remove(uid)
     parts.departs(uid, pod_name(pod))
     parts.unreadable_pods.drop(uid)
     # A pod without GPUs may have lost annotations of a GPU scheduler.

@@ -6,7 +6,7 @@ from weakref import WeakSet
 
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference
-from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent
+from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent, Wished
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.verbs.nominated_rooms import keep_room_for
@@ -22,6 +22,8 @@ class LiveCluster:
         self.monotonic = monotonic
         self.freed = asyncio.Event()
         """The event is set when there may be room for more pods. Its one reader clears it."""
+        self.wished = asyncio.Event()
+        """The event is set when a pod waits for other GPU memory. Its one reader clears it."""
         self.record_event = record_event
         self._waiting: dict[str | PodName, WeakSet[asyncio.Event]] = {}
         """Tasks that wait for a change, by the node's or pod's name."""
@@ -46,6 +48,8 @@ class LiveCluster:
                         event.set()
             case Freed():
                 self.freed.set()
+            case Wished():
+                self.wished.set()
             case RecordEvent(subject, notice):
                 self.record_event(subject, notice)
             case Nominated(pod, node):

@@ -395,6 +395,20 @@ async def test_a_daemon_tells_of_the_pods_on_its_own_node_what_became_of_their_g
     assert refused_by("device-plugin-pods", answer) == "a node daemon changes annotations only"
 
 
+async def test_only_of_a_pod_with_a_wish_for_other_memory_the_scheduler_changes_what_it_holds(site: Site) -> None:
+    less, answer = {keys.DEVICES_ALLOCATED: "GPU-1,NVIDIA,1,1:;"}, {keys.MEMORY_RESIZE: "{}"}
+    path = await site.pod("p", site.own, {keys.DEVICES_ALLOCATED: FORGED})
+    for change in (less, answer):
+        refusal = await site.scheduler.annotate(path, change)
+        assert refused_by("scheduler-pods", refusal).startswith("after its Binding the scheduler writes the annotation")
+    assert await site.stranger.annotate(path, {keys.MEMORY_WISH: "1"}) == (200, "")
+    assert await site.daemon.annotate(path, answer) == (200, "")
+    assert await site.daemon.annotate(path, dict.fromkeys(answer)) == (200, "")
+    assert await site.scheduler.annotate(path, less | answer) == (200, "")
+    refusal = await site.stranger.annotate(path, {keys.MEMORY_RESIZE: "{ }"})
+    assert refused_by("pod-annotations", refusal).startswith(f"annotation {keys.MEMORY_RESIZE} is written by")
+
+
 async def test_the_scheduler_requeues_pods_and_changes_nothing_else_of_them(site: Site) -> None:
     path = await site.pod("p", "", {keys.DEVICES_ALLOCATED: FORGED})
     assert await site.scheduler.annotate(path, {keys.REQUEUE: "now"}) == (200, "")

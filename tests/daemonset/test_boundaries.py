@@ -55,8 +55,10 @@ def test_the_policies_know_every_key_that_the_programs_write() -> None:
     assert texts(policy("node-annotations")) & NODE_KEYS == NODE_KEYS
     assert texts(policy("device-plugin-nodes")) & NODE_KEYS == NODE_KEYS
     assert texts(policy("scheduler-nodes")) & NODE_KEYS == {keys.NODE_LOCK, keys.NODE_LOCK_UID}
-    assert texts(policy("device-plugin-pods")) & written == {keys.BIND_PHASE, keys.DEVICES_TO_ALLOCATE}
-    assert texts(policy("scheduler-pods")) & written == {keys.REQUEUE}
+    of_daemon = {keys.BIND_PHASE, keys.DEVICES_TO_ALLOCATE, keys.MEMORY_RESIZE}
+    assert texts(policy("device-plugin-pods")) & written == of_daemon
+    assert texts(policy("scheduler-pods")) & written == {keys.REQUEUE, keys.DEVICES_ALLOCATED, keys.MEMORY_RESIZE}
+    assert keys.MEMORY_WISH in texts(policy("scheduler-pods"))
 
 
 def test_the_policy_judges_variables_by_the_rules_of_the_webhook() -> None:

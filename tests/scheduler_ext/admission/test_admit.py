@@ -132,8 +132,14 @@ def test_what_only_the_scheduler_writes_is_stripped_and_the_authors_wishes_stay(
         "hami.io/bind-phase": "success",
         "hami.io/bind-time": "1",
         "topogpu.io/nudge": "1",
+        "topogpu.io/gpu-memory-resize": "{}",
     }
-    wishes = {"hami.io/gpu-scheduler-policy": "binpack", "nvidia.com/use-gpuuuid": "G0", "example.com/a~b": "1"}
+    wishes = {
+        "topogpu.io/gpu-memory": "1",
+        "hami.io/gpu-scheduler-policy": "binpack",
+        "nvidia.com/use-gpuuuid": "G0",
+        "example.com/a~b": "1",
+    }
     forged = pod(container(**limits), annotations=owned | wishes)
     forged["metadata"]["labels"] = {"hami.io/vgpu-node": "n", "app": "a"}
     verdict = judged(forged)

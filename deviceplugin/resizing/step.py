@@ -1,0 +1,184 @@
+"""What the daemon does next about a pod's wish for other GPU memory: one step for each look, and it remembers nothing.
+
+These rules keep every GPU within what it has, whichever program stops at whichever point:
+
+- The extender alone writes what a pod holds (`hami.io/vgpu-devices-allocated`), and counts it.
+- The driver's limits are never above that.
+- The answer `ready` promises that they are not above the wish either. Only then the extender writes smaller amounts.
+- So the answer goes before a limit is raised above what it promises. The wish may be the same again by then.
+- The answer `ready` comes after the limits were read back, and when no container uses more than it shall have.
+"""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+
+from proto.annotations.errors import AnnotationError
+from proto.annotations.memory_resize import ResizeAnswer, ResizeState, smaller, wished
+from proto.devices import DeviceUUID, PodShares
+
+_MIB = 1 << 20
+LimitsMib = Mapping[DeviceUUID, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodLook:
+    """One look at a pod. `containers` and `shares`, what they hold, have one entry for each container."""
+
+    wish: str
+    answer: ResizeAnswer | None
+    containers: Sequence[str]
+    shares: PodShares
+    problem: str = ""
+    """The reason why it is unknown what they hold; empty if it is known."""
+    running: Set[str] = frozenset()
+    """The containers that run, by the pod's status."""
+    expected: Set[str] = frozenset()
+    """The containers that the driver limits, or will once their control groups are known."""
+    held: Mapping[str, LimitsMib] = field(default_factory=dict)
+    """The limits of each container whose control group is known."""
+    used_bytes: Mapping[str, Mapping[DeviceUUID, int]] = field(default_factory=dict)
+    """The use of each container's GPUs, read together with limits that hold; none where they do not."""
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """The reason why the driver did not take the limits of a container in this look."""
+
+    @property
+    def is_answered(self) -> bool:
+        """Returns whether the answer is one to this wish."""
+        return self.answer is not None and self.answer.wish == self.wish
+
+    @property
+    def state(self) -> ResizeState | None:
+        """Returns how far this wish has come; None if there is no answer to it."""
+        return self.answer.state if self.answer is not None and self.is_answered else None
+
+
+@dataclass(frozen=True, slots=True)
+class SetLimits:
+    """The driver gets these limits for the container, and they are read back."""
+
+    container: str
+    limits_mib: LimitsMib
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAnswer:
+    """The pod gets this answer, if nothing of it has changed since the look; None takes it away."""
+
+    answer: ResizeAnswer | None
+
+
+Step = SetLimits | WriteAnswer | None
+"""None: nothing until something changes, or the next look."""
+
+_OPEN = frozenset({ResizeState.SHRINKING, ResizeState.READY, ResizeState.GROWING})
+_ALREADY = "it has these amounts already"
+
+
+def next_step(look: PodLook) -> Step:
+    """Returns the next step."""
+    if look.answer is not None and not look.is_answered and look.answer.state in _OPEN:
+        return WriteAnswer(None)
+    if look.problem:
+        return _without_shares(look)
+    is_over = look.state is not None and look.state not in _OPEN
+    return _settled(look) if is_over or not look.wish else _under_way(look)
+
+
+def _settled(look: PodLook) -> Step:
+    """Returns the step of a pod whose containers are to have what they hold."""
+    gone = WriteAnswer(None) if not look.wish and look.answer is not None else None
+    return _set_next(look, look.shares) or gone
+
+
+def _under_way(look: PodLook) -> Step:
+    try:
+        wanted = wished(look.wish, look.containers, look.shares)
+    except AnnotationError as error:
+        return _answer(look, ResizeState.REFUSED, str(error))
+    changing = [name for name, one, other in zip(look.containers, look.shares, wanted, strict=True) if one != other]
+    unheld = [name for name in changing if name not in look.held]
+    strangers = [name for name in unheld if name in look.running and name not in look.expected]
+    if strangers:
+        return _answer(look, ResizeState.REFUSED, _why_not_held(strangers[0]))
+    if unheld:
+        return None
+    return _set_next(look, smaller(look.shares, wanted)) or _answered(look, wanted)
+
+
+def served(wish: str, answer: ResizeAnswer | None, containers: Sequence[str], shares: PodShares) -> PodShares:
+    """Returns what containers that start now get of what they hold: no more than the wish and a promise allow, because
+    the extender may be about to write less.
+    """
+    is_over = answer is not None and answer.wish == wish and answer.state not in _OPEN
+    promised = answer.wish if answer is not None and answer.state is ResizeState.READY else ""
+    for text in filter(None, ("" if is_over else wish, promised)):
+        try:
+            shares = smaller(shares, wished(text, containers, shares))
+        except AnnotationError:
+            continue
+    return shares
+
+
+def _without_shares(look: PodLook) -> Step:
+    if not look.wish:
+        return WriteAnswer(None) if look.answer is not None else None
+    return None if look.is_answered else _answer(look, ResizeState.REFUSED, look.problem)
+
+
+def _set_next(look: PodLook, wanted: PodShares) -> SetLimits | None:
+    """Returns the first limits that differ from these; of those that the driver did not take, none in this look."""
+    for name, shares in zip(look.containers, wanted, strict=True):
+        limits = {share.uuid: share.memory_mib for share in shares}
+        if name in look.held and look.held[name] != limits and name not in look.failed:
+            return SetLimits(name, limits)
+    return None
+
+
+def _answered(look: PodLook, wanted: PodShares) -> Step:
+    """Returns the answer now that all limits are as low as the wish, but for those that the driver did not take."""
+    if look.state is ResizeState.GROWING:
+        return _answer(look, ResizeState.DONE) if look.shares == wanted and not look.failed else None
+    if look.state is ResizeState.READY:
+        return None
+    lower = _lower(look, wanted)
+    if any(gpu not in look.used_bytes.get(name, {}) for name, gpu, _ in lower if name not in look.failed):
+        return None  # the driver does not show it: look again
+    busy = next(filter(None, (_too_much(look, *each) for each in lower)), "")
+    failed = next(iter(look.failed.values()), "")
+    if busy:
+        why = f"{busy}; {failed}" if failed else busy
+        return None if look.state is ResizeState.SHRINKING else _answer(look, ResizeState.SHRINKING, why)
+    if failed:
+        return _answer(look, ResizeState.REFUSED, failed)
+    return _answer(look, ResizeState.READY) if look.shares != wanted else _answer(look, ResizeState.DONE, _ALREADY)
+
+
+def _lower(look: PodLook, wanted: PodShares) -> Sequence[tuple[str, DeviceUUID, int]]:
+    """Returns container, GPU and MiB where the wish is smaller than what the container holds."""
+    return [
+        (name, share.uuid, share.memory_mib)
+        for name, held, shares in zip(look.containers, look.shares, wanted, strict=True)
+        for before, share in zip(held, shares, strict=True)
+        if share.memory_mib < before.memory_mib
+    ]
+
+
+def _too_much(look: PodLook, container: str, gpu: DeviceUUID, mib: int) -> str:
+    used = look.used_bytes.get(container, {}).get(gpu, 0)
+    if used <= mib * _MIB:
+        return ""
+    return (
+        f"container {container} uses {-(-used // _MIB)} MiB of {gpu}, and shall have {mib} MiB; it gets no more until "
+        "it has given that back"
+    )
+
+
+def _answer(look: PodLook, state: ResizeState, why: str = "") -> WriteAnswer:
+    return WriteAnswer(ResizeAnswer(wish=look.wish, state=state, why=why))
+
+
+def _why_not_held(container: str) -> str:
+    return (
+        f"the driver does not limit the GPU memory of container {container}, which has whole GPUs or MIG instances, or "
+        "is held by HAMi-core: only what the driver holds can change while the container runs"
+    )

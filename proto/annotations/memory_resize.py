@@ -1,0 +1,152 @@
+"""`topogpu.io/gpu-memory`: the GPU memory that somebody wants for running containers, and what became of the wish.
+
+wish   := entry ("," entry)* ("@" stamp)?      the stamp makes a wish new that was refused before
+entry  := (container "=")? amount              without a name: of the pod's one container that has GPUs
+amount := MiB, or a quantity with a suffix: `8192`, `8Gi`
+
+All GPUs of a container get the same amount. `topogpu.io/gpu-memory-resize` is the answer, as JSON.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import msgspec
+
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import MEMORY_RESIZE, MEMORY_WISH
+from proto.annotations.values import LARGEST, decode_json
+from proto.devices import ContainerShares, PodShares
+from proto.quantity import QuantityError, parse_quantity
+
+LONGEST_WISH = 4096
+"""Characters. A longer wish is refused unread."""
+_MIB = 1 << 20
+
+
+class ResizeState(StrEnum):
+    """The steps of a resize, and who writes each of them."""
+
+    SHRINKING = "shrinking"
+    """The daemon: a container still uses more than it shall have. It gets no further memory."""
+    READY = "ready"
+    """The daemon: no container can use more than the smaller of what it has and what it shall have."""
+    GROWING = "growing"
+    """The extender: the larger amounts count as taken, before a container has them."""
+    DONE = "done"
+    REFUSED = "refused"
+    """Either: nothing grows, and this wish is not looked at again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResizeAnswer:
+    """The answer to a wish. `why` is a sentence for people; empty where the state is enough."""
+
+    wish: str
+    state: ResizeState
+    why: str = ""
+
+
+class _Written(msgspec.Struct, forbid_unknown_fields=False):
+    wish: str
+    state: str
+    why: str = ""
+
+
+def encode_answer(answer: ResizeAnswer) -> str:
+    fields = {"wish": answer.wish, "state": answer.state.value} | ({"why": answer.why} if answer.why else {})
+    return msgspec.json.encode(fields).decode()
+
+
+def decode_answer(value: str) -> ResizeAnswer:
+    """Raises AnnotationError."""
+    written = decode_json(MEMORY_RESIZE, value, _Written)
+    if written.state not in set(ResizeState):
+        raise AnnotationError(MEMORY_RESIZE, "state", f"unknown: {written.state[:40]!r}")
+    return ResizeAnswer(wish=written.wish, state=ResizeState(written.state), why=written.why)
+
+
+def answer_in(annotations: Mapping[str, str]) -> ResizeAnswer | None:
+    """Returns the answer on a pod. One that cannot be read promises nothing, so it counts as none."""
+    value = annotations.get(MEMORY_RESIZE, "")
+    try:
+        return decode_answer(value) if value else None
+    except AnnotationError:
+        return None
+
+
+def encode_wish(amounts_mib: Mapping[str, int], stamp: str = "") -> str:
+    """Writes the wish; the name is empty for the one container that has GPUs."""
+    entries = ",".join(f"{name}={mib}" if name else str(mib) for name, mib in amounts_mib.items())
+    return f"{entries}@{stamp}" if stamp else entries
+
+
+def decode_wish(value: str) -> Mapping[str, int]:
+    """Returns MiB by container. Raises AnnotationError."""
+    if len(value) > LONGEST_WISH:
+        raise AnnotationError(MEMORY_WISH, "", f"it has more than {LONGEST_WISH} characters")
+    amounts: dict[str, int] = {}
+    for position, entry in enumerate(value.partition("@")[0].split(",")):
+        name, is_named, amount = entry.rpartition("=")
+        name = name.strip()
+        if is_named and not name:
+            raise AnnotationError(MEMORY_WISH, f"entry {position}", "no container's name before '='")
+        if name in amounts:
+            raise AnnotationError(
+                MEMORY_WISH, f"entry {position}", f"{f'container {name}' if name else 'the container'} is named twice"
+            )
+        amounts[name] = _mib(amount.strip(), f"container {name}" if name else "")
+    return amounts
+
+
+def wished(value: str, containers: Sequence[str], shares: PodShares) -> PodShares:
+    """Returns what the containers shall hold. `shares` are what they hold, with one entry for each of `containers`.
+    Raises AnnotationError.
+    """
+    amounts = dict(decode_wish(value))
+    with_gpus = [name for name, held in zip(containers, shares, strict=True) if held]
+    if "" in amounts:
+        if len(with_gpus) != 1 or len(amounts) > 1:
+            example = ",".join(f"{name}=8Gi" for name in with_gpus)
+            raise AnnotationError(MEMORY_WISH, "", f"name the containers that have GPUs, for example {example[:200]}")
+        amounts = {with_gpus[0]: amounts[""]}
+    for name in amounts:
+        if name not in with_gpus:
+            problem = "has no GPU" if name in containers else "is not a container of this pod"
+            raise AnnotationError(MEMORY_WISH, "", f"{name[:63]} {problem}")
+    return tuple(
+        tuple(replace(share, memory_mib=amounts[name]) for share in held) if name in amounts else held
+        for name, held in zip(containers, shares, strict=True)
+    )
+
+
+def smaller(one: PodShares, other: PodShares) -> PodShares:
+    """Returns the smaller memory of each share. Both have the same GPUs."""
+    return tuple(map(_smaller, one, other))
+
+
+def larger(one: PodShares, other: PodShares) -> PodShares:
+    """Returns the larger memory of each share. Both have the same GPUs."""
+    return tuple(
+        tuple(replace(a, memory_mib=max(a.memory_mib, b.memory_mib)) for a, b in zip(mine, theirs, strict=True))
+        for mine, theirs in zip(one, other, strict=True)
+    )
+
+
+def _smaller(one: ContainerShares, other: ContainerShares) -> ContainerShares:
+    return tuple(replace(a, memory_mib=min(a.memory_mib, b.memory_mib)) for a, b in zip(one, other, strict=True))
+
+
+def _mib(text: str, where: str) -> int:
+    """Reads MiB, or a quantity with a suffix; a part of a MiB counts as a whole one. Raises AnnotationError."""
+    if text.endswith("%"):
+        raise AnnotationError(
+            MEMORY_WISH, where, f"expected an amount such as 8192 or 8Gi, found {text[:40]!r}: GPUs differ"
+        )
+    try:
+        mib = int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else -(-parse_quantity(text) // _MIB)
+    except QuantityError as error:
+        raise AnnotationError(MEMORY_WISH, where, f"expected MiB such as 8192, or 8Gi, found {text[:40]!r}") from error
+    if not 0 < mib <= LARGEST:
+        raise AnnotationError(MEMORY_WISH, where, f"expected 1 to {LARGEST} MiB, found {text[:40]!r}")
+    return int(mib)
