@@ -20,6 +20,7 @@ from scheduler_ext.metrics.families import MetricsInput
 from scheduler_ext.probes import Probes
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.requeue import Requeuer
+from scheduler_ext.resizer import Resizer
 from scheduler_ext.settings import LeaseSettings, MetricsDetail, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog
 from scheduler_ext.verbs.bind import Bind
@@ -53,6 +54,7 @@ class ExtenderParts:
     binder: Binder
     evictor: Evictor
     requeuer: Requeuer
+    resizer: Resizer
     kube_scheduler: KubeScheduler | None
     probes: Probes
 
@@ -146,6 +148,7 @@ def made_parts(
         requeuer=Requeuer(
             api=api, cluster=cluster, index=index, leads=leadership.leads, requeued=metrics.requeued, now=now
         ),
+        resizer=Resizer(api=api, cluster=cluster, leads=leadership.leads, forbidden=leadership.forbidden),
         kube_scheduler=kube_scheduler,
         probes=Probes(watch=watch, leadership=leadership, certified=certified, kube_scheduler=kube_scheduler),
     )

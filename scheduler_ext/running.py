@@ -165,7 +165,7 @@ def _start(applications: Applications, *, is_elected: bool) -> None:
     parts = applications.parts
     before = DecidedBefore(binder=parts.binder, watch=parts.watch, is_elected=is_elected)
     lead = partial(parts.leadership.run, before)
-    for work in (parts.watch.run, parts.events.run, lead, parts.requeuer.run, parts.evictor.run):
+    for work in (parts.watch.run, parts.events.run, lead, parts.requeuer.run, parts.resizer.run, parts.evictor.run):
         applications.tasks.begin(_reported(work, applications.failed))
 
 

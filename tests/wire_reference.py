@@ -214,6 +214,8 @@ EVENTS: Mapping[str, tuple[str, str]] = {
     "Preempting": ("pod", "pods that are evicted for it"),
     "PreemptionFailed": ("pod", "why none can be evicted"),
     "Preempted": ("pod", "it is evicted for another pod"),
+    "GPUMemoryResized": ("pod", "it has the other GPU memory that was wished"),
+    "GPUMemoryNotResized": ("pod", "it has not, and why"),
     "PriorityIgnored": ("pod", "its node does not obey the priority of GPU tasks"),
     "EvictedFromUnhealthyGPU": ("pod", "its GPU stays unhealthy"),
     "EvictionRefused": ("pod", "the API server refuses to evict it from such a GPU"),

@@ -1,0 +1,125 @@
+"""Carries out decisions about other GPU memory for running pods: one write at a time, each on the pod as it was seen.
+
+A write that was decided on another version of the pod is refused by the API server. So nothing is decided twice by two
+replicas, and what a stopped one had begun goes on from the pod's own annotations.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE
+from proto.annotations.memory_resize import ResizeAnswer, ResizeState, encode_answer
+from proto.annotations.pod_devices import encode_pod_devices
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
+from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import PODS, Pod, version_number
+from scheduler_ext.cluster.bound import namespace_of
+from scheduler_ext.cluster.events import GrowthBegan, GrowthEnded, GrowthWritten
+from scheduler_ext.cluster.pod_index import pod_reference
+from scheduler_ext.decide.resize import ResizeWrite, resize_write
+from scheduler_ext.requests import pod_key
+from scheduler_ext.verbs.live_cluster import LiveCluster
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+"""Seconds between two looks at all pods that wait; a change of one of them begins a look at once."""
+
+
+class Resizer:
+    def __init__(
+        self,
+        *,
+        api: ApiServer,
+        cluster: LiveCluster,
+        leads: Callable[[], bool],
+        forbidden: Callable[[], Awaitable[str]],
+    ) -> None:
+        """`forbidden` returns why nothing may be written now, in one sentence; empty if something may."""
+        self._api = api
+        self._cluster = cluster
+        self._leads = leads
+        self._forbidden = forbidden
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        wished, written = self._cluster.wished, dict[str, str]()
+        while True:
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await wished.wait()
+            except TimeoutError:
+                written.clear()
+            wished.clear()
+            if self._leads():
+                written = await self._look(written)
+
+    async def _look(self, written: dict[str, str]) -> dict[str, str]:
+        """Takes the next step for each pod that waits, except for those whose last write the watch has not shown yet.
+        Returns the version on which each was written.
+        """
+        now: dict[str, str] = {}
+        for uid in [*self._cluster.state.wishes.every()]:
+            pod = self._cluster.state.wishes.every().get(uid)
+            if pod is None:
+                continue
+            version = pod.metadata.resource_version
+            if written.get(uid) == version or await self._step(pod):
+                now[uid] = version
+        return now
+
+    async def _step(self, pod: Pod) -> bool:
+        """Returns whether something was sent."""
+        ledger, names = self._cluster.state.ledger, self._cluster.state.requests.names
+        node = ledger.alone(pod.spec.node_name, namespace_of(pod))
+        write = None if node is None else resize_write(pod, names, node)
+        if write is None:
+            return False
+        # It counts before anything is awaited: no other pod gets the room meanwhile.
+        if write.counts is not None:
+            self._cluster.apply(GrowthBegan(pod, write.counts))
+        version = 0
+        try:
+            if problem := await self._forbidden():
+                log.info("pod %s/%s keeps its GPU memory: %s", pod.metadata.namespace, pod.metadata.name, problem)
+                return False
+            version = await self._write(pod, write)
+        finally:
+            if write.counts is not None:
+                uid = pod_key(pod)
+                self._cluster.apply(GrowthWritten(uid, version) if version else GrowthEnded(uid))
+        return True
+
+    async def _write(self, pod: Pod, write: ResizeWrite) -> int:
+        """Returns the pod's version with the write; 0 if it was not written, as far as is known."""
+        metadata, annotations = pod.metadata, dict[str, str]()
+        if write.holds is not None:
+            annotations[DEVICES_ALLOCATED] = encode_pod_devices(write.holds)
+        if write.answer is not None:
+            annotations[MEMORY_RESIZE] = encode_answer(write.answer)
+        precondition = {"resourceVersion": metadata.resource_version} | ({"uid": metadata.uid} if metadata.uid else {})
+        body = {"metadata": {**precondition, "annotations": annotations}}
+        try:
+            found = await self._api.patch(PODS, metadata.name, body, namespace=metadata.namespace)
+        except (ApiError, ApiUnreachable) as error:
+            usual = isinstance(error, Conflict | NotFound)
+            log.log(logging.DEBUG if usual else logging.WARNING, "pod %s/%s: its GPU memory was not changed: %s",
+                    metadata.namespace, metadata.name, error)  # fmt: skip
+            return 0
+        log.info("pod %s/%s: %s", metadata.namespace, metadata.name, annotations)
+        if write.answer is not None and (notice := notice_of(write.answer)) is not None:
+            self._cluster.record_event(pod_reference(pod), notice)
+        return version_number(found.metadata.resource_version)
+
+
+def notice_of(answer: ResizeAnswer) -> Notice | None:
+    """Returns the event of a wish that has come to its end."""
+    if answer.state is ResizeState.DONE:
+        message = f"GPU memory changed as wished ({answer.wish})"
+        return Notice(reason="GPUMemoryResized", message=message, warning=False, distinct=True)
+    if answer.state is ResizeState.REFUSED:
+        message = f"GPU memory stays as it is ({answer.wish} wished): {answer.why}"
+        return Notice(reason="GPUMemoryNotResized", message=message, distinct=True)
+    return None
