@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -43,6 +44,26 @@ def test_one_file_needs_nothing_but_python(built: Path, tmp_path: Path, command:
         done = run(built, tmp_path, *command.split(), "--state", "-", "-o", output)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
+
+
+def test_the_view_for_the_terminal_says_what_to_install_where_textual_is_missing(built: Path, tmp_path: Path) -> None:
+    state = tmp_path / "state.json"
+    state.write_text(json.dumps({**state_of("65-full-nodes")}))
+    ours, theirs = pty.openpty()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-IS", str(built), "top", "-i", "--state", str(state)],
+            env={"HOME": str(tmp_path), "PATH": os.defpath},
+            stdout=theirs,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    sentence = "Error: top -i needs textual: python -m pip install 'topogpu[tui]'\n"
+    assert (done.returncode, done.stderr) == (1, sentence)
 
 
 def test_it_unpacks_itself_once(built: Path, tmp_path: Path) -> None:
