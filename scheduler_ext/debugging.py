@@ -73,6 +73,7 @@ class Debugging:
             snapshot,
             self._cluster.history.of(pod_key(pod)),
             now=self._monotonic(),
+            gang=self._cluster.gang_of(pod),
         )
 
 

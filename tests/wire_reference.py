@@ -206,6 +206,7 @@ NODES: dict[str, Sequence[WireName]] = {
 }
 EVENTS: Mapping[str, tuple[str, str]] = {
     "FilteringSucceed": ("pod", "node and GPUs that were chosen, and why"),
+    "GroupDoesNotFit": ("PodGroup", "how many pods of the group start together, and how many of them fit"),
     "FilteringFailed": ("pod", "how many nodes refuse the pod for which reason"),
     "BindingSucceed": ("pod", "the Binding is written"),
     "BindingFailed": ("pod", "it is not, and why"),

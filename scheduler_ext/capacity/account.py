@@ -7,6 +7,7 @@ from program.words import model, ranges
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.judged import Judged, judged
+from scheduler_ext.cluster.gangs import Gang
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
 from scheduler_ext.decide.explain import NodeLine, explain, popular_sentence
@@ -38,15 +39,23 @@ class Account:
 
 
 def account(
-    pod: Pod, settings: RequestSettings, problem: str, snapshot: Snapshot, told: PodHistory, *, now: float
+    pod: Pod,
+    settings: RequestSettings,
+    problem: str,
+    snapshot: Snapshot,
+    told: PodHistory,
+    *,
+    now: float,
+    gang: Gang | None = None,
 ) -> Account:
     """Returns an account of the pod.
 
     `problem` is the reason why no decision is possible, or empty. `told` is the pod's history. `now` is in monotonic
-    seconds. Nodes are judged by their GPUs, cordons and taints: selectors and CPUs are kube-scheduler's business.
+    seconds. A pod of a `gang` waits until all of that fits. Nodes are judged by their GPUs, cordons and taints:
+    selectors and CPUs are kube-scheduler's business.
     """
     node, devices = pod.spec.node_name, pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
-    answer = judged(pod, settings, snapshot)
+    answer = judged(pod, settings, snapshot, None if pod.spec.node_name else gang)
     request, lines = answer.request, tuple[NodeLine, ...]()
     if request is not None and answer.decision is not None:
         lines = _with_undecided(explain(request, answer.decision), snapshot)

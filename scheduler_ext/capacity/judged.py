@@ -11,7 +11,10 @@ from proto.annotations.spelling import DOMAINS, misspelt
 from proto.environment import is_judged
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.evictions import Way
+from scheduler_ext.capacity.group_room import room_of
 from scheduler_ext.capacity.nearest import Refusing, grouped
+from scheduler_ext.cluster.gangs import Gang
+from scheduler_ext.cluster.membership import membership_of
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide_anywhere
 from scheduler_ext.decide.misfit import Misfit
@@ -34,10 +37,12 @@ class Judged:
     request: GpuRequest | None = None
     decision: Decision | None = None
     refused: tuple[Refusing, ...] = ()
+    lacks_group: bool = False
+    """True if the pod would fit, and not all of its group."""
 
     @property
     def fits(self) -> bool:
-        return self.decision is not None and self.decision.node is not None
+        return self.decision is not None and self.decision.node is not None and not self.lacks_group
 
 
 def asks_for_gpus(pod: Pod, settings: RequestSettings) -> bool:
@@ -71,14 +76,17 @@ def request_of(pod: Pod, settings: RequestSettings) -> GpuRequest | Judged:
     return request
 
 
-def judged(pod: Pod, settings: RequestSettings, snapshot: Snapshot) -> Judged:
-    """Judges the pod. `snapshot` is that for a decision about it."""
+def judged(pod: Pod, settings: RequestSettings, snapshot: Snapshot, gang: Gang | None = None) -> Judged:
+    """Judges the pod. `snapshot` is that for a decision about it. A pod of a `gang` waits until all of that fits."""
     request = request_of(pod, settings)
     if isinstance(request, Judged):
         return request
     decision = decide_anywhere(request, snapshot)
     never = _never_enough(request, snapshot)
     decision = replace(decision, misfits={**decision.misfits, **never}) if never else decision
+    room = None if gang is None or gang.needed < 2 else room_of(gang, request, snapshot)
+    if decision.node is not None and room is not None and not room.is_enough:
+        return Judged(sentence=f"waits: {room.sentence}", request=request, decision=decision, lacks_group=True)
     if decision.node is not None:
         return Judged(sentence=_though_it_fits(pod, request, decision), request=request, decision=decision)
     refused = grouped(decision.misfits, request.filter)
@@ -178,8 +186,10 @@ def likeness_of(pod: Pod) -> bytes:
     }
     placed_by = spec.scheduler_name, spec.tolerations, spec.scheduling_gates, spec.affinity, spec.resources
     counted_as = pod.metadata.namespace, spec.priority_class_name, spec.active_deadline_seconds
+    member = membership_of(pod)
+    group = None if member is None else (member.group, member.size)
     state = pod.metadata.deletion_timestamp is None, "" if refusal is None else refusal.message
-    return _encode((containers, len(spec.init_containers), annotations, placed_by, counted_as, state))
+    return _encode((containers, len(spec.init_containers), annotations, placed_by, counted_as, state, group))
 
 
 _encode = msgspec.msgpack.Encoder(order="sorted").encode

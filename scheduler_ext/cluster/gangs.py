@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from proto.kubernetes.objects import CoschedulingPodGroup, Pod, PodGroup, VolcanoPodGroup
+from proto.kubernetes.objects import CoschedulingPodGroup, ObjectReference, Pod, PodGroup, VolcanoPodGroup
 from scheduler_ext.cluster.membership import MOST_MEMBERS, GroupSource, membership_of
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
 
@@ -12,6 +12,7 @@ _SOURCES: Mapping[type[PodGroup], GroupSource] = {
     CoschedulingPodGroup: GroupSource.COSCHEDULING,
     VolcanoPodGroup: GroupSource.VOLCANO,
 }
+_VERSIONS = {GroupSource.KUBERNETES: "v1beta1", GroupSource.COSCHEDULING: "v1alpha1", GroupSource.VOLCANO: "v1beta1"}
 STAND_IN = "#"
 """Between a group's name and a number: the key of what is held for a pod that does not exist yet. No UID has it."""
 
@@ -39,6 +40,16 @@ class Gang:
     waiting: Mapping[str, Pod] = field(default_factory=dict)
     object: PodGroup | None = None
     """The group's object, where the API server has one and it may be read."""
+
+    @property
+    def reference(self) -> ObjectReference | None:
+        """Returns the reference to the group's object that events need; None without an object."""
+        if self.object is None:
+            return None
+        metadata, version = self.object.metadata, f"{self.source}/{_VERSIONS[self.source]}"
+        return ObjectReference(
+            api_version=version, kind="PodGroup", name=metadata.name, namespace=metadata.namespace, uid=metadata.uid
+        )
 
     @property
     def needed(self) -> int:

@@ -41,6 +41,8 @@ class NodeChoice:
     misfit: Callable[[str], Misfit | NotOffered | None] = field(default=lambda _: None, compare=False)
     """Judges one node again, for its figures."""
     error: str = ""
+    group: str = ""
+    """A sentence about the pod's group if not all of it fits."""
     tally: Callable[[], Tally] = field(default=Tally, compare=False)
 
 

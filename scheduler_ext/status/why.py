@@ -77,7 +77,7 @@ def why_of(pod: Pod, answer: Judged, crowd: Crowd = NO_CROWD, snapshot: Snapshot
     """Adds what would help: evictions in the `crowd`, and a smaller request in the `snapshot`."""
     request, decision = answer.request, answer.decision
     asks = () if request is None else tuple(need_sentence(need) for need in request.needs if need is not None)
-    if request is None or decision is None or snapshot is None or answer.fits:
+    if request is None or decision is None or snapshot is None or decision.node is not None:
         return WhyWaiting(sentence=answer.sentence, asks=asks, hints=tuple(remarks(pod, answer)))
     found = ways(crowd, request, {node: decision.misfits[node] for node in crowd.nodes}, crowd.holders)
     less = smaller(request, snapshot)

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from proto.extender import ExtenderArgs, FilterResult, decode_extender_args, encode_filter_result
+from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.events import (
     Asked,
@@ -114,6 +115,9 @@ class Filter:
             self._cluster.record(Explained(pod_key(pod), words), self._log.now())
             self._decision.index.look_ahead()
         self._log.events(pod_reference(pod), notices)
+        gang = self._cluster.gang_of(pod) if filtered.choice is not None and filtered.choice.group else None
+        if filtered.choice is not None and gang is not None and gang.reference is not None:
+            self._log.events(gang.reference, [Notice(reason="GroupDoesNotFit", message=filtered.choice.group)])
         fitting = result.node_names if result.node_names is not None else result.nodes
         words = (
             "; ".join(notice.message for notice in notices) or result.error or f"{len(fitting or ())} nodes are offered"

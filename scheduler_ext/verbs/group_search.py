@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from program.words import counted
+from scheduler_ext.capacity.group_room import level_of, shortage
 from scheduler_ext.cluster.events import Decided, GroupUndone
 from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.choice import NodeChoice
 from scheduler_ext.decide.reasons import Reason
+from scheduler_ext.domains.levels import word
 from scheduler_ext.requests import GpuRequest
 
 MOST_AHEAD = 256
@@ -53,7 +54,20 @@ class GroupSearch:
             return found[asked.uid]
         self.cluster.record(GroupUndone([each.uid for each in members], before), now)
         fit = len(placed) + len(found)
-        return refusals[0] if not fit else _refused(refusals[0], shortage(gang, asked.request, fit), node_names)
+        return (
+            refusals[0]
+            if not fit
+            else _refused(
+                refusals[0], shortage(gang, asked.request, fit) + self._where(gang, asked, node_names), node_names
+            )
+        )
+
+    def _where(self, gang: Gang, asked: MissingMember, node_names: Sequence[str]) -> str:
+        """Returns ` in clique a` for a group that has to be in one domain, where all the nodes are in that domain."""
+        level = level_of(gang, asked.request)
+        usages = map(self.cluster.ledger.nodes.usage, node_names if level else ())
+        names = {usage.node.domains.get(level, "") for usage in usages if usage is not None}
+        return f" in {word(level)} {names.pop()}" if len(names) == 1 and "" not in names else ""
 
     def _placed(self, member: MissingMember, node_names: Sequence[str], now: float, until: float) -> NodeChoice:
         cluster, pod = self.cluster, member.pod
@@ -71,12 +85,6 @@ class GroupSearch:
         return self.cluster.ledger.records.reserved(uid)
 
 
-def shortage(gang: Gang, request: GpuRequest, fit: int) -> str:
-    """Returns `group default/g needs 4 pods of 8 GPUs; 3 fit`."""
-    gpus = sum(need.count for need in request.needs if need is not None)
-    return f"group {gang.group} needs {gang.needed} pods of {counted(gpus, 'GPU')}; {fit} fit"
-
-
 def _refused(choice: NodeChoice, why: str, node_names: Iterable[str]) -> NodeChoice:
     """Returns the refusal with one sentence for all nodes. Of the nodes the reasons for people stay."""
     words, sentence = choice.words, f"{Reason.GROUP}: {why}"
@@ -86,6 +94,7 @@ def _refused(choice: NodeChoice, why: str, node_names: Iterable[str]) -> NodeCho
         unresolvable=dict.fromkeys(choice.unresolvable, sentence),
         words=lambda: {name: (why, *each) for name, each in words().items()},
         error="",
+        group=why,
     )
 
 
