@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from proto.annotations.keys import BIND_PHASE, POD_NODE
+from proto.annotations.keys import BIND_PHASE, KUEUE_PREFERRED_TOPOLOGY, KUEUE_REQUIRED_TOPOLOGY, POD_NODE
 from proto.annotations.spelling import DOMAINS
 from proto.environment import is_judged
 from proto.kubernetes.client import ApiServer
@@ -47,6 +47,8 @@ GROUPS_SECONDS = 60.0
 """The time between two looks for APIs that serve groups of pods."""
 _OPTIONAL = frozenset({POD_DISRUPTION_BUDGETS.plural, *(each.plural for each in POD_GROUPS)})
 """Resources without which pods are placed all the same."""
+KEPT_ANNOTATIONS = frozenset({*GROUP_ANNOTATIONS, KUEUE_REQUIRED_TOPOLOGY, KUEUE_PREFERRED_TOPOLOGY})
+"""Annotations of other programs that are read of a group's members."""
 _SHARED_VALUES = frozenset({POD_NODE, BIND_PHASE})
 """Annotations with the same value on many pods."""
 
@@ -186,7 +188,7 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
     metadata.annotations = {
         key: intern(value) if key in _SHARED_VALUES else value
         for key, value in metadata.annotations.items()
-        if key.startswith(DOMAINS) or key in GROUP_ANNOTATIONS
+        if key.startswith(DOMAINS) or key in KEPT_ANNOTATIONS
     }
     metadata.namespace, spec.node_name = intern(metadata.namespace), intern(spec.node_name)
     spec.scheduler_name, spec.priority_class_name = intern(spec.scheduler_name), intern(spec.priority_class_name)

@@ -112,6 +112,8 @@ class _Member:
     size: int
     settled: bool
     """True if it needs no GPUs any more."""
+    node: str
+    """The node where it has its GPUs; empty without them."""
 
 
 class Gangs:
@@ -128,7 +130,8 @@ class Gangs:
         if found is None or len(self._groups.get(found.group, ())) >= MOST_MEMBERS:
             return
         settled = bool(pod.spec.node_name) or pod.has_ended or not with_gpus
-        member = _Member(found.group, found.source, found.size, settled)
+        node = pod.spec.node_name if with_gpus and not pod.has_ended else ""
+        member = _Member(found.group, found.source, found.size, settled, node)
         self._members[uid] = self._groups.setdefault(found.group, {})[uid] = member
 
     def remove_pod(self, uid: str) -> None:
@@ -151,6 +154,12 @@ class Gangs:
 
     def remove_object(self, group: PodGroup) -> None:
         self._objects.get(_SOURCES[type(group)], {}).pop(_key(group), None)
+
+    def nodes(self, pod: Pod) -> Sequence[str]:
+        """Returns the nodes of the members of the pod's group that have their GPUs."""
+        found = membership_of(pod)
+        members = {} if found is None else self._groups.get(found.group, {})
+        return [each.node for each in members.values() if each.node]
 
     def of(self, pod: Pod, pending: Mapping[str, Pod]) -> Gang | None:
         """Returns the pod's group; None if it has none, or one of unknown size. `pending` are the pods with GPUs that

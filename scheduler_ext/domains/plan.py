@@ -31,7 +31,9 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoDomain:
-    """No domain of the required level holds the missing members. `largest` is the most that one has room for."""
+    """No domain of the required level holds the missing members. `largest` is the most that one has room for. Its text
+    is the end of a sentence about the group.
+    """
 
     level: str
     missing: int
@@ -46,12 +48,12 @@ class NoDomain:
     def __str__(self) -> str:
         name, missing, room = word(self.level), self.missing, self.largest
         if not self.exists:
-            return f"the group needs one {name}, and no node that is offered has the label {self.level}"
+            return f"needs one {name}, and no node that is offered has the label {self.level}"
         wanted = f"{missing} {'node' if missing == 1 else 'nodes'} of" if self.whole_nodes else f"room for {missing} in"
         has = f"has {room}" if self.whole_nodes else f"has room for {room}"
         if self.placed:
-            return f"the group needs {wanted} the {name} of its other {self.placed}, which {has}"
-        return f"the group needs {wanted} one {name}; the largest free {name} {has}"
+            return f"needs {wanted} the {name} of its other pods, which {has}"
+        return f"needs {wanted} one {name}; the largest free {name} {has}"
 
 
 @dataclass(frozen=True, slots=True)

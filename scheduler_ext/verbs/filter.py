@@ -17,6 +17,7 @@ from scheduler_ext.cluster.events import (
 )
 from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.membership import group_of
 from scheduler_ext.cluster.pod_index import PodName, pod_name, pod_reference
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.choice import NodeChoice, choice_of
@@ -30,6 +31,7 @@ from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, po
 from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
 from scheduler_ext.verbs.filter_answer import Filtered, kept, nowhere, passed_through, refused, unresolvable, warnings
+from scheduler_ext.verbs.group_domains import GroupDomains
 from scheduler_ext.verbs.group_search import GroupSearch
 from scheduler_ext.verbs.readiness import VerbReadiness
 
@@ -165,7 +167,7 @@ class FilterDecision:
             asked = MissingMember(uid=request.uid, pod=pod, request=request)
             choice = (
                 self._decided_ahead(asked, node_names, now)
-                or (gang and self._together(gang, asked, node_names, now, until))
+                or self._of_group(gang, asked, node_names, now, until)
                 or self._anywhere(request, pod.spec.priority or 0, node_names, now)
             )
         if choice.node is None:
@@ -199,14 +201,19 @@ class FilterDecision:
         choice = self._chosen(asked.request, asked.pod.spec.priority or 0, [ahead.node], now)
         return None if choice.node is None else choice
 
-    def _together(
-        self, gang: Gang, asked: MissingMember, node_names: Sequence[str], now: float, until: float
+    def _of_group(
+        self, gang: Gang | None, asked: MissingMember, node_names: Sequence[str], now: float, until: float
     ) -> NodeChoice | None:
-        """Decides for all members that are missing; None if the pod is the only one, or more than the group needs."""
-        placed = self.cluster.ledger.groups.placed(asked.pod, node_names)
-        if gang.needed - len(placed) < 2:
+        """Decides for all members that are missing, or for one more near the others. None for a pod that policies place
+        alone.
+        """
+        if gang is None and (asked.request.wish is None or not group_of(asked.pod)):
             return None
-        search = GroupSearch(self.cluster, self._anywhere)
+        placed = self.cluster.ledger.groups.placed(asked.pod, node_names)
+        domains = GroupDomains(self.index, self.cluster.requests.topology_levels)
+        search = GroupSearch(self.cluster, domains, self._anywhere)
+        if gang is None or gang.needed - len(placed) < 2:
+            return search.near(asked, node_names, placed, now)
         return search.together(gang, asked, node_names, placed, now=now, until=until)
 
     def _anywhere(self, request: GpuRequest, priority: int, node_names: Sequence[str], now: float) -> NodeChoice:

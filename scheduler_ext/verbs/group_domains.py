@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from proto.annotations.keys import NODE_HOSTNAME
 from scheduler_ext.cluster.gangs import MissingMember
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.domains.levels import Domains
@@ -20,6 +19,14 @@ NodesOfMembers = Mapping[str, str]
 """The node of each member, by UID."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberNodes:
+    """The nodes of members. `others` are the nodes where a member may go instead."""
+
+    by_uid: NodesOfMembers
+    others: Sequence[str]
+
+
 @dataclass(frozen=True, slots=True)
 class GroupDomains:
     index: NodeIndex
@@ -28,24 +35,27 @@ class GroupDomains:
 
     def nodes_of(
         self, members: Sequence[MissingMember], node_names: Sequence[str], placed: Sequence[str]
-    ) -> NodesOfMembers | NoDomain | None:
+    ) -> MemberNodes | NoDomain | None:
         """Returns a node for each member among `node_names`; a refusal if a required domain has no room for them. None
         if the policies decide, because no domains are known or because the members do not fit.
 
         `placed` are the nodes of the group's other members.
         """
         wish = next((each.request.wish for each in members if each.request.wish is not None), None)
+        if wish is None and not self.index.has_domains():
+            return None
         kinds = _kinds(members)
         beside = self.index.domains(placed)
         rooms = self.index.rooms(kinds[0][0].request, node_names)
-        if wish is None and not any(room.domains.keys() - {NODE_HOSTNAME} for room in rooms):
-            return None
         attempt = _Attempt(self.index, self.levels, wish, node_names)
         found = next(attempt.solutions(kinds, beside, {}, rooms), None)
-        if found is not None:
-            return found
-        required = wish is not None and wish.required
-        return no_domain(rooms, len(kinds[0]), wish, beside) if wish is not None and required else None
+        if wish is None or not wish.required:
+            return None if found is None else MemberNodes(by_uid=found, others=node_names)
+        if found is None:
+            return no_domain(rooms, len(kinds[0]), wish, beside)
+        domains = {room.node: room.domains.get(wish.level) for room in rooms}
+        own = {domains[node] for node in found.values()}
+        return MemberNodes(by_uid=found, others=[name for name in node_names if domains.get(name) in own])
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +92,7 @@ class _Attempt:
 def _kinds(members: Sequence[MissingMember]) -> list[list[MissingMember]]:
     """Returns the members by what they request, those with most GPUs first."""
     kinds: list[list[MissingMember]] = []
-    for member in sorted(members, key=_size, reverse=True):
+    for member in sorted(members, key=size_of, reverse=True):
         alike = next((kind for kind in kinds if _is_like(kind[0].request, member.request)), None)
         if alike is None:
             kinds.append([member])
@@ -100,7 +110,7 @@ def _is_like(one: GpuRequest, other: GpuRequest) -> bool:
     )
 
 
-def _size(member: MissingMember) -> tuple[int, int]:
+def size_of(member: MissingMember) -> tuple[int, int]:
     needs = [need for need in member.request.needs if need is not None]
     return sum(need.count for need in needs), sum(need.count * need.memory_mib for need in needs)
 

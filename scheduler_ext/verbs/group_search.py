@@ -3,15 +3,19 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.group_room import level_of, shortage
 from scheduler_ext.cluster.events import Decided, GroupUndone
 from scheduler_ext.cluster.gangs import Gang, MissingMember
+from scheduler_ext.cluster.membership import group_of
 from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.choice import NodeChoice
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.domains.levels import word
+from scheduler_ext.domains.plan import NoDomain
 from scheduler_ext.requests import GpuRequest
+from scheduler_ext.verbs.group_domains import GroupDomains, MemberNodes, size_of
 
 MOST_AHEAD = 256
 """The most members for which GPUs are found at one question. Those of a larger group are found at later ones."""
@@ -22,6 +26,7 @@ class GroupSearch:
     """`chosen` decides for one pod of a priority among nodes, at a time in monotonic seconds."""
 
     cluster: Cluster
+    domains: GroupDomains
     chosen: Callable[[GpuRequest, int, Sequence[str], float], NodeChoice]
 
     def together(
@@ -41,11 +46,14 @@ class GroupSearch:
         wanted = min(gang.needed - len(placed), len(members), MOST_AHEAD)
         before = [record for each in members if (record := self._reserved(each.uid)) is not None]
         first, spare = members[:wanted], list(members[wanted:])
+        where = self.domains.nodes_of(first, node_names, self._nodes(asked.pod, placed, node_names))
+        if isinstance(where, NoDomain):
+            return _in_no_domain(gang.group, where, node_names)
         found, refusals = dict[str, NodeChoice](), list[NodeChoice]()
-        for member in sorted(first, key=_size, reverse=True):
-            choice = self._placed(member, node_names, now, until)
+        for member in sorted(first, key=size_of, reverse=True):
+            choice = self._where_planned(member, where, node_names, now, until)
             while choice.node is None and member.uid != asked.uid and spare:
-                choice = self._placed(spare.pop(0), node_names, now, until)
+                choice = self._where_planned(spare.pop(0), where, node_names, now, until)
             if choice.node is None:
                 refusals.append(choice)
             else:
@@ -68,6 +76,42 @@ class GroupSearch:
         usages = map(self.cluster.ledger.nodes.usage, node_names if level else ())
         names = {usage.node.domains.get(level, "") for usage in usages if usage is not None}
         return f" in {word(level)} {names.pop()}" if len(names) == 1 and "" not in names else ""
+
+    def near(
+        self, asked: MissingMember, node_names: Sequence[str], placed: Sequence[str], now: float
+    ) -> NodeChoice | None:
+        """Returns the decision for one more member near the others, or a refusal if it must be in their domain and has
+        no room there. None if the policies decide.
+        """
+        nodes = self._nodes(asked.pod, placed, node_names)
+        if not nodes and asked.request.wish is None:
+            return None
+        where = self.domains.nodes_of([asked], node_names, nodes)
+        if isinstance(where, NoDomain):
+            return _in_no_domain(group_of(asked.pod), where, node_names)
+        if where is None:
+            return None
+        priority = asked.pod.spec.priority or 0
+        choice = self.chosen(asked.request, priority, [where.by_uid[asked.uid]], now)
+        return choice if choice.node is not None else self.chosen(asked.request, priority, where.others, now)
+
+    def _nodes(self, pod: Pod, placed: Sequence[str], node_names: Sequence[str]) -> Sequence[str]:
+        """Returns the nodes of the members that are bound, and of those `placed` among these nodes."""
+        names = frozenset(node_names)
+        records = filter(None, map(self._reserved, placed))
+        reserved = (next((node for node in each.nodes if node in names), each.node) for each in records)
+        return [*self.cluster.gangs.nodes(pod), *reserved]
+
+    def _where_planned(
+        self, member: MissingMember, where: MemberNodes | None, node_names: Sequence[str], now: float, until: float
+    ) -> NodeChoice:
+        """Places the member on its node of the plan. Without one, or if the node has no room after all, on another."""
+        planned = None if where is None else where.by_uid.get(member.uid)
+        if planned is not None:
+            choice = self._placed(member, [planned], now, until)
+            if choice.node is not None:
+                return choice
+        return self._placed(member, node_names if where is None else where.others, now, until)
 
     def _placed(self, member: MissingMember, node_names: Sequence[str], now: float, until: float) -> NodeChoice:
         cluster, pod = self.cluster, member.pod
@@ -98,6 +142,7 @@ def _refused(choice: NodeChoice, why: str, node_names: Iterable[str]) -> NodeCho
     )
 
 
-def _size(member: MissingMember) -> tuple[int, int]:
-    needs = [need for need in member.request.needs if need is not None]
-    return sum(need.count for need in needs), sum(need.count * need.memory_mib for need in needs)
+def _in_no_domain(group: str, why: NoDomain, node_names: Iterable[str]) -> NodeChoice:
+    """Returns a refusal. No pod is evicted for it: the room would have to be in one domain."""
+    sentence = f"group {group} {why}"
+    return NodeChoice(node=None, unresolvable=dict.fromkeys(node_names, f"{Reason.GROUP}: {sentence}"), group=sentence)

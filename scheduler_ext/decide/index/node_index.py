@@ -159,6 +159,11 @@ class NodeIndex:
                 found.append(Room(name, members, usage.node.domains))
         return found
 
+    def has_domains(self) -> bool:
+        """Returns whether any node shares a domain with others."""
+        self._catch_up()
+        return bool(self._states.together)
+
     def domains(self, node_names: Iterable[str]) -> list[Domains]:
         """Returns the domains of each node; none for a node that is not registered."""
         self._catch_up()

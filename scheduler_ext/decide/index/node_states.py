@@ -6,6 +6,7 @@ from itertools import chain, takewhile
 from operator import attrgetter
 from typing import NamedTuple
 
+from proto.annotations.keys import NODE_HOSTNAME
 from proto.devices import MIG_MODE, Device
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
@@ -77,6 +78,8 @@ class NodeStates:
         """The order of all nodes, as if the pod fitted on all of them. With `fgd` it depends on the pod."""
         self.whole: set[str] = set()
         """The nodes of cliques of which all GPUs are free."""
+        self.together: set[str] = set()
+        """The nodes that share a domain with others, such as a rack."""
         self.largest = LargestGpu()
         self.fragmentation = Fragmentation(NO_WORKLOAD)
         self.last_change = 0
@@ -133,6 +136,7 @@ class NodeStates:
             self._changes.pop(name, None)
             usage = self._ledger.nodes.usage(name)
             self.whole.discard(name)
+            self.together.discard(name)
             if usage is None:
                 self.by_name.pop(name, None)
                 self._models.pop(name, None)
@@ -141,6 +145,8 @@ class NodeStates:
                 self.by_name[name] = self._state(usage)
                 if usage.node.clique and usage.is_whole:
                     self.whole.add(name)
+                if usage.node.domains.keys() - {NODE_HOSTNAME}:
+                    self.together.add(name)
         for policy, order in self.orders.items():
             order.put({name: self._unjudged(name, policy) for name in names})
 

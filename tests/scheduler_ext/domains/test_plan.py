@@ -45,13 +45,11 @@ def test_a_domain_of_a_narrower_level_comes_first() -> None:
 
 def test_a_required_domain_that_does_not_exist_is_refused_with_figures() -> None:
     rooms = [*rack("a", 12), *rack("b", 9)]
-    assert (
-        str(plan(rooms, 18, LEVELS, REQUIRED)) == "the group needs 18 nodes of one rack; the largest free rack has 12"
-    )
+    assert str(plan(rooms, 18, LEVELS, REQUIRED)) == "needs 18 nodes of one rack; the largest free rack has 12"
     two = [room("a-0", 2, rack="a"), room("b-0", 2, rack="b")]
-    refusal = "the group needs room for 3 in one rack; the largest free rack has room for 2"
+    refusal = "needs room for 3 in one rack; the largest free rack has room for 2"
     assert str(plan(two, 3, LEVELS, REQUIRED)) == refusal
-    unlabelled = "the group needs one rack, and no node that is offered has the label example.com/rack"
+    unlabelled = "needs one rack, and no node that is offered has the label example.com/rack"
     assert str(plan([room("n", 9)], 2, LEVELS, DomainWish(RACK, required=True))) == unlabelled
 
 
@@ -59,7 +57,7 @@ def test_members_with_a_node_decide_where_the_others_of_a_required_domain_go() -
     rooms = [*rack("a", 8), *rack("b", 2)]
     beside = [domains_of({RACK: "b", HOST: "b-9"}, LEVELS)]
     assert racks(plan(rooms, 2, LEVELS, REQUIRED, beside)) == {"b": 2}
-    refusal = "the group needs 3 nodes of the rack of its other 1, which has 2"
+    refusal = "needs 3 nodes of the rack of its other pods, which has 2"
     assert str(plan(rooms, 3, LEVELS, REQUIRED, beside)) == refusal
     assert racks(plan(rooms, 3, LEVELS, PREFERRED, beside)) == {"b": 2, "a": 1}
 

@@ -15,7 +15,7 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.domains.levels import LEVELS
 from scheduler_ext.domains.plan import NoDomain
 from scheduler_ext.requests import RequestSettings, read_request
-from scheduler_ext.verbs.group_domains import GroupDomains
+from scheduler_ext.verbs.group_domains import GroupDomains, MemberNodes
 from simulation.machines.sets import RACK
 from simulation.plan.machines import read_cluster
 from tests.builders import container, pod
@@ -44,8 +44,8 @@ class Scene:
 
     def found(self, members: Sequence[MissingMember], placed: Sequence[str] = ()) -> Mapping[str, str]:
         found = self.domains.nodes_of(members, self.names, placed)
-        assert isinstance(found, Mapping)
-        return found
+        assert isinstance(found, MemberNodes)
+        return found.by_uid
 
 
 def member(
@@ -76,7 +76,7 @@ def test_a_group_that_needs_one_clique_is_refused_with_what_the_largest_has() ->
     for name in (*scene.names[:6], *scene.names[20:30]):
         scene.fill(name)
     refused = scene.domains.nodes_of(group(18, 4, {REQUIRED_TOPOLOGY: NODE_CLIQUE}), scene.names, ())
-    assert str(refused) == "the group needs 18 nodes of one clique; the largest free clique has 12"
+    assert str(refused) == "needs 18 nodes of one clique; the largest free clique has 12"
     spread = scene.found(group(18, 4, {PREFERRED_TOPOLOGY: NODE_CLIQUE}))
     assert sorted(Counter(scene.label(node, NODE_CLIQUE) for node in spread.values()).values()) == [6, 12]
 
@@ -116,7 +116,7 @@ def test_a_machine_of_which_one_gpu_left_the_fabric_is_out_for_groups_that_need_
     del scene.nodes[0].metadata.labels[NODE_CLIQUE]
     scene.ledger.apply_node(scene.nodes[0])
     refused = scene.domains.nodes_of(group(18, 4, {REQUIRED_TOPOLOGY: NODE_CLIQUE}), scene.names, ())
-    assert str(refused) == "the group needs 18 nodes of one clique; the largest free clique has 17"
+    assert str(refused) == "needs 18 nodes of one clique; the largest free clique has 17"
 
 
 @pytest.mark.parametrize("machines", ["4x:hgx-h100", "4x:dgx-a100"])

@@ -1,0 +1,106 @@
+"""`/filter` puts a group into one domain, and holds all of its GPUs there or none."""
+
+from collections.abc import Mapping
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proto.annotations.keys import NODE_CLIQUE, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
+from proto.kubernetes.objects import Node, Pod
+from scheduler_ext.cluster.events import Listed
+from tests.builders import node
+from tests.scheduler_ext.cluster.test_gang_decisions import Played
+from tests.scheduler_ext.gpus import device
+
+REQUIRED, PREFERRED = {REQUIRED_TOPOLOGY: NODE_CLIQUE}, {PREFERRED_TOPOLOGY: NODE_CLIQUE}
+
+
+def cliques(**sizes: int) -> Played:
+    """Nodes of one GPU in cliques of these names: `a0`, `a1` … Those of `_` are in none."""
+    names = [f"{clique}{number}" for clique, size in sizes.items() for number in range(size)]
+    played = Played(*names)
+    made = [node(name, [device(0, slots=1)], labels={} if name[0] == "_" else {NODE_CLIQUE: name[0]}) for name in names]
+    played.step(Listed(Node, made))
+    return played
+
+
+def wishing(members: list[Pod], annotations: Mapping[str, str]) -> list[Pod]:
+    for each in members:
+        each.metadata.annotations = dict(annotations)
+    return members
+
+
+def placed(played: Played, members: list[Pod]) -> list[str]:
+    return [played.filter(each) for each in members]
+
+
+def test_a_group_takes_the_clique_that_it_fills() -> None:
+    played = cliques(a=5, b=3, _=9)
+    assert {name[0] for name in placed(played, played.gang("g", 3))} == {"b"}
+
+
+def test_a_required_clique_that_is_too_small_is_refused_in_one_sentence_and_holds_nothing() -> None:
+    played = cliques(a=3, b=2, _=9)
+    first, *_ = wishing(played.gang("g", 4), REQUIRED)
+    answer = played.answer(first)
+    sentence = "GroupDoesNotFit: group default/g needs 4 nodes of one clique; the largest free clique has 3"
+    assert set((answer.failed_and_unresolvable_nodes or {}).values()) == {sentence}
+    assert played.held() == {}
+
+
+def test_a_preferred_clique_that_is_too_small_becomes_two() -> None:
+    played = cliques(a=3, b=2, _=9)
+    nodes = placed(played, wishing(played.gang("g", 5), PREFERRED))
+    assert sorted(name[0] for name in nodes) == ["a", "a", "a", "b", "b"]
+
+
+def test_a_pod_that_replaces_a_member_goes_to_the_clique_of_the_others() -> None:
+    played = cliques(a=4, b=4)
+    members = wishing(played.gang("g", 3, exist=3), REQUIRED)
+    nodes = placed(played, members)
+    for each, name in zip(members[:2], nodes, strict=False):
+        played.bind(each, name)
+    again = played.filter(members[2])
+    assert {again[0], *(name[0] for name in nodes)} == {nodes[0][0]}
+
+
+def test_a_member_whose_clique_is_full_waits_although_another_is_free() -> None:
+    played = cliques(a=2, b=4)
+    members = wishing(played.gang("g", 2), REQUIRED)
+    nodes = placed(played, members)
+    assert {name[0] for name in nodes} == {"a"}
+    for each, name in zip(members, nodes, strict=True):
+        played.bind(each, name)
+    late = wishing(played.gang("g", 3, exist=0), REQUIRED)[2]
+    answer = played.answer(late)
+    refusals = set((answer.failed_and_unresolvable_nodes or {}).values())
+    assert refusals == {"GroupDoesNotFit: group default/g needs 1 node of the clique of its other pods, which has 0"}
+
+
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.integers(1, 4), min_size=1),
+    st.integers(0, 3),
+    st.lists(st.tuples(st.integers(2, 5), st.sampled_from([{}, REQUIRED, PREFERRED])), min_size=1, max_size=3),
+)
+def test_groups_are_held_whole_or_not_at_all_and_a_required_clique_is_never_left(
+    sizes: dict[str, int], apart: int, wanted: list[tuple[int, dict[str, str]]]
+) -> None:
+    played = cliques(**sizes, _=apart)
+    free = {**sizes, "_": apart}
+    for number, (size, annotations) in enumerate(wanted):
+        members = wishing(played.gang(f"g{number}-", size), annotations)
+        nodes = [name for name in placed(played, members) if name]
+        assert len(nodes) in (0, size)
+        used = {name[0] for name in nodes}
+        fits = any(free[clique] >= size for clique in sizes)
+        if annotations == REQUIRED:
+            assert bool(nodes) == fits
+            assert used <= set(sizes)
+            assert len(used) <= 1
+        else:
+            assert bool(nodes) == (sum(free.values()) >= size)
+            assert not fits or len(used) == 1
+        for each, name in zip(members, nodes, strict=False):
+            played.bind(each, name)
+            free[name[0]] -= 1
