@@ -41,7 +41,7 @@ def node_json(number: int, memory_mib: int = GPU_MIB) -> dict[str, object]:
         Device(
             uuid=gpu_uuid(number, index),
             index=index,
-            slots=SLOTS,
+            replicas=SLOTS,
             memory_mib=memory_mib,
             cores=100,
             type="NVIDIA A100-SXM4-80GB",

@@ -93,7 +93,7 @@ class Lists:
             Device(
                 uuid=DeviceUUID(f"GPU-{number}-{at}"),
                 index=at,
-                slots=10,
+                replicas=10,
                 memory_mib=MEMORY_MIB,
                 cores=100,
                 type="NVIDIA A100-SXM4-80GB",

@@ -122,7 +122,7 @@ def _node(row: _Row) -> Node:
         Device(
             uuid=DeviceUUID(f"{name}-{number}"),
             index=number,
-            slots=SHARERS,
+            replicas=SHARERS,
             memory_mib=GPU_MIB,
             cores=100,
             type=f"NVIDIA {model}",

@@ -16,7 +16,7 @@ def replica_ids(device: Device) -> tuple[str, ...]:
     """Returns every id that kubelet may hand out for this device, in order."""
     if device.uuid.startswith(MIG_PREFIX):
         return (device.uuid,)
-    return tuple(f"{device.uuid}-{number}" for number in range(device.slots))
+    return tuple(f"{device.uuid}-{number}" for number in range(device.replicas))
 
 
 def split_replica(identifier: str) -> tuple[DeviceUUID, int]:

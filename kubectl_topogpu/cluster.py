@@ -53,12 +53,12 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldPart:
-    """A pod's part of one GPU at its peak: slots, MiB, percent of the GPU's cores (0: no limit)."""
+    """A pod's part of one GPU at its peak: replicas, MiB, percent of the GPU's cores (0: no limit)."""
 
     pod: str
     """`namespace/name`."""
     phase: str
-    slots: int
+    replicas: int
     memory_mib: int
     cores: int
     asks: str = ""
@@ -80,7 +80,7 @@ class GpuView:
     @property
     def is_free(self) -> bool:
         """Returns whether nothing of it is taken and all of it can be."""
-        return not self.usage.slots and self.serves
+        return not self.usage.replicas and self.serves
 
     @property
     def serves(self) -> bool:
@@ -211,7 +211,12 @@ class _Reading:
             name, shown, asks = self._names.get(uid) or (record.gpus.pod or uid, DELETED, "")
             for uuid, part in record.on(node.name).footprints.items():
                 each = HeldPart(
-                    pod=name, phase=shown, slots=part.slots, memory_mib=part.memory_mib, cores=part.cores, asks=asks
+                    pod=name,
+                    phase=shown,
+                    replicas=part.replicas,
+                    memory_mib=part.memory_mib,
+                    cores=part.cores,
+                    asks=asks,
                 )
                 held.setdefault(uuid, []).append(each)
         gpus = tuple(

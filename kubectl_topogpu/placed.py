@@ -23,7 +23,8 @@ MOST_NODES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A node on which the pod fits, as it is without the pod. `used_percent` is the mean of slots, cores and memory."""
+    """A node on which the pod fits, as it is without the pod. `used_percent` is the mean of replicas, cores and
+    memory."""
 
     node: str
     taken: bool
@@ -83,7 +84,7 @@ def _candidate(node: str, taken: str, decision: Decision) -> Candidate:
     return Candidate(
         node=node,
         taken=node == taken,
-        used_percent=round(100 * (score.slots + score.cores + score.memory) / 3),
+        used_percent=round(100 * (score.replicas + score.cores + score.memory) / 3),
         connection=decision.connections.get(node),
         level=decision.levels.get(node),
     )
@@ -113,7 +114,7 @@ def _gpus(request: GpuRequest, snapshot: Snapshot, usage: NodeUsage, taken: set[
         yield GpuCandidate(
             gpu=gpu.device.index,
             taken=gpu.device.index in taken,
-            used_percent=round(100 * (score.slots + score.cores + score.memory) / 3),
+            used_percent=round(100 * (score.replicas + score.cores + score.memory) / 3),
             free_memory_mib=free_memory_mib(gpu),
             free_cores_percent=free_cores(gpu),
             problem="" if reason is None else reason.words,

@@ -99,10 +99,10 @@ def pod_rows(node: GpuNode, gpu: GpuView, readings: Readings | None = None) -> I
         "model": model(gpu.device.type),
         "gpu_memory_mib": gpu.device.memory_mib,
         "gpu_cores_percent": gpu.device.cores,
-        "gpu_slots": gpu.device.slots,
+        "gpu_replicas": gpu.device.replicas,
     }
     if not gpu.holders:
-        free: Row = {"pod": None, "phase": gpu.state or "free", "memory_mib": 0, "cores_percent": 0, "slots": 0}
+        free: Row = {"pod": None, "phase": gpu.state or "free", "memory_mib": 0, "cores_percent": 0, "replicas": 0}
         yield {**where, **free, "asks": None, **_used_row(NOT_KNOWN, readings)}
     for held in gpu.holders:
         yield {
@@ -111,7 +111,7 @@ def pod_rows(node: GpuNode, gpu: GpuView, readings: Readings | None = None) -> I
             "phase": held.phase,
             "memory_mib": held.memory_mib,
             "cores_percent": held.cores,
-            "slots": held.slots,
+            "replicas": held.replicas,
             "asks": held.asks,
             **_used_row(_used_by(held, gpu, readings), readings),
         }
@@ -140,8 +140,8 @@ def gpu_row(node: GpuNode, gpu: GpuView, readings: Readings | None) -> Row:
         "memory_mib": device.memory_mib,
         "cores_used_percent": usage.cores,
         "cores_percent": device.cores,
-        "slots_used": usage.slots,
-        "slots": device.slots,
+        "replicas_used": usage.replicas,
+        "replicas": device.replicas,
         "pods": len(gpu.holders),
         **_used_row(_used_of(gpu, readings), readings),
     }
@@ -158,8 +158,8 @@ def node_row(node: GpuNode) -> Row:
         "memory_mib": sum(gpu.device.memory_mib for gpu in gpus),
         "cores_used_percent": sum(gpu.cores for gpu in gpus),
         "cores_percent": sum(gpu.device.cores for gpu in gpus),
-        "slots_used": sum(gpu.slots for gpu in gpus),
-        "slots": sum(gpu.device.slots for gpu in gpus),
+        "replicas_used": sum(gpu.replicas for gpu in gpus),
+        "replicas": sum(gpu.device.replicas for gpu in gpus),
         "pods": len({held.pod for gpu in node.gpus for held in gpu.holders}),
         "simulated": node.is_simulated,
         "limits": node.usage.node.limits if node.usage is not None else None,
@@ -185,7 +185,7 @@ def _text(
         Column(title=""),
         Column(title="memory"),
         Column(title="cores", rank=4),
-        Column(title="slots", rank=5),
+        Column(title="replicas", rank=5),
         *([Column(title="in use", rank=2)] if readings is not None else []),
         Column(title="state", rank=6, wraps=wide),
         *([Column(title="asks", wraps=True)] if wide else []),
@@ -209,7 +209,7 @@ class _Line:
     name: str | Text
     memory: str | Text = ""
     cores: str | Text = ""
-    slots: str = ""
+    replicas: str = ""
     in_use: str = ""
     state: str | Text = ""
     asks: str = ""
@@ -217,7 +217,7 @@ class _Line:
 
 def _cells(line: _Line, *, readings: bool, wide: bool) -> Sequence[str | Text]:
     used, asks = ([line.in_use] if readings else []), ([line.asks] if wide else [])
-    return line.name, line.memory, line.cores, line.slots, *used, line.state, *asks
+    return line.name, line.memory, line.cores, line.replicas, *used, line.state, *asks
 
 
 def _lines(node: GpuNode, level: Level, readings: Readings | None, *, wide: bool) -> Iterator[_Line]:
@@ -269,7 +269,7 @@ def _pod_line(gpu: GpuView, held: HeldPart, readings: Readings | None) -> _Line:
         name=f"    {held.pod}",
         memory=f"{_NO_BAR}{gib(held.memory_mib)}",
         cores=f"{_NO_BAR}{cores}",
-        slots=str(held.slots),
+        replicas=str(held.replicas),
         in_use=_used_words(_used_by(held, gpu, readings)),
         state=Text(phase, "yellow"),
         asks=held.asks,
@@ -280,12 +280,12 @@ def _amounts(name: Text, gpus: Sequence[GpuView], readings: Readings | None, sta
     """Returns a line for these GPUs together."""
     used, total = sum(gpu.usage.memory_mib for gpu in gpus), sum(gpu.device.memory_mib for gpu in gpus)
     cores, all_cores = sum(gpu.usage.cores for gpu in gpus), sum(gpu.device.cores for gpu in gpus)
-    slots, all_slots = sum(gpu.usage.slots for gpu in gpus), sum(gpu.device.slots for gpu in gpus)
+    replicas, all_replicas = sum(gpu.usage.replicas for gpu in gpus), sum(gpu.device.replicas for gpu in gpus)
     return _Line(
         name=name,
         memory=Text.assemble(bar(used, total), f" {used / 1024:.1f}/{gib(total)}"),
         cores=_cores(gpus, cores, all_cores),
-        slots=f"{slots}/{all_slots}",
+        replicas=f"{replicas}/{all_replicas}",
         in_use=_used_words(_together([_used_of(gpu, readings) for gpu in gpus])),
         state=state,
     )

@@ -50,9 +50,9 @@ def _not_in_use(usage: NodeUsage, readings: Readings) -> int | None:
     total = 0
     for gpu in usage.gpus:
         used = readings.gpus.get(gpu.device.uuid, NOT_KNOWN).memory_mib
-        if gpu.slots and used is None:
+        if gpu.replicas and used is None:
             return None
-        total += max(gpu.memory_mib - (used or 0), 0) if gpu.slots else 0
+        total += max(gpu.memory_mib - (used or 0), 0) if gpu.replicas else 0
     return total
 
 
@@ -78,7 +78,7 @@ def _waste_text(cluster: GpuCluster, rows: Sequence[Row], readings: Readings | N
         Text(f"  unused    {part('unused_memory_mib')} on GPUs that more pods can share"),
         Text(
             f"  stranded  {part('stranded_memory_mib')} on {counted(total('stranded_gpus'), 'GPU')} "
-            "without a free slot or core, or out of service"
+            "without a free replica or core, or out of service"
         ),
     ]
     keys = ["idle_memory_mib", "unused_memory_mib", "stranded_memory_mib"]

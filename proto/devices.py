@@ -58,7 +58,7 @@ class Device:
     uuid: DeviceUUID
     index: int
     """NVML index; orders the annotation, never identifies a GPU."""
-    slots: int
+    replicas: int
     """The most containers that may share it."""
     memory_mib: int
     cores: int

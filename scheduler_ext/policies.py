@@ -55,7 +55,7 @@ class GpuPolicy:
 class Weights:
     """Factors of the three terms of the device score."""
 
-    slots: int = 1
+    replicas: int = 1
     cores: int = 1
     memory: int = 1
 
@@ -186,7 +186,7 @@ def _weights(annotations: dict[str, str]) -> Weights:
         raise _bad_weights(text, "slot, core and memory are all needed")
     if not any(values.values()):
         raise _bad_weights(text, "at least one weight must be above 0")
-    return Weights(slots=values["slot"], cores=values["core"], memory=values["memory"])
+    return Weights(replicas=values["slot"], cores=values["core"], memory=values["memory"])
 
 
 def _weight(text: str, name: str, number: str) -> int:

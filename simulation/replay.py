@@ -170,7 +170,7 @@ def _fitting_answer(request: GpuRequest, decision: Decision) -> Document:
         fit=True,
         devices=encode_pod_devices(decision.shares),
         node_score=shortest(decision.scores[NODE]),
-        effective_shares="".join(f"{uuid}:{part.memory_mib}:{part.cores}:{part.slots} " for uuid, part in held),
+        effective_shares="".join(f"{uuid}:{part.memory_mib}:{part.cores}:{part.replicas} " for uuid, part in held),
     )
 
 
@@ -223,7 +223,7 @@ def _device(index: int, row: GpuRow) -> Device:
     return Device(
         uuid=DeviceUUID(row.id),
         index=index,
-        slots=row.count,
+        replicas=row.count,
         memory_mib=row.memory,
         cores=row.cores,
         type=row.type,

@@ -21,20 +21,20 @@ from simulation.kubelet.container import CreatedContainer
 class Load:
     """The use of one GPU."""
 
-    slots: int = 0
+    replicas: int = 0
     memory_mib: int = 0
     cores: int = 0
 
     def plus(self, other: "Load") -> "Load":
         return Load(
-            slots=self.slots + other.slots,
+            replicas=self.replicas + other.replicas,
             memory_mib=self.memory_mib + other.memory_mib,
             cores=self.cores + other.cores,
         )
 
     def at_least(self, other: "Load") -> "Load":
         return Load(
-            slots=max(self.slots, other.slots),
+            replicas=max(self.replicas, other.replicas),
             memory_mib=max(self.memory_mib, other.memory_mib),
             cores=max(self.cores, other.cores),
         )
@@ -108,7 +108,7 @@ def total_load(pods: Iterable[Pod]) -> dict[str, Load]:
 
 
 def capacity_violations(loads: Mapping[str, Load], devices: Mapping[str, Device]) -> list[str]:
-    """Returns sentences for every GPU that is unknown or over its slots, memory or cores."""
+    """Returns sentences for every GPU that is unknown or over its replicas, memory or cores."""
     problems = []
     for uuid, load in sorted(loads.items()):
         device = devices.get(uuid)
@@ -116,7 +116,7 @@ def capacity_violations(loads: Mapping[str, Load], devices: Mapping[str, Device]
             problems.append(f"GPU {uuid}: handed out, but no node has it")
             continue
         for what, used, limit in (
-            ("slots", load.slots, device.slots),
+            ("replicas", load.replicas, device.replicas),
             ("MiB", load.memory_mib, device.memory_mib),
             ("cores", load.cores, device.cores),
         ):
@@ -137,7 +137,7 @@ def score_violations(node: str, published: PairScores, described: PairScores) ->
 
 
 def _load(share: DeviceShare) -> Load:
-    return Load(slots=1, memory_mib=share.memory_mib, cores=share.cores)
+    return Load(replicas=1, memory_mib=share.memory_mib, cores=share.cores)
 
 
 def _granted(env: Mapping[str, str], position: int, uuid: str) -> DeviceShare:

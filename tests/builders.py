@@ -88,7 +88,7 @@ def node(
     written = dict(annotations or {})
     if devices is not None:
         written[keys.NODE_REGISTER] = encode_register(devices)
-        capacity.setdefault("gpu", str(sum(each.slots for each in devices)))
+        capacity.setdefault("gpu", str(sum(each.replicas for each in devices)))
         if scores is not None:
             written[keys.NODE_SCORE] = encode_scores(scores, [each.uuid for each in devices])
     offered = amounts(**capacity)
@@ -131,7 +131,7 @@ def node_json(
     name: str,
     *,
     gpus: int = 1,
-    slots: int = 10,
+    replicas: int = 10,
     memory_mib: int = 40960,
     allocation: str = "slots",
     ready: bool = True,
@@ -141,7 +141,7 @@ def node_json(
         Device(
             uuid=DeviceUUID(f"GPU-{name}-{index}"),
             index=index,
-            slots=slots,
+            replicas=replicas,
             memory_mib=memory_mib,
             cores=100,
             type="NVIDIA A100-SXM4-40GB",

@@ -117,7 +117,7 @@ class OneNode:
         """Has the extender seen that every GPU is free?"""
         async with self.extender.http.get(f"{self.extender.verbs}/debug/snapshot") as answer:
             snapshot = read_snapshot(json.loads(await answer.read()), "the extender")
-        return not any(gpu.slots for gpu in snapshot.nodes[NODE].gpus)
+        return not any(gpu.replicas for gpu in snapshot.nodes[NODE].gpus)
 
 
 def _grants(node: DaemonRig, container: CreatedContainer) -> Iterator[Grant]:

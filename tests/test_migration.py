@@ -61,7 +61,7 @@ def test_our_extender_counts_what_hamis_scheduler_gave_out(register: str, to_all
     ledger.replace_nodes([hamis_node(register)])
     ledger.replace_pods([hamis_pod(to_allocate)])
     (gpu,) = ledger.snapshot().nodes["n"].gpus
-    assert (gpu.slots, gpu.memory_mib, gpu.cores, gpu.device.memory_mib) == (1, 4000, 20, 40960)
+    assert (gpu.replicas, gpu.memory_mib, gpu.cores, gpu.device.memory_mib) == (1, 4000, 20, 40960)
     assert ledger.problems() == {}
     ledger.apply_pod(hamis_pod(to_allocate, phase="Succeeded"))
     assert ledger.snapshot().nodes["n"].gpus[0].memory_mib == 0
@@ -69,18 +69,18 @@ def test_our_extender_counts_what_hamis_scheduler_gave_out(register: str, to_all
 
 @pytest.mark.parametrize("register", REGISTERS.values(), ids=REGISTERS)
 def test_nodes_of_hamis_daemon_keep_the_node_lock(register: str) -> None:
-    assert not read_node(hamis_node(register), "nvidia.com/gpu").slots
+    assert not read_node(hamis_node(register), "nvidia.com/gpu").by_slots
 
 
 def test_a_node_that_is_given_back_needs_the_lock_again_once_our_key_is_gone() -> None:
     node = hamis_node(REGISTERS["2.10"])
     node.metadata.annotations[keys.NODE_ALLOCATION] = "slots"
-    assert read_node(node, "nvidia.com/gpu").slots
+    assert read_node(node, "nvidia.com/gpu").by_slots
     for key in annotations_of_ours(node):
         del node.metadata.annotations[key]
     # HAMi's daemon is back.
     node.metadata.annotations[keys.NODE_REGISTER] = REGISTERS["2.10"]
-    assert not read_node(node, "nvidia.com/gpu").slots
+    assert not read_node(node, "nvidia.com/gpu").by_slots
 
 
 async def restarted(node: DaemonRig, *options: str) -> None:

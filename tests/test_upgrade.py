@@ -39,11 +39,13 @@ PLACES = (MigPlacement(start=0, size=2), MigPlacement(start=2, size=2))
 PROFILE = MigProfile(name="2g.10gb", memory_mib=9856, cores=28, slice_count=2, placements=PLACES)
 MODEL = "NVIDIA A100-SXM4-40GB"
 DEVICES = (
-    Device(uuid=A, index=0, slots=10, memory_mib=40960, cores=100, type=MODEL, numa=0, mode="hami-core", healthy=True),
+    Device(
+        uuid=A, index=0, replicas=10, memory_mib=40960, cores=100, type=MODEL, numa=0, mode="hami-core", healthy=True
+    ),
     Device(
         uuid=B,
         index=1,
-        slots=7,
+        replicas=7,
         memory_mib=40960,
         cores=100,
         type=MODEL,
@@ -133,7 +135,7 @@ def test_the_pod_of_an_earlier_extender_is_served_and_counted(release: str) -> N
     metadata = ObjectMeta(name="n", annotations=golden(release)["node"]["off"])
     ledger.replace_nodes([Node(metadata=metadata, status=NodeStatus(allocatable={keys.RESOURCE_COUNT: "20"}))])
     ledger.replace_pods([pod])
-    used = {gpu.device.uuid: (gpu.slots, gpu.memory_mib, gpu.cores) for gpu in ledger.snapshot().nodes["n"].gpus}
+    used = {gpu.device.uuid: (gpu.replicas, gpu.memory_mib, gpu.cores) for gpu in ledger.snapshot().nodes["n"].gpus}
     assert used == {A: (1, 3000, 30), B: (1, 9856, 28)}
 
 

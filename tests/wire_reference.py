@@ -41,7 +41,7 @@ _LOCK = encode_lock(NodeLock(taken_at=_AT, namespace="default", pod="train"))
 _DEVICE = Device(
     uuid=_GPU,
     index=0,
-    slots=10,
+    replicas=10,
     memory_mib=81_559,
     cores=100,
     type="NVIDIA-NVIDIA H100",
@@ -72,7 +72,9 @@ PODS: dict[str, Sequence[WireName]] = {
     "Annotations of a pod, by its author": (
         WireName(keys.NODE_POLICY, "[which node](packing.md): `binpack`, `spread` or `fgd`", "binpack"),
         WireName(keys.GPU_POLICY, "which GPUs of it; a comma list is tried in order", "topology-aware"),
-        WireName(keys.SCORING_WEIGHTS, "how much slots, cores and memory count in a score", "slot=1,core=1,memory=2"),
+        WireName(
+            keys.SCORING_WEIGHTS, "how much replicas, cores and memory count in a score", "slot=1,core=1,memory=2"
+        ),
         WireName(keys.USE_GPU_TYPE, "only GPUs whose model contains one of these words", "H100,A100"),
         WireName(keys.NO_USE_GPU_TYPE, "no GPUs whose model contains one of them", "T4"),
         WireName(keys.USE_GPU_UUID, "only these GPUs", "GPU-a"),

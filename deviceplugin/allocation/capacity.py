@@ -61,7 +61,7 @@ def exceeded(
         if total | _all_of(device) != _all_of(device):
             named = sorted(((pod_name(other), held) for other, held in beside), key=lambda each: each[0])
             names = enumerated([f"{name} ({held})" for name, held in named])
-            has = f"{device.memory_mib} MiB, {device.cores} % and room for {device.slots} containers"
+            has = f"{device.memory_mib} MiB, {device.cores} % and room for {device.replicas} containers"
             return f"{uuid} has {has}, but {total} for {total.containers} were decided: for this pod ({own})" + (
                 f" beside {names}" if named else ""
             )
@@ -109,4 +109,4 @@ def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> 
 
 
 def _all_of(device: Device) -> Held:
-    return Held(device.slots, device.memory_mib, device.cores)
+    return Held(device.replicas, device.memory_mib, device.cores)

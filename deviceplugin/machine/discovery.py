@@ -156,7 +156,7 @@ def _whole(gpu: GpuReading, sharing: NodeSharing) -> _Verdict:
         Device(
             uuid=gpu.uuid,
             index=gpu.index,
-            slots=sharing.split_count,
+            replicas=sharing.split_count,
             memory_mib=shared_mib,
             # Truncated as HAMi does it: a scaling of 1.15 gives 114.
             cores=int(sharing.core_scaling * 100),
@@ -184,7 +184,7 @@ def _instance(gpu: GpuReading, mig: MigReading, sharing: NodeSharing, served: st
     device = Device(
         uuid=mig.uuid,
         index=gpu.index,
-        slots=1,
+        replicas=1,
         memory_mib=mig.memory_mib,
         cores=100,
         type=f"{device_type(gpu.name)} MIG {mig.profile}",

@@ -36,7 +36,7 @@ def is_undecided(pod: Pod, resource: str) -> bool:
 def known_of(
     pods: Iterable[Pod], recorded: Sequence[Holding], gpus: Collection[DeviceUUID], resource: str
 ) -> Mapping[str, Given]:
-    """Returns slots by GPU for each pod, by UID, if everything about it is known. `gpus` are those of the node."""
+    """Returns replicas by GPU for each pod, by UID, if everything about it is known. `gpus` are those of the node."""
     found = {pod.metadata.uid: _given(pod, recorded, gpus, resource) for pod in pods}
     return {uid: given for uid, given in found.items() if given}
 

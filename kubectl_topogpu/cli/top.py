@@ -26,7 +26,7 @@ _NO_TEXTUAL = "top -i needs textual: python -m pip install 'topogpu[tui]'"
 def top(
     asked: CommonOptions, nodes: tuple[str, ...], level: str | None, *, used: bool, interactive: bool
 ) -> TableReport | None:
-    """Show nodes, their GPUs, and the pods that hold them: memory, cores and slots.
+    """Show nodes, their GPUs, and the pods that hold them: memory, cores and replicas.
 
     With --namespace, GPUs on which a pod of that namespace is, and these pods alone.
     """

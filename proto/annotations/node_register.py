@@ -87,7 +87,7 @@ def decode_register(value: str) -> tuple[Device, ...]:
 
 
 def _refuse_negative(position: int, device: Device) -> None:
-    numbers = {"index": device.index, "count": device.slots, "devmem": device.memory_mib, "devcore": device.cores}
+    numbers = {"index": device.index, "count": device.replicas, "devmem": device.memory_mib, "devcore": device.cores}
     for field, number in numbers.items():
         if number < 0:
             raise AnnotationError(NODE_REGISTER, f"$[{position}].{field}", f"negative: {number}")
@@ -97,7 +97,7 @@ def _row(device: Device) -> _RegisterRow:
     return _RegisterRow(
         id=device.uuid,
         index=device.index,
-        count=device.slots,
+        count=device.replicas,
         devmem=device.memory_mib,
         devcore=device.cores,
         type=device.type,
@@ -124,7 +124,7 @@ def _device(row: _RegisterRow) -> Device:
     return Device(
         uuid=DeviceUUID(intern(row.id)),
         index=row.index,
-        slots=row.count,
+        replicas=row.count,
         memory_mib=row.devmem,
         cores=row.devcore,
         type=intern(row.type),
@@ -152,7 +152,7 @@ def _text(device: Device, fields: TextFields) -> str:
     health = "true" if device.healthy else "false"
     row = [
         device.uuid,
-        str(device.slots),
+        str(device.replicas),
         str(device.memory_mib),
         str(device.cores),
         f"NVIDIA-{device.type}",
@@ -186,7 +186,7 @@ def _decode_segment(position: int, segment: str) -> Device:
     return Device(
         uuid=DeviceUUID(fields[0]),
         index=number(7, "index") if len(fields) == 9 else 0,
-        slots=number(1, "count"),
+        replicas=number(1, "count"),
         memory_mib=number(2, "memory"),
         cores=number(3, "cores"),
         type=fields[4].removeprefix("NVIDIA-") if fields[4].startswith("NVIDIA-NVIDIA") else fields[4],

@@ -1,6 +1,6 @@
 """`topogpu.io/undecided-pods`: what kubelet gave to the node's pods that have no decision.
 
-`{"version":1,"pods":{"<pod UID>":{"GPU-a":2}},"more":3}`: how many slots of which GPU each of them holds. The node
+`{"version":1,"pods":{"<pod UID>":{"GPU-a":2}},"more":3}`: how many replicas of which GPU each of them holds. The node
 daemon writes it. What an omitted pod holds is unknown; `more` counts the pods beyond the limit.
 """
 
@@ -44,9 +44,9 @@ def decode_undecided(value: str) -> Mapping[str, Given]:
     for uid, given in document.pods.items():
         if not uid or not given:
             raise AnnotationError(NODE_UNDECIDED, f"$.pods.{uid}", "expected the UID of a pod and its GPUs")
-        for gpu, slots in given.items():
-            if not gpu or slots < 1:
+        for gpu, replicas in given.items():
+            if not gpu or replicas < 1:
                 raise AnnotationError(
-                    NODE_UNDECIDED, f"$.pods.{uid}", f"expected a GPU and 1 or more: {gpu!r}, {slots}"
+                    NODE_UNDECIDED, f"$.pods.{uid}", f"expected a GPU and 1 or more: {gpu!r}, {replicas}"
                 )
     return document.pods

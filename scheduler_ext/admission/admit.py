@@ -144,14 +144,14 @@ def _refusal(pod: Pod, needs: Sequence[ContainerNeed | None], quota: Quota | Non
     if pod.spec.node_name:
         return denied("pod has node assigned", reason=Why.NODE_ASSIGNED)
     asked = least(container_kinds(pod), needs)
-    if quota is None or quota.admits(asked.memory_mib, asked.cores, asked.slots):
+    if quota is None or quota.admits(asked.memory_mib, asked.cores, asked.replicas):
         return None
     return denied(f"exceeding resource quota: {'; '.join(_numbers(asked, quota))}", reason=Why.QUOTA)
 
 
 def _numbers(asked: Footprint, quota: Quota) -> list[str]:
     parts = (
-        ("GPUs", asked.slots, quota.used.slots, quota.gpus),
+        ("GPUs", asked.replicas, quota.used.replicas, quota.gpus),
         ("MiB of GPU memory", asked.memory_mib, quota.used.memory_mib, quota.memory_mib),
         ("percent of GPU cores", asked.cores, quota.used.cores, quota.cores),
     )

@@ -51,7 +51,7 @@ def quota_pods(request: GpuRequest, snapshot: Snapshot, found: Iterable[Room]) -
     if quota is None or part is None:
         return None
     amounts = (
-        (quota.gpus, quota.used.slots, part.slots),
+        (quota.gpus, quota.used.replicas, part.replicas),
         (quota.memory_mib, quota.used.memory_mib, part.memory_mib),
         (quota.cores, quota.used.cores, part.cores),
     )
@@ -85,4 +85,4 @@ def likeness(usage: NodeUsage) -> Hashable:
         (replace(gpu, device=replace(gpu.device, uuid=DeviceUUID(""))), gpu.device.uuid in node.cordoned)
         for gpu in usage.gpus
     )
-    return gpus, scores, node.slots, node.limits
+    return gpus, scores, node.limits

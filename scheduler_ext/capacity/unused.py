@@ -13,7 +13,7 @@ class Unused:
     """The part that no pod holds.
 
     It is `idle` on GPUs without pods and `unused` on GPUs that more pods can share. It is `stranded` where no pod can
-    get it: no slot or core is left beside it, or the GPU is out of service.
+    get it: no replica or core is left beside it, or the GPU is out of service.
     """
 
     gpus: int = 0
@@ -37,12 +37,12 @@ def serves(node: RegisteredNode, gpu: GpuUsage) -> bool:
 
 def is_idle(node: RegisteredNode, gpu: GpuUsage) -> bool:
     """Returns whether a pod may get the whole GPU."""
-    return not gpu.slots and serves(node, gpu)
+    return not gpu.replicas and serves(node, gpu)
 
 
 def is_open(node: RegisteredNode, gpu: GpuUsage) -> bool:
     """Returns whether one more container may get a part of the GPU."""
-    return serves(node, gpu) and free_slots(gpu) > 0 and free_cores(gpu) > 0 and free_memory_mib(gpu) > 0
+    return serves(node, gpu) and free_replicas(gpu) > 0 and free_cores(gpu) > 0 and free_memory_mib(gpu) > 0
 
 
 def free_memory_mib(gpu: GpuUsage) -> int:
@@ -53,15 +53,15 @@ def free_cores(gpu: GpuUsage) -> int:
     return max(gpu.device.cores - gpu.cores, 0)
 
 
-def free_slots(gpu: GpuUsage) -> int:
-    return max(gpu.device.slots - gpu.slots, 0)
+def free_replicas(gpu: GpuUsage) -> int:
+    return max(gpu.device.replicas - gpu.replicas, 0)
 
 
 def unused(usage: NodeUsage) -> Unused:
     """Adds up what is free on each GPU of the node."""
     node = usage.node
     idle = [gpu for gpu in usage.gpus if is_idle(node, gpu)]
-    shared = [gpu for gpu in usage.gpus if gpu.slots and is_open(node, gpu)]
+    shared = [gpu for gpu in usage.gpus if gpu.replicas and is_open(node, gpu)]
     closed = [gpu for gpu in usage.gpus if not is_open(node, gpu) and not is_idle(node, gpu)]
     return Unused(
         gpus=len(usage.gpus),

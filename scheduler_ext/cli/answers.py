@@ -118,7 +118,7 @@ def _whys(request: GpuRequest, decision: Decision) -> Iterator[str]:
 
     def described(name: str) -> str:
         score = decision.fits[name]
-        used = f"{round(100 * (score.slots + score.cores + score.memory) / 3)} % used"
+        used = f"{round(100 * (score.replicas + score.cores + score.memory) / 3)} % used"
         return f"{name} ({used}, links {spaced(links[name])})" if name in links else f"{name} ({used})"
 
     first = "its GPUs are connected best there; then " if links else ""
@@ -181,7 +181,7 @@ def _node_document(line: NodeLine) -> dict[str, object]:
 
 
 def _score_document(score: NodeScore) -> dict[str, float]:
-    terms = {"total": score.total, "slots": score.slots, "cores": score.cores, "memory": score.memory}
+    terms = {"total": score.total, "slots": score.replicas, "cores": score.cores, "memory": score.memory}
     return {name: shortest(term) for name, term in terms.items()}
 
 

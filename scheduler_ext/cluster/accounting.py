@@ -11,20 +11,20 @@ from scheduler_ext.requests import ContainerKind, ContainerNeed
 class Footprint:
     """An amount of one GPU."""
 
-    slots: int = 0
+    replicas: int = 0
     memory_mib: int = 0
     cores: int = 0
 
     def __add__(self, other: "Footprint") -> "Footprint":
-        return Footprint(self.slots + other.slots, self.memory_mib + other.memory_mib, self.cores + other.cores)
+        return Footprint(self.replicas + other.replicas, self.memory_mib + other.memory_mib, self.cores + other.cores)
 
     def __sub__(self, other: "Footprint") -> "Footprint":
-        return Footprint(self.slots - other.slots, self.memory_mib - other.memory_mib, self.cores - other.cores)
+        return Footprint(self.replicas - other.replicas, self.memory_mib - other.memory_mib, self.cores - other.cores)
 
     def __or__(self, other: "Footprint") -> "Footprint":
         """Returns the larger value of each dimension."""
         return Footprint(
-            max(self.slots, other.slots), max(self.memory_mib, other.memory_mib), max(self.cores, other.cores)
+            max(self.replicas, other.replicas), max(self.memory_mib, other.memory_mib), max(self.cores, other.cores)
         )
 
 
@@ -72,9 +72,9 @@ def least(kinds: Sequence[ContainerKind], needs: Sequence[ContainerNeed | None])
 
 
 def total(footprints: Iterable[Footprint]) -> Footprint:
-    slots = memory_mib = cores = 0
+    replicas = memory_mib = cores = 0
     for footprint in footprints:
-        slots += footprint.slots
+        replicas += footprint.replicas
         memory_mib += footprint.memory_mib
         cores += footprint.cores
-    return Footprint(slots, memory_mib, cores)
+    return Footprint(replicas, memory_mib, cores)

@@ -135,7 +135,7 @@ def _undecided(pod: Pod, names: ResourceNames) -> PodRecord | None:
 
 
 def known_given(part: GpuPart, node: RegisteredNode) -> Given:
-    """Returns the slots that kubelet gave the pod of each GPU, as the node's daemon reports it. Empty if it reports
+    """Returns the replicas that kubelet gave the pod of each GPU, as the node's daemon reports it. Empty if it reports
     nothing or too little.
     """
     given = node.given.get(part.uid, {}) if part.undecided else {}
@@ -144,20 +144,20 @@ def known_given(part: GpuPart, node: RegisteredNode) -> Given:
 
 
 def with_undecided(gpus: Iterable[GpuUsage], ids: int, given: Given) -> tuple[GpuUsage, ...]:
-    """Returns the GPUs with `ids` more slots in use. The slots of the GPUs `given` come first. Each further one is on
-    the GPU with the most slots left; of equals the first one counts.
+    """Returns the GPUs with `ids` more replicas in use. The replicas of the GPUs `given` come first. Each further one
+    is on the GPU with the most replicas left; of equals the first one counts.
 
     Kubelet counts ids of all the node's GPUs together. A container with a decision has the GPUs of that decision,
-    whatever its ids are. So any GPUs with slots left can represent those that it took from.
+    whatever its ids are. So any GPUs with replicas left can represent those that it took from.
     """
     charged = []
     for gpu in gpus:
-        taken = min(given.get(gpu.device.uuid, 0), max(gpu.device.slots - gpu.slots, 0))
-        charged.append(replace(gpu, slots=gpu.slots + taken) if taken else gpu)
+        taken = min(given.get(gpu.device.uuid, 0), max(gpu.device.replicas - gpu.replicas, 0))
+        charged.append(replace(gpu, replicas=gpu.replicas + taken) if taken else gpu)
         ids -= taken
-    for _ in range(min(ids, sum(max(gpu.device.slots - gpu.slots, 0) for gpu in charged))):
-        emptiest = max(range(len(charged)), key=lambda at: (charged[at].device.slots - charged[at].slots, -at))
-        charged[emptiest] = replace(charged[emptiest], slots=charged[emptiest].slots + 1)
+    for _ in range(min(ids, sum(max(gpu.device.replicas - gpu.replicas, 0) for gpu in charged))):
+        emptiest = max(range(len(charged)), key=lambda at: (charged[at].device.replicas - charged[at].replicas, -at))
+        charged[emptiest] = replace(charged[emptiest], replicas=charged[emptiest].replicas + 1)
     return tuple(charged)
 
 

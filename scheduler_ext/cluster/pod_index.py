@@ -41,7 +41,7 @@ class NodeEntry:
     lock: str
     lock_uid: str
     """UID of the pod that holds the lock; empty if the lock has none."""
-    slots: bool
+    by_slots: bool
     """True if its daemon proves the pod of each Allocate itself and so needs no lock."""
     served_by_hami: bool
     """True if its daemon is HAMi's, which does not write how it allocates."""
@@ -78,7 +78,7 @@ def node_entry(node: Node) -> NodeEntry:
         lock=lock,
         lock_uid=decode_lock_uid(lock, annotations.get(NODE_LOCK_UID, "")),
         offer=hash((*offer, ready)),
-        slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
+        by_slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
         served_by_hami=NODE_ALLOCATION not in annotations,
     )
 
@@ -156,7 +156,7 @@ class PodIndex:
     def _is_held(self, node: str, now: float) -> bool:
         lock, until = self._held.get(node, ("", now))
         known = self._nodes.get(node)
-        return now < until and known is not None and known.lock == lock and not known.slots
+        return now < until and known is not None and known.lock == lock and not known.by_slots
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         self._nodes = {node.metadata.name: node_entry(node) for node in nodes}

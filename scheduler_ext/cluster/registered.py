@@ -56,13 +56,13 @@ class RegisteredNode:
     devices: tuple[Device, ...]
     pair_scores: PairScores = field(default_factory=dict)
     cordoned: frozenset[DeviceUUID] = frozenset()
-    slots: bool = False
+    by_slots: bool = False
     """True if its daemon knows containers by the device ids that kubelet gave them."""
     limits: NodeLimits = NodeLimits.PARTLY_ENFORCED
     simulated: bool = False
     """True if its GPUs are not real."""
     given: Mapping[str, Given] = field(default_factory=dict)
-    """The slots that kubelet gave of each GPU to pods without a decision, by UID, as far as the daemon knows."""
+    """The replicas that kubelet gave of each GPU to pods without a decision, by UID, as far as the daemon knows."""
     pool: str = ""
     """The pool of nodes to which it belongs, by its labels; empty without one."""
     taints: tuple[Taint, ...] = ()
@@ -113,7 +113,7 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
         devices=devices,
         pair_scores=scores,
         cordoned=decode_cordon(annotations.get(DEVICE_CORDON, "")),
-        slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
+        by_slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
         limits=decode_limits(annotations.get(NODE_LIMITS)),
         simulated=NODE_SIMULATED in annotations,
         given=_given(annotations.get(NODE_UNDECIDED, "")),

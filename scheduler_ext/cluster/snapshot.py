@@ -19,7 +19,7 @@ class GpuUsage:
     """One GPU and what is taken of it."""
 
     device: Device
-    slots: int = 0
+    replicas: int = 0
     memory_mib: int = 0
     cores: int = 0
     placements: tuple[MigPlacement, ...] = ()
@@ -29,7 +29,7 @@ class GpuUsage:
         """Returns the GPU with one more container's share taken."""
         placements = self.occupied(share.instance).placements
         memory_mib, cores = self.memory_mib + share.memory_mib, self.cores + share.cores
-        return GpuUsage(self.device, self.slots + 1, memory_mib, cores, placements)
+        return GpuUsage(self.device, self.replicas + 1, memory_mib, cores, placements)
 
     def occupied(self, instance: MigInstance | None) -> "GpuUsage":
         """Returns the GPU with only an instance's placement taken; unchanged without one."""
@@ -53,7 +53,7 @@ class NodeUsage:
     def is_free(self, gpu: GpuUsage) -> bool:
         """Returns whether a pod may get all of the GPU: it is neither in use nor out of service."""
         device = gpu.device
-        return not gpu.slots and device.healthy and device.uuid not in self.node.cordoned
+        return not gpu.replicas and device.healthy and device.uuid not in self.node.cordoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Quota:
     memory_mib: int | None = None
     cores: int | None = None
     gpus: int | None = None
-    """The most shares of GPUs, as many as containers request; in `used` they are slots."""
+    """The most shares of GPUs, as many as containers request; in `used` they are replicas."""
     used: Footprint = NOTHING
     scopes: tuple[Scope, ...] = ()
     """The scopes of the quota: it counts and limits the pods that are in every one of them."""
@@ -79,7 +79,7 @@ class Quota:
         return (
             (self.memory_mib is None or used.memory_mib + memory_mib <= self.memory_mib)
             and (self.cores is None or used.cores + cores <= self.cores)
-            and (self.gpus is None or used.slots + gpus <= self.gpus)
+            and (self.gpus is None or used.replicas + gpus <= self.gpus)
         )
 
 
@@ -98,8 +98,8 @@ def least_left(quotas: Iterable[Quota]) -> Quota | None:
         return None
     memory_mib, memory_used = _least((quota.memory_mib, quota.used.memory_mib) for quota in every)
     cores, cores_used = _least((quota.cores, quota.used.cores) for quota in every)
-    gpus, slots = _least((quota.gpus, quota.used.slots) for quota in every)
-    return Quota(memory_mib=memory_mib, cores=cores, gpus=gpus, used=Footprint(slots, memory_used, cores_used))
+    gpus, replicas = _least((quota.gpus, quota.used.replicas) for quota in every)
+    return Quota(memory_mib=memory_mib, cores=cores, gpus=gpus, used=Footprint(replicas, memory_used, cores_used))
 
 
 def _least(amounts: Iterable[tuple[int | None, int]]) -> tuple[int | None, int]:

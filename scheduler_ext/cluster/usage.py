@@ -27,8 +27,8 @@ def _summed(held: Iterable[GpuPart]) -> dict[DeviceUUID, Footprint]:
     sums: dict[DeviceUUID, tuple[int, int, int]] = {}
     for part in held:
         for uuid, each in part.footprints.items():
-            slots, memory_mib, cores = sums.get(uuid, (0, 0, 0))
-            sums[uuid] = slots + each.slots, memory_mib + each.memory_mib, cores + each.cores
+            replicas, memory_mib, cores = sums.get(uuid, (0, 0, 0))
+            sums[uuid] = replicas + each.replicas, memory_mib + each.memory_mib, cores + each.cores
     return {uuid: Footprint(*each) for uuid, each in sums.items()}
 
 
@@ -57,16 +57,16 @@ def usage_of(
 def _with_undecided(
     node: RegisteredNode, gpus: Sequence[GpuUsage], undecided: Sequence[tuple[GpuPart, Given]]
 ) -> NodeUsage:
-    """Returns the usage with the slots of pods without a decision, on the GPUs that are known to be given to them.
+    """Returns the usage with the replicas of pods without a decision, on the GPUs that are known to be given to them.
     Nothing limits a pod that runs: it takes all of its GPUs.
     """
     ids = sum(sum(given.values()) or each.undecided for each, given in undecided)
-    slots, whole = Counter[DeviceUUID](), set[DeviceUUID]()
+    replicas, whole = Counter[DeviceUUID](), set[DeviceUUID]()
     for each, given in undecided:
-        slots.update(given)
+        replicas.update(given)
         if each.everywhere:
             whole |= given.keys()
-    charged = with_undecided(gpus, ids, slots)
+    charged = with_undecided(gpus, ids, replicas)
     return NodeUsage(
         node=node,
         gpus=tuple(_filled(gpu) if gpu.device.uuid in whole else gpu for gpu in charged),
@@ -75,7 +75,7 @@ def _with_undecided(
 
 
 def _filled(gpu: GpuUsage) -> GpuUsage:
-    used = Footprint(gpu.slots, gpu.memory_mib, gpu.cores)
+    used = Footprint(gpu.replicas, gpu.memory_mib, gpu.cores)
     return _gpu_usage(gpu.device, used, gpu.placements, full=True)
 
 
@@ -84,14 +84,16 @@ def _beside(used: Footprint, kept: Iterable[Footprint], device: Device) -> Footp
     most.
     """
     together = sum(kept, used)
-    full = used | Footprint(device.slots, device.memory_mib, device.cores)
+    full = used | Footprint(device.replicas, device.memory_mib, device.cores)
     return Footprint(
-        min(together.slots, full.slots), min(together.memory_mib, full.memory_mib), min(together.cores, full.cores)
+        min(together.replicas, full.replicas),
+        min(together.memory_mib, full.memory_mib),
+        min(together.cores, full.cores),
     )
 
 
 def _gpu_usage(device: Device, used: Footprint, placements: tuple[MigPlacement, ...], *, full: bool) -> GpuUsage:
     """Returns the usage of one GPU. One of which an unknown part is held counts as wholly taken."""
     if full:
-        used = used | Footprint(device.slots, device.memory_mib, device.cores)
-    return GpuUsage(device, used.slots, used.memory_mib, used.cores, placements)
+        used = used | Footprint(device.replicas, device.memory_mib, device.cores)
+    return GpuUsage(device, used.replicas, used.memory_mib, used.cores, placements)

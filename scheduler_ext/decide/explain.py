@@ -53,9 +53,9 @@ def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:
 
 
 def score_sentence(score: NodeScore) -> str:
-    """Returns `in use: slots 20 %, cores 10 %, memory 36 %; score 6.62`, as it is before the pod."""
-    slots, cores, memory = (round(100 * part) for part in (score.slots, score.cores, score.memory))
-    return f"in use: slots {slots} %, cores {cores} %, memory {memory} %; score {score.total:.2f}"
+    """Returns `in use: replicas 20 %, cores 10 %, memory 36 %; score 6.62`, as it is before the pod."""
+    replicas, cores, memory = (round(100 * part) for part in (score.replicas, score.cores, score.memory))
+    return f"in use: replicas {replicas} %, cores {cores} %, memory {memory} %; score {score.total:.2f}"
 
 
 def need_sentence(need: ContainerNeed) -> str:
@@ -164,8 +164,8 @@ def _misfit_line(name: str, misfit: Misfit | NotOffered, wanted: DeviceFilter) -
 def _amount_clause(refusal: GpuRefusal, amounts: Amounts, need: ContainerNeed) -> str:
     free, total, needed = _number(amounts.free), _number(amounts.total), _number(amounts.needed)
     match refusal.reason:
-        case Reason.SLOTS:
-            return f"all {total} slots are taken"
+        case Reason.REPLICAS:
+            return f"all {total} replicas are taken"
         case Reason.EXCLUSIVE:
             users = amounts.used
             return f"the pod needs a GPU for itself, this one has {_number(users)} container{'s' if users != 1 else ''}"

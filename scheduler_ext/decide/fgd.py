@@ -45,7 +45,7 @@ class RatedGpu(NamedTuple):
 
     number: int
     device: Device
-    slots: int
+    replicas: int
     memory_mib: int
     cores: int
     left: float
@@ -224,7 +224,7 @@ class Fragmentation:
             own = (each.instance for container in shares for each in container if each.uuid == gpu.device.uuid)
             placements = (*gpu.placements, *(each.placement for each in own if each is not None))
             memory_mib, cores = gpu.memory_mib + more.memory_mib, gpu.cores + more.cores
-            taken = GpuUsage(gpu.device, gpu.slots + more.slots, memory_mib, cores, placements)
+            taken = GpuUsage(gpu.device, gpu.replicas + more.replicas, memory_mib, cores, placements)
             gpus[position] = self._gpu(taken, usage.node)
         return _made(gpus)
 
@@ -274,9 +274,9 @@ class Fragmentation:
         """Returns the facts of a GPU that count here. They depend on its use, its kind and its node's settings."""
         device = gpu.device
         key = (
-            *(device.type, device.memory_mib, device.cores, device.slots, device.mode, device.mig_profiles),
+            *(device.type, device.memory_mib, device.cores, device.replicas, device.mode, device.mig_profiles),
             *(device.is_mig, device.healthy and device.uuid not in node.cordoned, node.limits),
-            *(gpu.slots, gpu.memory_mib, gpu.cores, gpu.placements),
+            *(gpu.replicas, gpu.memory_mib, gpu.cores, gpu.placements),
         )
         found = self._gpus.get(key)
         if found is None:
@@ -289,7 +289,7 @@ class Fragmentation:
         is_ours = VENDOR.lower() in device.type.lower()
         self._numbered += 1
         free = device.memory_mib - gpu.memory_mib, device.cores - gpu.cores
-        if not (is_ours and device.healthy) or device.uuid in node.cordoned or gpu.slots >= device.slots:
+        if not (is_ours and device.healthy) or device.uuid in node.cordoned or gpu.replicas >= device.replicas:
             return RatedGpu(self._numbered, device, 0, *free, 0.0, 0, 0.0)
         memory = 1 - gpu.memory_mib / device.memory_mib if device.memory_mib else 0.0
         cores = 1 - gpu.cores / device.cores if device.cores else memory
@@ -300,8 +300,8 @@ class Fragmentation:
                 serves |= 1 << number
         self.effort.made += 1 + len(self._wanted) * (MIG_EFFORT if device.mode == MIG_MODE else 1)
         worth = self._workload.pressure.get(device.type, self._usual_worth)
-        slots, left = device.slots - gpu.slots, max(min(memory, cores), 0.0)
-        return RatedGpu(self._numbered, device, slots, *free, left, serves, worth)
+        replicas, left = device.replicas - gpu.replicas, max(min(memory, cores), 0.0)
+        return RatedGpu(self._numbered, device, replicas, *free, left, serves, worth)
 
 
 class _Hosted:

@@ -224,9 +224,9 @@ def _refused(gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | No
     memory_mib = need.reserved_mib(device.memory_mib)
     if (wanted.uuids is not None and device.uuid not in wanted.uuids) or device.uuid in wanted.refused_uuids:
         return Reason.UUID
-    if gpu.slots >= device.slots:
-        return Reason.SLOTS
-    if rules.policy.idle_only and gpu.slots:
+    if gpu.replicas >= device.replicas:
+        return Reason.REPLICAS
+    if rules.policy.idle_only and gpu.replicas:
         return Reason.EXCLUSIVE
     if quota is not None and not _is_covered(gpu, need, quota, beside):
         return Reason.QUOTA
@@ -240,14 +240,14 @@ def _is_covered(gpu: GpuUsage, need: ContainerNeed, quota: Quota, beside: Footpr
     if gpu.device.mode == MIG_MODE:
         share = share_of(gpu, need)
         memory_mib, cores = share.memory_mib, share.cores
-    return quota.admits(beside.memory_mib + memory_mib, beside.cores + cores, beside.slots + 1)
+    return quota.admits(beside.memory_mib + memory_mib, beside.cores + cores, beside.replicas + 1)
 
 
 def _refused_for_cores(gpu: GpuUsage, need: ContainerNeed) -> Reason | None:
     device = gpu.device
     if device.cores - gpu.cores < need.reserved_cores:
         return Reason.CORES
-    if device.cores == 100 and need.reserved_cores == 100 and gpu.slots:
+    if device.cores == 100 and need.reserved_cores == 100 and gpu.replicas:
         return Reason.EXCLUSIVE
     if device.cores and gpu.cores >= device.cores and need.reserved_cores == 0:
         return Reason.CORES_EXHAUSTED

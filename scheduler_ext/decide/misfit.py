@@ -31,7 +31,7 @@ from scheduler_ext.requests import ContainerNeed
 class Unit(StrEnum):
     MIB = "MiB"
     PERCENT = "%"
-    SLOTS = "slots"
+    REPLICAS = "replicas"
     GPUS = "GPUs"
 
 
@@ -182,10 +182,10 @@ def _amounts(reason: Reason, gpu: GpuUsage, need: ContainerNeed, quota: Quota | 
             return Amounts(needed=needed, used=gpu.memory_mib, total=device.memory_mib, unit=Unit.MIB)
         case Reason.CORES | Reason.CORES_EXHAUSTED:
             return Amounts(needed=need.reserved_cores, used=gpu.cores, total=device.cores, unit=Unit.PERCENT)
-        case Reason.SLOTS:
-            return Amounts(needed=1, used=gpu.slots, total=device.slots, unit=Unit.SLOTS)
+        case Reason.REPLICAS:
+            return Amounts(needed=1, used=gpu.replicas, total=device.replicas, unit=Unit.REPLICAS)
         case Reason.EXCLUSIVE:
-            return Amounts(needed=device.slots, used=gpu.slots, total=device.slots, unit=Unit.SLOTS)
+            return Amounts(needed=device.replicas, used=gpu.replicas, total=device.replicas, unit=Unit.REPLICAS)
         case Reason.QUOTA:
             return None if quota is None else _quota_amounts(gpu, need, quota)
     return None
@@ -195,8 +195,8 @@ def _quota_amounts(gpu: GpuUsage, need: ContainerNeed, quota: Quota) -> Amounts:
     """Returns what the container lacks for all its GPUs together: their number if that is too small, else memory, else
     cores.
     """
-    if quota.gpus is not None and quota.used.slots + need.count > quota.gpus:
-        return Amounts(needed=need.count, used=quota.used.slots, total=quota.gpus, unit=Unit.GPUS)
+    if quota.gpus is not None and quota.used.replicas + need.count > quota.gpus:
+        return Amounts(needed=need.count, used=quota.used.replicas, total=quota.gpus, unit=Unit.GPUS)
     needed = need.count * need.reserved_mib(gpu.device.memory_mib)
     if quota.memory_mib is not None and (quota.cores is None or quota.used.memory_mib + needed > quota.memory_mib):
         return Amounts(needed=needed, used=quota.used.memory_mib, total=quota.memory_mib, unit=Unit.MIB)

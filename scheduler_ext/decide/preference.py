@@ -42,7 +42,7 @@ def is_spared(usage: NodeUsage, gpus: int) -> bool:
 
 def gpus_of(request: GpuRequest) -> int:
     """Returns the most GPUs that the pod has at once."""
-    return least(request.kinds, request.needs).slots
+    return least(request.kinds, request.needs).replicas
 
 
 def choose_node(

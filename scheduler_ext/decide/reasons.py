@@ -42,7 +42,7 @@ class Reason(StrEnum):
     MEMORY = "CardInsufficientMemory", "too little free memory"
     CORES = "CardInsufficientCore", "too few free cores"
     CORES_EXHAUSTED = "CardComputeUnitsExhausted", "all cores reserved"
-    SLOTS = "CardTimeSlicingExhausted", "no slot left"
+    REPLICAS = "CardTimeSlicingExhausted", "no replica left"
     EXCLUSIVE = "ExclusiveDeviceAllocateConflict", "a whole GPU is asked for, and this one is shared"
     NUMA = "NumaNotFit", "too few such GPUs on one NUMA node"
     """The GPU fits, but its NUMA node has too few that fit."""

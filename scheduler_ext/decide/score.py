@@ -20,12 +20,12 @@ MOST_SCORES = 4_096
 
 
 def device_score(gpu: GpuUsage, need: ContainerNeed, weights: Weights) -> float:
-    """Returns `10 * (slots + cores + memory)`: each is the weighted fraction in use, this container included. 0 if a
+    """Returns `10 * (replicas + cores + memory)`: each is the weighted fraction in use, this container included. 0 if a
     total is 0.
     """
     device = gpu.device
     return _device_score(
-        (gpu.slots + 1, device.slots, weights.slots),
+        (gpu.replicas + 1, device.replicas, weights.replicas),
         (gpu.cores + need.cores, device.cores, weights.cores),
         (gpu.memory_mib + _scored_mib(need, device.memory_mib), device.memory_mib, weights.memory),
     )
@@ -46,40 +46,40 @@ def sort_gpus(gpus: list[GpuUsage], need: ContainerNeed, request: GpuRequest) ->
             case SortKey.NUMA_DESCENDING:
                 gpus.sort(key=lambda gpu: -gpu.device.numa)
             case SortKey.USED_DESCENDING:
-                gpus.sort(key=lambda gpu: -gpu.slots)
+                gpus.sort(key=lambda gpu: -gpu.replicas)
             case SortKey.INDEX:
                 gpus.sort(key=lambda gpu: gpu.device.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeScore:
-    """`total` is `10 * (slots + cores + memory)`: each is the fraction of the node in use before the pod."""
+    """`total` is `10 * (replicas + cores + memory)`: each is the fraction of the node in use before the pod."""
 
     total: float
-    slots: float
+    replicas: float
     cores: float
     memory: float
 
 
-UNSCORED = NodeScore(total=0.0, slots=0.0, cores=0.0, memory=0.0)
-"""The score of a node without slots, cores or memory."""
+UNSCORED = NodeScore(total=0.0, replicas=0.0, cores=0.0, memory=0.0)
+"""The score of a node without replicas, cores or memory."""
 
 
 def node_score(gpus: Iterable[GpuUsage]) -> NodeScore:
     """Returns the score of all GPUs of a node together."""
-    used_slots = used_cores = used_mib = slots = cores = mib = 0
+    used_replicas = used_cores = used_mib = replicas = cores = mib = 0
     for gpu in gpus:
         device = gpu.device
-        used_slots += gpu.slots
+        used_replicas += gpu.replicas
         used_cores += gpu.cores
         used_mib += gpu.memory_mib
-        slots += device.slots
+        replicas += device.replicas
         cores += device.cores
         mib += device.memory_mib
-    if not (slots and cores and mib):
+    if not (replicas and cores and mib):
         return UNSCORED
-    terms = _fraction(used_slots, slots), _fraction(used_cores, cores), _fraction(used_mib, mib)
-    return NodeScore(total=_total(*terms), slots=terms[0], cores=terms[1], memory=terms[2])
+    terms = _fraction(used_replicas, replicas), _fraction(used_cores, cores), _fraction(used_mib, mib)
+    return NodeScore(total=_total(*terms), replicas=terms[0], cores=terms[1], memory=terms[2])
 
 
 def _scored_mib(need: ContainerNeed, total_mib: int) -> int:
@@ -95,16 +95,16 @@ _Term = tuple[int, int, int]
 
 # The GPUs of a cluster are alike and in use alike: most of these have been computed before.
 @lru_cache(maxsize=MOST_SCORES)
-def _device_score(slots: _Term, cores: _Term, memory: _Term) -> float:
-    if not (slots[1] and cores[1] and memory[1]):
+def _device_score(replicas: _Term, cores: _Term, memory: _Term) -> float:
+    if not (replicas[1] and cores[1] and memory[1]):
         return 0.0
-    return _total(_fraction(*slots), _fraction(*cores), _fraction(*memory))
+    return _total(_fraction(*replicas), _fraction(*cores), _fraction(*memory))
 
 
 # The GPUs of a cluster are alike and in use alike: most of these have been computed before.
 @lru_cache(maxsize=MOST_SCORES)
-def _total(slots: float, cores: float, memory: float) -> float:
-    return _single(_single(_single(slots + cores) + memory) * _FACTOR)
+def _total(replicas: float, cores: float, memory: float) -> float:
+    return _single(_single(_single(replicas + cores) + memory) * _FACTOR)
 
 
 @lru_cache(maxsize=MOST_SCORES)

@@ -146,7 +146,7 @@ def _gpus(seen: MetricsInput) -> Iterator[Gauges]:
         "hami_gpu_shared_count",
         "Containers that share the GPU.",
         _GPU,
-        lambda: ((labels, gpu.slots) for labels, gpu in _labelled(nodes)),
+        lambda: ((labels, gpu.replicas) for labels, gpu in _labelled(nodes)),
     )
     yield _hami(
         "hami_gpu_core_allocated_ratio",
@@ -231,7 +231,7 @@ def _limits(quota: Quota, names: ResourceNames) -> Iterator[tuple[str, int, int]
     if quota.cores is not None:
         yield names.cores, quota.cores, quota.used.cores
     if quota.gpus is not None:
-        yield names.count, quota.gpus, quota.used.slots
+        yield names.count, quota.gpus, quota.used.replicas
 
 
 def _vgpus(seen: MetricsInput) -> Iterator[Gauges]:

@@ -29,19 +29,19 @@ class ShownShare(Struct, frozen=True, omit_defaults=True):
     pod: str
     memory: int
     cores: int
-    slots: int
+    replicas: int
     state: str = ""
 
 
 class ShownGpu(Struct, frozen=True, omit_defaults=True):
-    """`memory`, `cores` and `slots` are taken and total. `state` is why no pod may get it, empty if pods may."""
+    """`memory`, `cores` and `replicas` are taken and total. `state` is why no pod may get it, empty if pods may."""
 
     index: int
     uuid: str
     model: str
     memory: tuple[int, int]
     cores: tuple[int, int]
-    slots: tuple[int, int]
+    replicas: tuple[int, int]
     numa: int = -1
     mig: bool = False
     state: str = ""
@@ -144,7 +144,7 @@ def _gpu(gpu: GpuUsage, held: Iterable[ShownShare], node: RegisteredNode) -> Sho
         model=device.type.removeprefix("NVIDIA").strip(" -"),
         memory=(gpu.memory_mib, device.memory_mib),
         cores=(gpu.cores, device.cores),
-        slots=(gpu.slots, device.slots),
+        replicas=(gpu.replicas, device.replicas),
         numa=device.numa,
         mig=device.is_mig,
         state=out_of_service(node, device),
@@ -162,7 +162,7 @@ def _held(poll: NodePoll) -> Mapping[DeviceUUID, list[ShownShare]]:
     for uid, state, footprints in parts:
         pod = _name(poll, uid)
         for uuid, part in footprints.items():
-            each = ShownShare(pod=pod, memory=part.memory_mib, cores=part.cores, slots=part.slots, state=state)
+            each = ShownShare(pod=pod, memory=part.memory_mib, cores=part.cores, replicas=part.replicas, state=state)
             found.setdefault(uuid, []).append(each)
     return found
 

@@ -126,7 +126,7 @@ class BindActions:
             pod, now = await self.found(attempt), self._monotonic()
             decided = decide_read(state, attempt, pod, now=now, until=self._held_until(now))
         run.attempt, event = decided
-        needs_lock = event is BindEvent.DECIDED and run.attempt.shares is not None and not node.slots
+        needs_lock = event is BindEvent.DECIDED and run.attempt.shares is not None and not node.by_slots
         return BindEvent.LOCK_NEEDED if needs_lock else event
 
     def _held_until(self, now: float) -> float:

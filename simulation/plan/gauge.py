@@ -93,7 +93,7 @@ def taken(gpu: GpuUsage) -> float:
 
 
 def _is_free(gpu: GpuUsage, node: RegisteredNode) -> bool:
-    return not gpu.slots and gpu.device.healthy and gpu.device.uuid not in node.cordoned
+    return not gpu.replicas and gpu.device.healthy and gpu.device.uuid not in node.cordoned
 
 
 def nvlink_islands(node: RegisteredNode) -> Iterable[Sequence[int]]:

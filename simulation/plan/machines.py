@@ -137,5 +137,5 @@ def node_of(name: str, devices: Sequence[Device], scores: PairScores, *, cpu_mil
         "pods": PODS_A_NODE,
     }
     if devices:
-        allocatable[keys.RESOURCE_COUNT] = sum(device.slots for device in devices)
+        allocatable[keys.RESOURCE_COUNT] = sum(device.replicas for device in devices)
     return Node(metadata=ObjectMeta(name=name, annotations=annotations), status=NodeStatus(allocatable=allocatable))

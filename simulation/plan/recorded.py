@@ -129,12 +129,12 @@ def from_snapshot(document: object, where: str, settings: RequestSettings) -> De
     """Raises StateError."""
     snapshot = read_snapshot(document, where)
     for usage in snapshot.nodes.values():
-        if sum(gpu.slots for gpu in usage.gpus) > MOST_SLOTS:
+        if sum(gpu.replicas for gpu in usage.gpus) > MOST_SLOTS:
             raise StateError(f"{where}: node {usage.node.name!r} has more than {MOST_SLOTS} containers with GPUs")
     unregistered = [Node(metadata=ObjectMeta(name=name)) for name in snapshot.unregistered]
     nodes = [_node(usage, snapshot.hosts.get(name)) for name, usage in snapshot.nodes.items()]
     held = [
-        _stand_in(usage, settings.names) for usage in snapshot.nodes.values() if any(gpu.slots for gpu in usage.gpus)
+        _stand_in(usage, settings.names) for usage in snapshot.nodes.values() if any(gpu.replicas for gpu in usage.gpus)
     ]
     quotas = [
         _quota(namespace, number, quota, settings)
@@ -157,11 +157,11 @@ def _node(usage: NodeUsage, left: HostAmount | None) -> Node:
     annotations = {
         keys.NODE_REGISTER: encode_register(node.devices),
         keys.NODE_SCORE: encode_scores(node.pair_scores, [device.uuid for device in node.devices]),
-        keys.NODE_ALLOCATION: (AllocationMode.SLOTS if node.slots else AllocationMode.IMMEDIATE).value,
+        keys.NODE_ALLOCATION: (AllocationMode.SLOTS if node.by_slots else AllocationMode.IMMEDIATE).value,
         keys.NODE_LIMITS: node.limits.value,
         keys.DEVICE_CORDON: encode_cordon(node.cordoned),
     }
-    allocatable: dict[str, str | int | float] = {keys.RESOURCE_COUNT: sum(device.slots for device in node.devices)}
+    allocatable: dict[str, str | int | float] = {keys.RESOURCE_COUNT: sum(device.replicas for device in node.devices)}
     if left is not None:
         allocatable |= {"cpu": f"{max(left.cpu_milli, 0)}m", "memory": f"{max(left.memory_mib, 0)}Mi"}
     return Node(
@@ -190,7 +190,7 @@ def _stand_in(usage: NodeUsage, names: ResourceNames) -> Pod:
 def _shares(gpu: GpuUsage) -> Iterable[DeviceShare]:
     """The first holds all memory and cores."""
     uuid, places = gpu.device.uuid, gpu.placements
-    for slot in range(gpu.slots):
+    for slot in range(gpu.replicas):
         instance = MigInstance(profile=_SOME_PROFILE, placement=places[slot]) if slot < len(places) else None
         amounts = (gpu.memory_mib, gpu.cores) if slot == 0 else (0, 0)
         yield DeviceShare(uuid=uuid, memory_mib=amounts[0], cores=amounts[1], instance=instance)
@@ -201,7 +201,7 @@ def _quota(namespace: str, number: int, quota: Quota, settings: RequestSettings)
     used, names = quota.used, settings.names
     memory_mib = None if quota.memory_mib is None else quota.memory_mib - used.memory_mib
     left = {
-        names.count: None if quota.gpus is None else quota.gpus - used.slots,
+        names.count: None if quota.gpus is None else quota.gpus - used.replicas,
         names.memory: None if memory_mib is None else memory_mib // settings.memory_factor,
         names.cores: None if quota.cores is None else quota.cores - used.cores,
     }

@@ -116,7 +116,7 @@ def _devices(name: str, row: _TraceRow) -> list[Device]:
         Device(
             uuid=DeviceUUID(f"{name}-{number}"),
             index=number,
-            slots=SHARERS,
+            replicas=SHARERS,
             memory_mib=row.whole("gpu_memory_mib") or OPENB_GPU_MIB,
             cores=100,
             type=f"NVIDIA {row.text('model')}",

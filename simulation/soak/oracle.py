@@ -57,7 +57,7 @@ def ledger_differences(snapshot: Json, pods: Iterable[Json]) -> Iterator[str]:
     nodes = snapshot["nodes"]
     for node in nodes.values() if isinstance(nodes, dict) else nodes:
         for gpu in node["gpus"]:
-            counted[gpu["device"]["uuid"]] = (gpu.get("slots", 0), gpu.get("memory_mib", 0), gpu.get("cores", 0))
+            counted[gpu["device"]["uuid"]] = (gpu.get("replicas", 0), gpu.get("memory_mib", 0), gpu.get("cores", 0))
     true: Held = recount(filter(holds, pods))
     for uuid in sorted(counted.keys() | true.keys()):
         said, is_ = counted.get(uuid, (0, 0, 0)), true.get(uuid, (0, 0, 0))

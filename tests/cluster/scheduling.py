@@ -232,7 +232,7 @@ def gpu_node(name: str, machine: str = "dgxa100-8x-a100-40g") -> JsonObject:
         keys.NODE_SCORE: encode_scores(pair_scores(build_topology(reading)), [device.uuid for device in devices]),
         keys.NODE_ALLOCATION: "slots",
     }
-    slots = str(sum(device.slots for device in devices))
+    slots = str(sum(device.replicas for device in devices))
     amounts = {"cpu": "128", "memory": "1Ti", "pods": "110", keys.RESOURCE_COUNT: slots}
     return {
         "metadata": {"name": name, "annotations": annotations, "labels": {"kubernetes.io/hostname": name}},

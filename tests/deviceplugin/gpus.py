@@ -11,11 +11,11 @@ A = DeviceUUID("GPU-aaaaaaaa-0000-0000-0000-000000000000")
 B = DeviceUUID("GPU-bbbbbbbb-0000-0000-0000-000000000000")
 
 
-def a100(uuid: DeviceUUID, index: int, *, healthy: bool = True, slots: int = 3) -> Device:
+def a100(uuid: DeviceUUID, index: int, *, healthy: bool = True, replicas: int = 3) -> Device:
     return Device(
         uuid=uuid,
         index=index,
-        slots=slots,
+        replicas=replicas,
         memory_mib=40960,
         cores=100,
         type="NVIDIA A100-SXM4-40GB",

@@ -20,7 +20,7 @@ def device(uuid: DeviceUUID, index: int, *, healthy: bool = True) -> Device:
     return Device(
         uuid=uuid,
         index=index,
-        slots=10,
+        replicas=10,
         memory_mib=40_960,
         cores=100,
         type="NVIDIA A100-SXM4-40GB",

@@ -223,7 +223,7 @@ async def test_a_report_that_failed_is_repeated() -> None:
     async with running(gpus=gpus) as rig:
         await until(lambda: NODE_REGISTER in rig.annotations("nodes", NODE))
         rig.server.inject(refusing("patch", "nodes"))
-        more = (a100(A, 0, slots=7),)
+        more = (a100(A, 0, replicas=7),)
         gpus[0] = Inventory(devices=more)
         await until(lambda: decode_register(rig.annotations("nodes", NODE)[NODE_REGISTER]) == more)
 

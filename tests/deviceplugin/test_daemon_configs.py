@@ -33,17 +33,17 @@ def relabel(node: DaemonRig, name: str | None) -> None:
     label(name)(node.server, None)
 
 
-def slots(node: DaemonRig) -> set[int]:
-    return {gpu.slots for gpu in node.gpus()}
+def replicas(node: DaemonRig) -> set[int]:
+    return {gpu.replicas for gpu in node.gpus()}
 
 
 async def test_a_node_has_the_configuration_that_its_label_names_and_others_the_default_one(configs: Path) -> None:
     async with daemon("--configs", str(configs), before=label("shared")) as node:
-        assert slots(node) == {4}
+        assert replicas(node) == {4}
     async with daemon("--configs", str(configs), "--default-config", "whole") as node:
-        assert slots(node) == {1}
+        assert replicas(node) == {1}
     async with daemon("--configs", str(configs)) as node:
-        assert slots(node) == {10}
+        assert replicas(node) == {10}
 
 
 async def test_another_label_ends_the_daemon_to_begin_again_and_running_pods_stay(configs: Path) -> None:
@@ -54,7 +54,7 @@ async def test_another_label_ends_the_daemon_to_begin_again_and_running_pods_sta
         assert await asyncio.wait_for(node.ended(), LONGEST_SECONDS) == 0
         assert node.said("ending, to restart with configuration 'whole', as node node-1 requires")
         await node.start()
-        await until(lambda: slots(node) == {1})
+        await until(lambda: replicas(node) == {1})
         assert node.status("train")["phase"] == "Running"
         assert node.problems() == []
 
@@ -80,7 +80,7 @@ async def test_what_cannot_be_used_leaves_the_old_one_in_use_also_over_a_restart
         await node.kill()
         await node.start()
         await until(lambda: node.said("registered nvidia.com/gpu with kubelet"))
-        assert slots(node) == {4}
+        assert replicas(node) == {4}
 
 
 async def test_without_the_api_server_the_configuration_in_use_last_serves(configs: Path) -> None:
@@ -92,10 +92,10 @@ async def test_without_the_api_server_the_configuration_in_use_last_serves(confi
         await until(lambda: sum("metrics are served" in line for line in node.log) == 2)
         node.server.faults.clear()
         await until(lambda: sum("registered nvidia.com/gpu" in line for line in node.log) == 2)
-        assert slots(node) == {1}
+        assert replicas(node) == {1}
 
 
 async def test_a_node_whose_first_label_cannot_be_used_has_the_default_configuration_and_says_so(configs: Path) -> None:
     async with daemon("--configs", str(configs), "--default-config", "whole", before=label("broken")) as node:
         await until(lambda: bool(node.events("ConfigurationNotUsed")))
-        assert slots(node) == {1}
+        assert replicas(node) == {1}

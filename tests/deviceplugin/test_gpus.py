@@ -16,7 +16,7 @@ from tests.deviceplugin.gpus import PAIR, A, B, a100
 from tests.polling import until
 
 FOUND = Inventory(devices=PAIR)
-SLICE = replace(a100(A, 0), uuid="MIG-1", slots=1)  # type: ignore[arg-type]
+SLICE = replace(a100(A, 0), uuid="MIG-1", replicas=1)  # type: ignore[arg-type]
 
 
 async def seen(

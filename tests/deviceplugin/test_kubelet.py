@@ -362,7 +362,7 @@ def bound_socket(path: str) -> Iterator[socket.socket]:
 
 
 def test_numa_nodes_are_told_where_they_are_known_and_wanted() -> None:
-    near, nowhere = replace(PAIR[0], slots=1, numa=1), replace(PAIR[1], slots=1, numa=UNKNOWN_NUMA)
+    near, nowhere = replace(PAIR[0], replicas=1, numa=1), replace(PAIR[1], replicas=1, numa=UNKNOWN_NUMA)
     hinted = list_response((near, nowhere), numa_hints=True)
     assert hinted.devices[0].topology == pb.TopologyInfo(nodes=[pb.NUMANode(ID=1)])
     assert [device.HasField("topology") for device in hinted.devices] == [True, False]

@@ -22,16 +22,16 @@ def test_an_id_that_is_no_replica_is_a_whole_gpu() -> None:
     ["MIG-03f69c50-207a-2038-9b45-23cac89cb67a", "MIG-GPU-03f69c50-207a-2038-9b45-23cac89cb67a/7/0"],
 )
 def test_a_mig_device_is_its_own_only_replica(uuid: str) -> None:
-    assert replica_ids(a100(DeviceUUID(uuid), 0, slots=1)) == (uuid,)
+    assert replica_ids(a100(DeviceUUID(uuid), 0, replicas=1)) == (uuid,)
     assert split_replica(uuid) == (uuid, 0)
     assert preferred_replicas([DeviceUUID(uuid)], [f"{A}-0", uuid], [], 1) == (uuid,)
 
 
 @given(st.uuids(), st.integers(1, 64))
-def test_every_replica_leads_back_to_its_gpu(uuid: object, slots: int) -> None:
-    device = a100(DeviceUUID(f"GPU-{uuid}"), 0, slots=slots)
+def test_every_replica_leads_back_to_its_gpu(uuid: object, replicas: int) -> None:
+    device = a100(DeviceUUID(f"GPU-{uuid}"), 0, replicas=replicas)
     assert [split_replica(identifier) for identifier in replica_ids(device)] == [
-        (device.uuid, number) for number in range(slots)
+        (device.uuid, number) for number in range(replicas)
     ]
 
 

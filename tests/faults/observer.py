@@ -33,7 +33,7 @@ class Observer:
         for uuid, amount in self.given().items():
             limit = self._capacity.get(uuid, (0, 0, 0))
             if any(has > may for has, may in zip(amount, limit, strict=True)):
-                self._note([f"containers were given {amount} of {uuid}, which has {limit} slots, MiB and cores"])
+                self._note([f"containers were given {amount} of {uuid}, which has {limit} replicas, MiB and cores"])
         bound = {pod["metadata"]["uid"]: pod for pod in pods if holds(pod)}
         for uid, containers in self._containers().items():
             for container in containers.values():
@@ -51,8 +51,8 @@ class Observer:
         sums: dict[str, Amount] = defaultdict(lambda: (0, 0, 0))
         for containers in self._containers().values():
             for container in containers.values():
-                for uuid, (slots, mib, cores) in self._granted(container.env):
-                    sums[uuid] = (sums[uuid][0] + slots, sums[uuid][1] + mib, sums[uuid][2] + cores)
+                for uuid, (replicas, mib, cores) in self._granted(container.env):
+                    sums[uuid] = (sums[uuid][0] + replicas, sums[uuid][1] + mib, sums[uuid][2] + cores)
         return sums
 
     def _granted(self, env: Mapping[str, str]) -> Iterator[tuple[str, Amount]]:

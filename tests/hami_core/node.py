@@ -258,7 +258,7 @@ def _device(number: int, gpu: SimulatedGpu) -> Device:
     return Device(
         uuid=gpu.uuid,
         index=number,
-        slots=10,
+        replicas=10,
         memory_mib=gpu.memory_mib,
         cores=100,
         type="NVIDIA-Simulated",

@@ -90,7 +90,7 @@ def test_text_fits_the_terminal_and_keeps_every_row(name: str, width: int, wide:
 
 def test_columns_that_do_not_fit_are_named_and_wide_stacks_them_instead() -> None:
     narrow = drawn(REPORTS["top"](cluster()), 80)
-    assert "Left out for lack of room: cores, slots, state. -o wide shows all." in narrow
+    assert "Left out for lack of room: cores, replicas, state. -o wide shows all." in narrow
     for at in range(6):
         assert f"trains-a-large-language-model-{at}" in narrow
     stacked = drawn(REPORTS["top"](cluster()), 80, wide=True)

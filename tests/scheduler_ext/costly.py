@@ -14,7 +14,7 @@ from tests.scheduler_ext.gpus import device, request
 
 def different_nodes() -> tuple[Cluster, list[str]]:
     """Nothing known of one says anything about another."""
-    gpus = [device(number, memory_mib=50_000, slots=30) for number in range(8)]
+    gpus = [device(number, memory_mib=50_000, replicas=30) for number in range(8)]
     cluster = Cluster()
     names = [f"n{number}" for number in range(60)]
     cluster.ledger.replace_nodes(

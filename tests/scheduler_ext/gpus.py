@@ -11,11 +11,11 @@ from scheduler_ext.requests import GpuRequest, RequestSettings, read_request
 GIB = 1024
 
 
-def device(number: int, *, numa: int = 0, memory_mib: int = 40 * GIB, slots: int = 10) -> Device:
+def device(number: int, *, numa: int = 0, memory_mib: int = 40 * GIB, replicas: int = 10) -> Device:
     return Device(
         uuid=DeviceUUID(f"G{number}"),
         index=number,
-        slots=slots,
+        replicas=replicas,
         memory_mib=memory_mib,
         cores=100,
         type="NVIDIA A100-SXM4-40GB",

@@ -20,4 +20,4 @@ A100_PROFILES = (
 
 
 def mig_device(number: int) -> Device:
-    return replace(device(number, slots=7), mode=MIG_MODE, mig_profiles=A100_PROFILES)
+    return replace(device(number, replicas=7), mode=MIG_MODE, mig_profiles=A100_PROFILES)

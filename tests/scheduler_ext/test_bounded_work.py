@@ -59,8 +59,8 @@ def asks_too_much(asked: Pod) -> bool:
 
 
 def node(name: str, *, slots: bool) -> NodeUsage:
-    plain = usage(name, [GpuUsage(device(number, numa=number // 4, slots=300)) for number in range(8)])
-    return replace(plain, node=replace(plain.node, slots=slots))
+    plain = usage(name, [GpuUsage(device(number, numa=number // 4, replicas=300)) for number in range(8)])
+    return replace(plain, node=replace(plain.node, by_slots=slots))
 
 
 @st.composite
@@ -69,13 +69,13 @@ def machines(draw: st.DrawFn) -> NodeUsage:
     random, in_mig_mode = draw(st.randoms(use_true_random=False)), draw(st.booleans())
     count = draw(st.sampled_from([1, 2, 4, 8, 16]))
     devices = [
-        mig_device(n) if in_mig_mode and random.random() < 0.7 else device(n, numa=n * 2 // count, slots=30)
+        mig_device(n) if in_mig_mode and random.random() < 0.7 else device(n, numa=n * 2 // count, replicas=30)
         for n in range(count)
     ]
     gpus = [GpuUsage(each, random.randrange(4), random.randrange(9000), random.randrange(20)) for each in devices]
     scores = {a.uuid: {b.uuid: random.choice([10, 20, 40, 200]) for b in devices if b is not a} for a in devices}
     plain = usage("n", gpus)
-    return replace(plain, node=replace(plain.node, slots=draw(st.booleans()), pair_scores=scores))
+    return replace(plain, node=replace(plain.node, by_slots=draw(st.booleans()), pair_scores=scores))
 
 
 CLUSTER = snapshot(node("plain", slots=False), node("slots", slots=True))

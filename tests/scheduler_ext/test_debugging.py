@@ -30,12 +30,12 @@ async def explained(rig: Rig, pod: str) -> str:
 
 
 async def test_a_pod_that_waits_is_told_what_each_gpu_lacks() -> None:
-    async with running(node_json("n", slots=1)) as rig:
+    async with running(node_json("n", replicas=1)) as rig:
         assert await rig.bind(rig.add_pod("first"), "n") == ""
         await rig.filter(rig.add_pod("p"), "n")
         text = await explained(rig, "p")
-        assert re.match(r"pod default/p waits: no slot left \(on n\)\ndecided \d+ s ago: no available", text)
-        assert "GPU 0: all 1 slots are taken" in text
+        assert re.match(r"pod default/p waits: no replica left \(on n\)\ndecided \d+ s ago: no available", text)
+        assert "GPU 0: all 1 replicas are taken" in text
 
 
 async def test_a_bound_pod_is_told_where_it_is_and_what_was_said() -> None:

@@ -46,7 +46,7 @@ async def behind_a_relay(
     *, lease: LeaseSettings | None = None, api_seconds: float = 30.0, silent_seconds: float = 65.0
 ) -> AsyncIterator[Behind]:
     async with EmbeddedApiServer() as server, Relay(int(server.url.rpartition(":")[2])) as relay:
-        server.create(node_json("n", gpus=2, slots=1))
+        server.create(node_json("n", gpus=2, replicas=1))
         server.create(lease_json())
         async with extender_for(
             server,

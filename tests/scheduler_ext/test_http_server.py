@@ -28,7 +28,7 @@ async def test_filter_by_names_answers_one_node_and_all_five_keys() -> None:
 
 
 async def test_filter_says_of_each_node_why_it_does_not_fit() -> None:
-    async with running(node_json("small", memory_mib=500), node_json("full", slots=1)) as rig:
+    async with running(node_json("small", memory_mib=500), node_json("full", replicas=1)) as rig:
         assert (await rig.filter(pod_json("first"), "full"))["NodeNames"] == ["full"]
         answer = await rig.filter(pod_json("p"), "full", "small", "nowhere")
         assert answer == {
@@ -41,12 +41,12 @@ async def test_filter_says_of_each_node_why_it_does_not_fit() -> None:
 
 
 async def test_filter_by_nodes_decides_as_if_nothing_ran_and_reserves_nothing() -> None:
-    async with running(node_json("a", slots=1)) as rig:
+    async with running(node_json("a", replicas=1)) as rig:
         assert (await rig.filter(pod_json("first"), "a"))["NodeNames"] == ["a"]
         for name in ("second", "third"):
             unreadable = node_json("unreadable")
             unreadable["metadata"]["annotations"][keys.NODE_REGISTER] = "[{"
-            nodes = [node_json("a", slots=1), {"metadata": {"name": "x"}}, unreadable, node_json("b")]
+            nodes = [node_json("a", replicas=1), {"metadata": {"name": "x"}}, unreadable, node_json("b")]
             answer = await rig.post("/filter", {"Pod": pod_json(name), "Nodes": {"items": nodes}})
             assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["a", "b"]
             assert answer["NodeNames"] is None
@@ -162,21 +162,21 @@ async def test_a_body_of_many_megabytes_is_read() -> None:
 
 
 async def test_filtering_again_replaces_the_pods_own_reservation() -> None:
-    async with running(node_json("a", slots=1)) as rig:
+    async with running(node_json("a", replicas=1)) as rig:
         for _ in range(3):
             assert (await rig.filter(pod_json("p"), "a"))["NodeNames"] == ["a"]
         assert (await rig.filter(pod_json("q"), "a"))["NodeNames"] is None
 
 
 async def test_concurrent_filters_never_book_more_than_a_node_has() -> None:
-    async with running(node_json("a", gpus=2, slots=3), node_json("b", gpus=1, slots=4, memory_mib=3000)) as rig:
+    async with running(node_json("a", gpus=2, replicas=3), node_json("b", gpus=1, replicas=4, memory_mib=3000)) as rig:
         answers = await asyncio.gather(*(rig.filter(pod_json(f"p{n}"), "a", "b") for n in range(60)))
         picked = [answer["NodeNames"][0] for answer in answers if answer["NodeNames"]]
         assert (picked.count("a"), picked.count("b")) == (6, 3)
 
 
 async def test_a_reservation_lapses_when_no_bind_follows() -> None:
-    async with running(node_json("a", slots=1), reservation_lease_seconds=0.2) as rig:
+    async with running(node_json("a", replicas=1), reservation_lease_seconds=0.2) as rig:
         assert (await rig.filter(pod_json("p"), "a"))["NodeNames"] == ["a"]
 
         async def free() -> bool:

@@ -102,7 +102,7 @@ class Machine(RuleBasedStateMachine):
         self.promised: list[tuple[Json, str]] = []
         self.asked: list[tuple[str, Json]] = []
         for name in NODES:
-            self.cluster.nodes[name] = node_json(name, gpus=GPUS, slots=SLOTS, memory_mib=MEMORY_MIB)
+            self.cluster.nodes[name] = node_json(name, gpus=GPUS, replicas=SLOTS, memory_mib=MEMORY_MIB)
         self.restart()
         for asked in first:
             self._arrive(asked)
@@ -406,7 +406,7 @@ class Machine(RuleBasedStateMachine):
             if self.tampered:
                 return
             self.shrunk.add(name)
-        node = node_json(name, gpus=1 if becomes == "smaller" else GPUS, slots=SLOTS, memory_mib=MEMORY_MIB)
+        node = node_json(name, gpus=1 if becomes == "smaller" else GPUS, replicas=SLOTS, memory_mib=MEMORY_MIB)
         if becomes == "gone":
             if self.cluster.nodes.pop(name, None) is not None:
                 self.cluster.news.append(("node gone", node))
@@ -495,23 +495,23 @@ class Machine(RuleBasedStateMachine):
                 continue
             assert not usage.undecided
             for used in usage.gpus:
-                assert (used.slots, used.memory_mib, used.cores) == taken.get(used.device.uuid, NONE), (name, used)
+                assert (used.replicas, used.memory_mib, used.cores) == taken.get(used.device.uuid, NONE), (name, used)
         (quota,) = (quota.used for quota in self.ledger.snapshot().quotas["default"])
         total = NONE
         for amount in held.values():
             total = plus(total, amount)
-        assert (quota.slots, quota.memory_mib, quota.cores) == total
+        assert (quota.replicas, quota.memory_mib, quota.cores) == total
 
     def with_kept(self, held: dict[str, Amount]) -> dict[str, Amount]:
         """Room that is kept for nominated pods counts as taken as well, up to the whole GPU."""
         taken, rooms = dict(held), self.ledger.records.of(RecordState.KEPT)
         for room in (room for room in rooms if self.ledger.records.reserved(room.uid) is None):
             for gpu, part in room.gpus.footprints.items():
-                taken[gpu] = plus(taken.get(gpu, NONE), (part.slots, part.memory_mib, part.cores))
+                taken[gpu] = plus(taken.get(gpu, NONE), (part.replicas, part.memory_mib, part.cores))
         return {gpu: _at_most(amount, held.get(gpu, NONE)) for gpu, amount in taken.items()}
 
     def check_undecided(self, usage: NodeUsage, past: list[Json], held: dict[str, Amount]) -> None:
-        """The GPUs of those that run are full; of the others as many slots are taken as kubelet has given away."""
+        """The GPUs of those that run are full; of the others as many replicas are taken as kubelet has given away."""
         value = self.seen_nodes[usage.node.name]["metadata"]["annotations"].get(keys.NODE_UNDECIDED, "?")
         told = {} if value == "?" else decode_undecided(value)
         offered = {used.device.uuid for used in usage.gpus}
@@ -522,13 +522,13 @@ class Machine(RuleBasedStateMachine):
             decided = held.get(used.device.uuid, NONE)
             if used.device.uuid in full or not known:
                 most = tuple(max(pair) for pair in zip(decided, WHOLE, strict=True))
-                assert (used.slots, used.memory_mib, used.cores) == most
+                assert (used.replicas, used.memory_mib, used.cores) == most
             else:
                 assert (used.memory_mib, used.cores) == decided[1:]
-                assert used.slots >= decided[0]
+                assert used.replicas >= decided[0]
         ids = sum(sum(self.given[pod["metadata"]["uid"]].values()) for pod in past)
         decided_slots = sum(held.get(uuid, NONE)[0] for uuid in offered)
-        assert sum(used.slots for used in usage.gpus) >= min(decided_slots + ids, SLOTS * len(offered))
+        assert sum(used.replicas for used in usage.gpus) >= min(decided_slots + ids, SLOTS * len(offered))
         assert usage.undecided == tuple(sorted(f"default/{pod['metadata']['name']}" for pod in past))
 
     @invariant()

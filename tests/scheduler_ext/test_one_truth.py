@@ -224,7 +224,7 @@ def rows_of_page(node: ShownNode) -> list[Row]:
         (
             gpu.index,
             gpu.state,
-            (gpu.slots[0], gpu.memory[0], gpu.cores[0]),
+            (gpu.replicas[0], gpu.memory[0], gpu.cores[0]),
             sorted((held.pod, held.memory, held.cores) for held in gpu.held),
         )
         for gpu in node.gpus
@@ -237,7 +237,7 @@ def rows_of_plugin(cluster: GpuCluster) -> Mapping[str, list[Row]]:
             (
                 gpu.device.index,
                 gpu.state,
-                (gpu.usage.slots, gpu.usage.memory_mib, gpu.usage.cores),
+                (gpu.usage.replicas, gpu.usage.memory_mib, gpu.usage.cores),
                 sorted((held.pod, held.memory_mib, held.cores) for held in gpu.holders),
             )
             for gpu in node.gpus

@@ -66,7 +66,7 @@ def test_a_comma_list_is_a_chain_of_keys_with_the_index_last() -> None:
 
 def test_weights_may_hold_blanks_and_come_in_any_order() -> None:
     weights = read(**{keys.SCORING_WEIGHTS: " memory = 3,slot=0, core=5"}).weights
-    assert weights == Weights(slots=0, cores=5, memory=3)
+    assert weights == Weights(replicas=0, cores=5, memory=3)
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_pat
 
 
 async def test_a_waiting_pod_is_requeued_as_soon_as_there_is_room() -> None:
-    async with running(node_json("n", slots=1)) as rig:
+    async with running(node_json("n", replicas=1)) as rig:
         first, waiting = rig.add_pod("first"), rig.add_pod("waiting")
         assert await rig.bind(first, "n") == ""
         assert (await rig.filter(waiting, "n"))["NodeNames"] is None
@@ -144,7 +144,7 @@ async def fits(rig: Rig, pod: dict[str, Any]) -> bool:
 
 
 async def test_a_pod_made_anew_under_the_name_is_not_requeued_and_the_old_one_no_longer_waits() -> None:
-    async with running(node_json("n", slots=1)) as rig:
+    async with running(node_json("n", replicas=1)) as rig:
         first, anew = rig.add_pod("first"), rig.add_pod("waiting")
         assert await rig.bind(first, "n") == ""
         earlier = anew | {"metadata": anew["metadata"] | {"uid": "11111111-2222-4333-8444-555555555555"}}

@@ -30,7 +30,7 @@ def rewritten(rig: Rig, value: str) -> None:
 
 @pytest.mark.parametrize("happens", [failed, emptied, moved_to_another_node])
 async def test_a_running_containers_gpu_is_not_freed(happens: Callable[[Rig], None]) -> None:
-    async with running(node_json("n", gpus=1, slots=1)) as rig:
+    async with running(node_json("n", gpus=1, replicas=1)) as rig:
         one = rig.add_pod("one")
         assert (await rig.filter(one, "n"))["NodeNames"]
         assert not await rig.bind(one, "n")

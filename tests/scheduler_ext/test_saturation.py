@@ -249,7 +249,7 @@ def containers(pod: Pod) -> list[dict[str, Any]]:
 
 @asynccontextmanager
 async def crowded(seed: int, **changes: Any) -> AsyncIterator[Crowd]:
-    nodes = [node_json(name, gpus=GPUS, slots=SLOTS, memory_mib=MEMORY_MIB) for name in NODES]
+    nodes = [node_json(name, gpus=GPUS, replicas=SLOTS, memory_mib=MEMORY_MIB) for name in NODES]
     async with running(*nodes, **changes) as rig:
         yield Crowd(rig=rig, random=Random(seed))
 

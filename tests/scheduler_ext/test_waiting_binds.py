@@ -33,7 +33,7 @@ async def offered_on_a_new_connection(rig: Rig, name: str, *nodes: str) -> list[
 
 async def test_a_thousand_binds_that_wait_leave_everything_else_as_it_was() -> None:
     async with (
-        running(node_json("a", gpus=8, slots=BINDS), bind_deadline_seconds=120) as one,
+        running(node_json("a", gpus=8, replicas=BINDS), bind_deadline_seconds=120) as one,
         aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
     ):
         rig = replace(one, http=http)

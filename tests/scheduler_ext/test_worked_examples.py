@@ -50,10 +50,10 @@ def test_node_policy_spread_puts_the_pods_on_different_nodes() -> None:
 
 def test_node_score_by_gpu_count_is_10_and_7_5_counted_after_the_pod() -> None:
     def after_the_pod(used: int) -> float:
-        whole = device(0, slots=4)
+        whole = device(0, replicas=4)
         need = request(pod(container(gpu=1, gpumem=1))).needs[0]
         assert need is not None
-        return device_score(GpuUsage(whole, slots=used), need, Weights(slots=1, cores=0, memory=0))
+        return device_score(GpuUsage(whole, replicas=used), need, Weights(replicas=1, cores=0, memory=0))
 
     assert (after_the_pod(3), after_the_pod(2)) == (10.0, 7.5)
 
@@ -61,7 +61,7 @@ def test_node_score_by_gpu_count_is_10_and_7_5_counted_after_the_pod() -> None:
 @pytest.mark.parametrize(("policy", "chosen"), [("binpack", "node-1"), ("spread", "node-2")])
 def test_of_3_and_2_used_gpus_of_4_binpack_picks_the_first_and_spread_the_second(policy: str, chosen: str) -> None:
     nodes = [
-        usage(name, [GpuUsage(device(g, slots=1), slots=int(g < used)) for g in range(4)])
+        usage(name, [GpuUsage(device(g, replicas=1), replicas=int(g < used)) for g in range(4)])
         for name, used in (("node-1", 3), ("node-2", 2))
     ]
     wanted = pod(container(gpu=1, gpumem=1), annotations={keys.NODE_POLICY: policy})
@@ -81,17 +81,17 @@ def test_gpu_policy_spread_puts_the_pods_on_different_gpus() -> None:
 def test_gpu_score_by_cores_and_memory_is_6_75_and_17_75() -> None:
     need = request(pod(container(gpu=1, gpumem=1000, gpucores=20))).needs[0]
     assert need is not None
-    gpu_1 = GpuUsage(device(1, memory_mib=8000), slots=1, cores=10, memory_mib=2000)
-    gpu_2 = GpuUsage(device(2, memory_mib=8000), slots=1, cores=70, memory_mib=6000)
-    weights = Weights(slots=0)
+    gpu_1 = GpuUsage(device(1, memory_mib=8000), replicas=1, cores=10, memory_mib=2000)
+    gpu_2 = GpuUsage(device(2, memory_mib=8000), replicas=1, cores=70, memory_mib=6000)
+    weights = Weights(replicas=0)
     assert (device_score(gpu_1, need, weights), device_score(gpu_2, need, weights)) == (6.75, 17.75)
 
 
 @pytest.mark.parametrize(("policy", "chosen"), [("binpack", "G2"), ("spread", "G1")])
 def test_of_gpus_scored_6_75_and_17_75_binpack_picks_the_second_and_spread_the_first(policy: str, chosen: str) -> None:
     gpus = [
-        GpuUsage(device(1, memory_mib=8000), slots=1, cores=10, memory_mib=2000),
-        GpuUsage(device(2, memory_mib=8000), slots=1, cores=70, memory_mib=6000),
+        GpuUsage(device(1, memory_mib=8000), replicas=1, cores=10, memory_mib=2000),
+        GpuUsage(device(2, memory_mib=8000), replicas=1, cores=70, memory_mib=6000),
     ]
     annotations = {keys.GPU_POLICY: policy, keys.SCORING_WEIGHTS: "slot=0,core=1,memory=1"}
     wanted = pod(container(gpu=1, gpumem=1000, gpucores=20), annotations=annotations)
@@ -101,7 +101,7 @@ def test_of_gpus_scored_6_75_and_17_75_binpack_picks_the_second_and_spread_the_f
 def test_device_score_with_all_three_terms_is_16_25() -> None:
     need = request(pod(container(gpu=1, gpumem=4096, gpucores=20))).needs[0]
     assert need is not None
-    gpu = GpuUsage(device(0, memory_mib=16384), slots=3, cores=40, memory_mib=6144)
+    gpu = GpuUsage(device(0, memory_mib=16384), replicas=3, cores=40, memory_mib=6144)
     assert device_score(gpu, need, Weights()) == 16.25
     assert device_score(gpu, need, Weights(memory=3)) == 28.75
 
@@ -130,8 +130,8 @@ def test_order_of_devices_with_numa(policy: str, numa_bind: str, visited: str) -
 
 
 def _thirds(used: int, cores: int, memory: int) -> list[GpuUsage]:
-    """Four slots, 100 cores and 100 MiB on one GPU, so that percentages are exact."""
-    return [GpuUsage(device(0, slots=4, memory_mib=100), slots=used, cores=cores, memory_mib=memory)]
+    """Four replicas, 100 cores and 100 MiB on one GPU, so that percentages are exact."""
+    return [GpuUsage(device(0, replicas=4, memory_mib=100), replicas=used, cores=cores, memory_mib=memory)]
 
 
 def test_node_scores_are_7_and_21_and_0() -> None:

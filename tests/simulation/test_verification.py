@@ -21,7 +21,7 @@ def gpu(uuid: DeviceUUID, index: int) -> Device:
     return Device(
         uuid=uuid,
         index=index,
-        slots=3,
+        replicas=3,
         memory_mib=40960,
         cores=100,
         type="NVIDIA A100",
@@ -129,7 +129,7 @@ def test_gpus_in_a_container_that_asked_for_none_are_told() -> None:
     [
         ([share(A, 30000), share(A, 10961)], "40961 of 40960 MiB"),
         ([share(A, cores=60), share(A, cores=41)], "101 of 100 cores"),
-        ([share(A)] * 4, "4 of 3 slots"),
+        ([share(A)] * 4, "4 of 3 replicas"),
         ([share(DeviceUUID("GPU-gone"))], "no node has it"),
     ],
 )

@@ -134,10 +134,10 @@ class BestCase:
         again = need.count if is_mig else 0
         # An instance has cores of its own.
         cores = 0 if is_mig else need.reserved_cores
-        has_room = gpu.slots and gpu.memory_mib >= memory_mib and gpu.cores >= cores
+        has_room = gpu.replicas and gpu.memory_mib >= memory_mib and gpu.cores >= cores
         if not has_room or not self._filter.allows_type(device.type):
             return None
-        if gpu.slots == 1:
+        if gpu.replicas == 1:
             return gpu.left, gpu.left, again
         memory = (gpu.memory_mib - memory_mib) / device.memory_mib if device.memory_mib else 0.0
         rest = min(memory, (gpu.cores - cores) / device.cores) if device.cores else memory

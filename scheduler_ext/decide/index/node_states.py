@@ -158,7 +158,7 @@ class NodeStates:
         model = self._model(usage.node)
         number = self._gpu_uses.number
         used = zip(model.gpus, usage.gpus, strict=True)
-        gpus = tuple([number((kind, gpu.slots, gpu.memory_mib, gpu.cores)) for kind, gpu in used])
+        gpus = tuple([number((kind, gpu.replicas, gpu.memory_mib, gpu.cores)) for kind, gpu in used])
         occupied = [gpu.placements for gpu in usage.gpus]
         state = self._numbers.number((model.layout, gpus, tuple(occupied) if any(occupied) else ()))
         return NodeState(usage=usage, model=model, gpus=gpus, number=state, score=node_score(usage.gpus).total)

@@ -232,7 +232,7 @@ function fillTile(tile, gpu) {
   const [used, cores] = [percent(...gpu.memory), percent(...gpu.cores)];
   if (!before || percent(...before.memory) !== used) tile.style.setProperty("--memory", `${used}%`);
   if (!before || percent(...before.cores) !== cores) tile.style.setProperty("--cores", `${cores}%`);
-  const state = KINDS_OF_STATE[gpu.state] || (gpu.slots[0] ? (used > 55 ? "most" : "held") : "idle");
+  const state = KINDS_OF_STATE[gpu.state] || (gpu.replicas[0] ? (used > 55 ? "most" : "held") : "idle");
   if (tile.dataset.state !== state) tile.dataset.state = state;
 }
 
@@ -240,7 +240,7 @@ const KINDS_OF_STATE = { unhealthy: "unhealthy", cordoned: "cordoned", "the node
 
 export function described(gpu) {
   const held = (gpu.held ?? []).map((each) => each.pod);
-  const amounts = `GPU ${gpu.index}: ${memory(gpu.memory[0])} of ${memory(gpu.memory[1])}, ${gpu.cores[0]} % of cores, ${gpu.slots[0]} of ${gpu.slots[1]} slots`;
+  const amounts = `GPU ${gpu.index}: ${memory(gpu.memory[0])} of ${memory(gpu.memory[1])}, ${gpu.cores[0]} % of cores, ${gpu.replicas[0]} of ${gpu.replicas[1]} replicas`;
   return [amounts, ...(gpu.state ? [gpu.state] : []), ...(held.length ? held : ["no pod"])].join("\n");
 }
 

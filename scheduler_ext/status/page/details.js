@@ -80,7 +80,7 @@ function summary(node) {
 
 function table(node) {
   const several = node.models.length > 1;
-  const titles = ["GPU", ...(several ? ["model"] : []), "memory", "cores", "slots", "held by"];
+  const titles = ["GPU", ...(several ? ["model"] : []), "memory", "cores", "replicas", "held by"];
   const head = element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)));
   const rows = node.gpus.map((gpu) => {
     const held = (gpu.held ?? []).map((each) => {
@@ -96,7 +96,7 @@ function table(node) {
       ...(several ? [element("td", {}, gpu.model)] : []),
       element("td", {}, meter(gpu.memory, "memory"), ` ${shared(gpu.memory)}`),
       element("td", {}, meter(gpu.cores, "cores"), ` ${gpu.cores[0]} %`),
-      element("td", {}, `${gpu.slots[0]} of ${gpu.slots[1]}`),
+      element("td", {}, `${gpu.replicas[0]} of ${gpu.replicas[1]}`),
       element("td", {}, held.length ? element("ul", { class: "held" }, ...(gpu.state ? [element("li", {}, state)] : []), ...held) : state),
     );
   });
@@ -147,7 +147,7 @@ function graph(node) {
     const part = (around * percent(...gpu.memory)) / 100;
     return svg(
       "g",
-      { class: gpu.state ? "gpu lost" : gpu.slots[0] ? "gpu" : "gpu free" },
+      { class: gpu.state ? "gpu lost" : gpu.replicas[0] ? "gpu" : "gpu free" },
       svg("title", {}, described(gpu)),
       svg("circle", { cx: x, cy: y, r, class: "plate" }),
       svg("circle", { cx: x, cy: y, r, class: "ring", "stroke-dasharray": `${part} ${around}`, transform: `rotate(-90 ${x} ${y})` }),

@@ -66,7 +66,7 @@ class Known {
     this.cores = [0, 0];
     for (const gpu of this.gpus) {
       if (gpu.state) this.lost += 1;
-      else if (!gpu.slots[0]) this.idle += 1;
+      else if (!gpu.replicas[0]) this.idle += 1;
       this.memory[0] += gpu.memory[0];
       this.memory[1] += gpu.memory[1];
       this.cores[0] += gpu.cores[0];

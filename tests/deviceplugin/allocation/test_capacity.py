@@ -122,5 +122,5 @@ def test_what_the_extender_books_within_a_gpu_is_never_refused(
     booked = Footprint()
     for pod, (shares, _, _) in zip(pods, drawn, strict=True):
         booked += effective(container_kinds(pod), tuple(shares)).get(A, Footprint())  # type: ignore[arg-type]
-    fits = booked.memory_mib <= 40960 and booked.cores <= 100 and booked.slots <= 3
+    fits = booked.memory_mib <= 40960 and booked.cores <= 100 and booked.replicas <= 3
     assert not fits or asked(*pods) == ""

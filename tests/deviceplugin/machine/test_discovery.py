@@ -26,7 +26,7 @@ def test_a_gpu_becomes_a_device() -> None:
         Device(
             uuid=DeviceUUID("GPU-a"),
             index=0,
-            slots=10,
+            replicas=10,
             memory_mib=40960,
             cores=100,
             type="NVIDIA A100-SXM4-40GB",
@@ -46,7 +46,7 @@ def test_scaling_truncates() -> None:
     (device,) = discovered(
         replace(GPU, memory_mib=24258), sharing=NodeSharing(memory_scaling=1.5, core_scaling=1.15, split_count=4)
     )
-    assert (device.memory_mib, device.cores, device.slots) == (36387, 114, 4)
+    assert (device.memory_mib, device.cores, device.replicas) == (36387, 114, 4)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_strategy_single_makes_mig_devices_the_nodes_resource() -> None:
     small = Device(
         uuid=DeviceUUID("MIG-0-0"),
         index=0,
-        slots=1,
+        replicas=1,
         memory_mib=4864,
         cores=100,
         type="NVIDIA A100-SXM4-40GB MIG 1g.5gb",

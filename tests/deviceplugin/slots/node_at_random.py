@@ -75,7 +75,7 @@ class NodeAtRandom:
         for device in DEVICES:
             held = [share for shares in self.live.values() for share in shares if share.uuid == device.uuid]
             taken = (len(held), sum(share.memory_mib for share in held), sum(share.cores for share in held))
-            within = (device.slots, device.memory_mib, device.cores)
+            within = (device.replicas, device.memory_mib, device.cores)
             assert all(mine <= its for mine, its in zip(taken, within, strict=True)), (device.uuid, taken, self.live)
 
     def end(self, uid: str, container: str) -> None:

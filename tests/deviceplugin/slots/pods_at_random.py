@@ -12,7 +12,7 @@ from tests.deviceplugin.gpus import a100
 
 GPU = "nvidia.com/gpu"
 SLOTS = 4
-DEVICES = tuple(a100(DeviceUUID(f"GPU-{letter * 8}"), index, slots=SLOTS) for index, letter in enumerate("abcd"))
+DEVICES = tuple(a100(DeviceUUID(f"GPU-{letter * 8}"), index, replicas=SLOTS) for index, letter in enumerate("abcd"))
 BY_UUID = {device.uuid: device for device in DEVICES}
 ADVERTISED = {f"{device.uuid}-{n}": AdvertisedDevice(healthy=True) for device in DEVICES for n in range(SLOTS)}
 _ENDED = ("Succeeded", "Failed")

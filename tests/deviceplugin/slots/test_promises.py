@@ -18,7 +18,7 @@ from tests.polling import until
 
 X, Y = f"{A}-0", f"{A}-1"
 HALF = (share(A, 20480, 50),)
-LOWERED = Inventory(devices=(replace(PAIR[0], slots=1, memory_mib=20480, cores=50),), kept=PAIR)
+LOWERED = Inventory(devices=(replace(PAIR[0], replicas=1, memory_mib=20480, cores=50),), kept=PAIR)
 
 
 def running(name: str, shares: PodShares, init: int = 0) -> Pod:

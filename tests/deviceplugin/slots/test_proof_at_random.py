@@ -157,7 +157,7 @@ def usage(pods: list[Bound]) -> list[Footprint]:
 
 
 def fits(device: Device, held: Footprint) -> bool:
-    return held.slots <= device.slots and held.memory_mib <= device.memory_mib and held.cores <= device.cores
+    return held.replicas <= device.replicas and held.memory_mib <= device.memory_mib and held.cores <= device.cores
 
 
 @pytest.fixture

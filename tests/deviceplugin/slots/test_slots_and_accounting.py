@@ -27,7 +27,7 @@ def decided(*memory_mib: int, taken_mib: int) -> PodShares:
         container.resources = Resources(limits={GPU: "1", "nvidia.com/gpumem": str(mib)})
     request = read_request(pod, RequestSettings(gpu_policy=parse_gpu_policy("binpack")))
     assert request is not None
-    usage = (GpuUsage(PAIR[0], slots=1, memory_mib=taken_mib), GpuUsage(PAIR[1]))
+    usage = (GpuUsage(PAIR[0], replicas=1, memory_mib=taken_mib), GpuUsage(PAIR[1]))
     shares = place(request, NodeUsage(node=RegisteredNode(name=NODE, devices=PAIR), gpus=usage), None)
     assert isinstance(shares, tuple), shares
     return shares

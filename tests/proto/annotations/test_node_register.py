@@ -13,7 +13,7 @@ from proto.devices import Device, DeviceUUID, MigPlacement, MigProfile
 A100 = Device(
     uuid=DeviceUUID("GPU-x"),
     index=0,
-    slots=10,
+    replicas=10,
     memory_mib=40960,
     cores=100,
     type="NVIDIA A100-SXM4-40GB",
@@ -40,7 +40,7 @@ MIG_JSON = (
 )
 MIG_GPU = replace(
     A100,
-    slots=7,
+    replicas=7,
     mode="mig",
     mig_profiles=(
         MigProfile(
@@ -141,7 +141,7 @@ DEVICES = st.builds(
     Device,
     uuid=WORD.map(lambda word: DeviceUUID(f"GPU-{word}")),
     index=COUNT,
-    slots=COUNT,
+    replicas=COUNT,
     memory_mib=COUNT,
     cores=COUNT,
     type=WORD.map(lambda word: f"NVIDIA {word}"),

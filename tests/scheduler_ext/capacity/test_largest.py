@@ -23,7 +23,7 @@ def asking(**limits: int) -> GpuRequest:
 def gpus(*used: tuple[int, int]) -> list[GpuUsage]:
     """GPUs of which this much memory and cores are taken."""
     return [
-        GpuUsage(device(at), slots=int(mib > 0), memory_mib=mib, cores=cores) for at, (mib, cores) in enumerate(used)
+        GpuUsage(device(at), replicas=int(mib > 0), memory_mib=mib, cores=cores) for at, (mib, cores) in enumerate(used)
     ]
 
 

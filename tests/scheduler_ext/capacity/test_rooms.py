@@ -60,7 +60,7 @@ def test_so_many_fit_as_the_scheduler_would_place_one_after_the_other(
     sizes: list[tuple[int, int, int]], first: dict[str, Any], asked: dict[str, Any]
 ) -> None:
     nodes = tuple(
-        node(f"n{at}", [device(10 * at + gpu, memory_mib=mib, slots=slots) for gpu in range(gpus)])
+        node(f"n{at}", [device(10 * at + gpu, memory_mib=mib, replicas=slots) for gpu in range(gpus)])
         for at, (gpus, mib, slots) in enumerate(sizes)
     )
     names = [each.metadata.name for each in nodes]

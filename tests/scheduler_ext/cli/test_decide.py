@@ -229,7 +229,7 @@ def test_explain_is_a_table_of_nodes_and_what_each_gpu_lacks(tmp_path: Path) -> 
         "nowhere no offers no GPU",
     ]
     score = run(tmp_path, recorded("80-heterogeneous-nodes"), "--explain").stdout
-    assert "n3    chosen  in use: slots 10 %, cores 10 %, memory 10 %; score 3.00" in score
+    assert "n3    chosen  in use: replicas 10 %, cores 10 %, memory 10 %; score 3.00" in score
 
 
 def test_explain_in_json_holds_the_numbers_too(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_explain_in_json_holds_the_numbers_too(tmp_path: Path) -> None:
     assert json.loads(fitting.stdout)["nodes"][0] == {
         "node": "n3",
         "fits": True,
-        "why": "in use: slots 10 %, cores 10 %, memory 10 %; score 3.00",
+        "why": "in use: replicas 10 %, cores 10 %, memory 10 %; score 3.00",
         "chosen": True,
         "score": {"total": 3, "slots": 0.1, "cores": 0.1, "memory": 0.1},
     }

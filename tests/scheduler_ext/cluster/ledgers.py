@@ -30,4 +30,4 @@ def problem_of(made: Ledger, uid: str) -> str:
 
 
 def used(made: Ledger, excluding: str = "") -> list[tuple[int, int, int]]:
-    return [(gpu.slots, gpu.memory_mib, gpu.cores) for gpu in made.snapshot(excluding).nodes["n"].gpus]
+    return [(gpu.replicas, gpu.memory_mib, gpu.cores) for gpu in made.snapshot(excluding).nodes["n"].gpus]

@@ -51,7 +51,7 @@ class Asked:
         self.names = [f"n{number}" for number in range(nodes)] or ["a0", "a1", "b0", "b1"]
         self.cluster, self.now = Cluster(), 0.0
         self.ledger = self.cluster.ledger
-        self.ledger.replace_nodes([node(name, [device(0, slots=1)]) for name in self.names])
+        self.ledger.replace_nodes([node(name, [device(0, replicas=1)]) for name in self.names])
         self.index = NodeIndex(self.ledger)
 
     def filter(self, waiting: Pod, most: int = 1, among: Sequence[str] = ()) -> Sequence[str]:
@@ -73,7 +73,7 @@ class Asked:
 
     def held(self) -> int:
         self.ledger.expire(self.now)
-        return sum(gpu.slots for usage in self.ledger.snapshot().nodes.values() for gpu in usage.gpus)
+        return sum(gpu.replicas for usage in self.ledger.snapshot().nodes.values() for gpu in usage.gpus)
 
 
 def test_a_group_is_named_by_the_pods_spec_or_by_coscheduling_s_label() -> None:
@@ -283,7 +283,7 @@ def test_where_a_tenth_is_missing_the_others_wait_on_after_a_refusal() -> None:
     assert asked.filter(of_coscheduling("last")) == []
     assert asked.filter(member("other", "")) == ["n0"]
     asked.names.append("more")
-    asked.ledger.replace_nodes([node(name, [device(0, slots=1)]) for name in asked.names])
+    asked.ledger.replace_nodes([node(name, [device(0, replicas=1)]) for name in asked.names])
     assert asked.filter(of_coscheduling("last")) == []
     asked.ledger.remove_pod("uid-other")
     assert len(asked.filter(of_coscheduling("last"))) == 1
@@ -328,7 +328,7 @@ def test_of_nodes_that_are_offered_together_the_chosen_one_is_kept() -> None:
     assert asked.filter(member("b", ""), most=2) == ["n2"]
     assert asked.ledger.choose("uid-a", "n2") is None
     assert asked.ledger.choose("uid-a", "n1") is not None
-    used = {name: usage.gpus[0].slots for name, usage in asked.ledger.snapshot().nodes.items()}
+    used = {name: usage.gpus[0].replicas for name, usage in asked.ledger.snapshot().nodes.items()}
     assert used == {"n0": 0, "n1": 1, "n2": 1}
     reservation = asked.ledger.records.reserved("uid-a")
     assert reservation is not None

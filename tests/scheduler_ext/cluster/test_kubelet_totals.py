@@ -28,7 +28,7 @@ TOTALS = {"nvidia.com/gpumem": 2 * 1000, "nvidia.com/gpumem-percentage": 200, "n
 
 def telling(**changes: int) -> Node:
     """Two GPUs of 1000 MiB, and the totals of its daemon."""
-    made = node("n", [device(number, memory_mib=1000, slots=10) for number in range(2)])
+    made = node("n", [device(number, memory_mib=1000, replicas=10) for number in range(2)])
     totals = TOTALS | {f"nvidia.com/{name}": amount for name, amount in changes.items()}
     for name, amount in totals.items():
         made.status.allocatable[name] = str(amount)

@@ -171,7 +171,7 @@ def test_without_pods_a_node_is_freer_and_so_is_the_quota_of_their_own_namespace
             ResourceQuota(metadata=metadata, spec=ResourceQuotaSpec(hard={"limits.nvidia.com/gpumem": 5000}))
         )
     left = without(made, "n", {"uid-theirs"})
-    assert [(gpu.slots, gpu.memory_mib) for gpu in left.nodes["n"].gpus] == [(1, 1000), (0, 0)]
+    assert [(gpu.replicas, gpu.memory_mib) for gpu in left.nodes["n"].gpus] == [(1, 1000), (0, 0)]
     assert left.quotas == {"default": (Quota(memory_mib=5000, used=Footprint(1, 1000, 10)),)}
     assert without(made, "n", {"uid-ours"}).quotas == {"default": (Quota(memory_mib=5000),)}
     assert made.alone("nowhere", "default") is None
@@ -181,7 +181,7 @@ def test_a_snapshot_does_not_change_with_the_ledger() -> None:
     made = ledger()
     before = made.snapshot()
     made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
-    assert before.nodes["n"].gpus[0].slots == 0
+    assert before.nodes["n"].gpus[0].replicas == 0
 
 
 @pytest.mark.parametrize("policy", ["spread", "binpack", "topology-aware", "mutex"])
@@ -340,7 +340,7 @@ def test_what_is_used_is_always_the_sum_of_what_each_pod_holds(history: list[tup
             shares = decode_pod_devices(keys.DEVICES_ALLOCATED, there.metadata.annotations[keys.DEVICES_ALLOCATED])
             held.append(effective(kinds, shares))
         expected = [total(each.get(DeviceUUID(uuid), NOTHING) for each in held) for uuid in ("G0", "G1")]
-        assert used(made) == [(each.slots, each.memory_mib, each.cores) for each in expected]
+        assert used(made) == [(each.replicas, each.memory_mib, each.cores) for each in expected]
         assert made.snapshot().quotas["default"][0].used == total(expected)
 
 

@@ -42,7 +42,7 @@ def test_the_places_of_mig_instances_are_taken_while_their_pod_lives() -> None:
     made.apply_pod(on_mig("a", "G0,NVIDIA,9856,29:G0,NVIDIA,9856,29:;", ("G0", 0, 2), ("G0", 2, 2)))
     gpu = made.snapshot().nodes["n"].gpus[0]
     assert gpu.placements == (MigPlacement(start=0, size=2), MigPlacement(start=2, size=2))
-    assert (gpu.slots, gpu.memory_mib, gpu.cores) == (2, 19712, 58)
+    assert (gpu.replicas, gpu.memory_mib, gpu.cores) == (2, 19712, 58)
     assert made.snapshot("uid-a").nodes["n"].gpus[0].placements == ()
     made.remove_pod("uid-a")
     assert made.snapshot().nodes["n"].gpus[0].placements == ()

@@ -251,7 +251,7 @@ def test_each_quota_counts_what_a_naive_recount_finds(
                 made.quotas.remove(quota(quotas.pop(fact)))
         used = [each.used for each in made.snapshot().quotas.get("default", ())]
         sums = [counted(each, pods.values()) for each in quotas.values()]
-        assert [(each.slots, each.memory_mib, each.cores) for each in used] == sums
+        assert [(each.replicas, each.memory_mib, each.cores) for each in used] == sums
         wanted = pod_json("p", 1, **asking)
         mine = [memory for each, (_, memory, _) in zip(quotas.values(), sums, strict=True) if counts(each, wanted)]
         decides = made.quotas.left("default", quota_class(pod(wanted)))

@@ -31,7 +31,7 @@ async def test_pods_beyond_what_their_node_offers_stay_counted_and_nothing_is_gi
             return not await fits()
 
         await until(fits)
-        smaller = node_json(NODE, slots=2, memory_mib=20480)
+        smaller = node_json(NODE, replicas=2, memory_mib=20480)
         rig.server.patch("nodes", NODE, {"metadata": {"annotations": smaller["metadata"]["annotations"]}})
         await until(is_refused)
         assert await held(rig) == [26000 * 2**20, 2]

@@ -22,7 +22,7 @@ def past(name: str, gpus: int, phase: str = "Pending") -> Pod:
 
 def test_the_ids_of_a_pod_past_the_scheduler_count_until_it_ends() -> None:
     made = Ledger()
-    made.replace_nodes([node("n", [device(number, slots=2) for number in range(2)])])
+    made.replace_nodes([node("n", [device(number, replicas=2) for number in range(2)])])
     made.apply_pod(past("a", 1))
     assert used(made) == [(1, 0, 0), (0, 0, 0)]
     made.apply_pod(past("b", 2))
@@ -38,7 +38,7 @@ def test_the_ids_of_a_pod_past_the_scheduler_count_until_it_ends() -> None:
 
 def test_more_ids_than_there_are_fill_the_node_and_no_more() -> None:
     made = Ledger()
-    made.replace_nodes([node("n", [device(number, slots=1) for number in range(2)])])
+    made.replace_nodes([node("n", [device(number, replicas=1) for number in range(2)])])
     made.apply_pod(past("a", 100_000_000))
     assert used(made) == [(1, 0, 0), (1, 0, 0)]
 
@@ -52,7 +52,7 @@ def test_one_that_runs_all_the_same_may_use_any_gpu_of_the_node() -> None:
 
 def told(made: Ledger, value: str, slots: int = 2) -> None:
     """The node's daemon writes this."""
-    known = node("n", [device(number, slots=slots) for number in range(2)])
+    known = node("n", [device(number, replicas=slots) for number in range(2)])
     known.metadata.annotations[keys.NODE_UNDECIDED] = value
     made.apply_node(known)
 
@@ -121,13 +121,13 @@ def test_a_word_that_cannot_be_all_counts_as_none(value: str) -> None:
 
 def test_the_word_of_another_node_does_not_count() -> None:
     made = Ledger()
-    made.apply_node(node("n", [device(number, slots=2) for number in range(2)]))
-    other = node("m", [device(number, slots=2) for number in range(2)])
+    made.apply_node(node("n", [device(number, replicas=2) for number in range(2)]))
+    other = node("m", [device(number, replicas=2) for number in range(2)])
     other.metadata.annotations[keys.NODE_UNDECIDED] = word(a={"G1": 1})
     made.apply_node(other)
     made.apply_pod(past("a", 1, phase="Running"))
-    assert [gpu.slots for gpu in made.snapshot().nodes["n"].gpus] == [2, 2]
-    assert [gpu.slots for gpu in made.snapshot().nodes["m"].gpus] == [0, 0]
+    assert [gpu.replicas for gpu in made.snapshot().nodes["n"].gpus] == [2, 2]
+    assert [gpu.replicas for gpu in made.snapshot().nodes["m"].gpus] == [0, 0]
 
 
 def test_a_pod_that_asks_for_no_gpu_holds_none() -> None:
@@ -323,7 +323,7 @@ def test_what_a_daemon_says_of_a_pod_that_waits_takes_nothing_from_its_reservati
     made.apply_node(told_by_n)
     at_m = made.nodes.usage("m")
     assert at_m is not None
-    assert [(gpu.slots, gpu.memory_mib) for gpu in at_m.gpus] == [(1, 1000)]
+    assert [(gpu.replicas, gpu.memory_mib) for gpu in at_m.gpus] == [(1, 1000)]
     assert used(made) == [(0, 0, 0)] * 2
     made.expire(60.0)
     made.apply_node(telling(Outliving(as_of=12)))

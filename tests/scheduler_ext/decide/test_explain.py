@@ -59,8 +59,8 @@ GPU = device(3)
             "GPU 3: needs 50 % of cores, 40 free of 100",
         ),
         (GpuUsage(GPU, 1, 50000), SMALL, "CardInsufficientMemory", "GPU 3: needs 1 000 MiB, 0 free of 40 960"),
-        (GpuUsage(GPU, 12), SMALL, "CardTimeSlicingExhausted", "GPU 3: all 10 slots are taken"),
-        (GpuUsage(GPU, 10), SMALL, "CardTimeSlicingExhausted", "GPU 3: all 10 slots are taken"),
+        (GpuUsage(GPU, 12), SMALL, "CardTimeSlicingExhausted", "GPU 3: all 10 replicas are taken"),
+        (GpuUsage(GPU, 10), SMALL, "CardTimeSlicingExhausted", "GPU 3: all 10 replicas are taken"),
         (
             GpuUsage(GPU, 2),
             container(gpu=1, gpumem=1, gpucores=100),
@@ -150,7 +150,7 @@ def test_gpus_that_would_do_but_are_too_few_are_told_apart() -> None:
         "G3": "GPU 3: fits, but its NUMA node has fewer than 3 that fit",
         "G2": "GPU 2: fits, but its NUMA node has fewer than 3 that fit",
         "G1": "GPU 1: fits, but fewer than 3 GPUs do",
-        "G0": "GPU 0: all 10 slots are taken",
+        "G0": "GPU 0: all 10 replicas are taken",
     }
 
 
@@ -162,8 +162,8 @@ def test_the_chosen_node_comes_first_with_the_terms_of_its_score_and_misfits_com
     )
     told = lines(cluster, pod(SMALL))
     assert [(line.node, line.chosen, line.reason, line.sentence) for line in told] == [
-        ("b", True, "", "in use: slots 50 %, cores 20 %, memory 25 %; score 9.50"),
-        ("a", False, "", "in use: slots 0 %, cores 0 %, memory 0 %; score 0.00"),
+        ("b", True, "", "in use: replicas 50 %, cores 20 %, memory 25 %; score 9.50"),
+        ("a", False, "", "in use: replicas 0 %, cores 0 %, memory 0 %; score 0.00"),
         ("c", False, "1/1 CardInsufficientMemory", "container c asks for 1 GPU with 1 000 MiB"),
     ]
 
@@ -177,8 +177,8 @@ def test_the_links_of_the_gpus_go_before_the_score_where_they_choose_the_node() 
     wanted = pod(container(gpu=2, gpumem=1000), annotations={keys.GPU_POLICY: "topology-aware"})
     told = lines(snapshot(pair("a", 20, 5), pair("b", 1200, 0)), wanted)
     assert [(line.node, line.chosen, line.connection, line.sentence) for line in told] == [
-        ("b", True, 1200, "in use: slots 0 %, cores 0 %, memory 0 %; score 0.00; links 1 200, compared first"),
-        ("a", False, 20, "in use: slots 50 %, cores 0 %, memory 0 %; score 5.00; links 20, compared first"),
+        ("b", True, 1200, "in use: replicas 0 %, cores 0 %, memory 0 %; score 0.00; links 1 200, compared first"),
+        ("a", False, 20, "in use: replicas 50 %, cores 0 %, memory 0 %; score 5.00; links 20, compared first"),
     ]
 
 
@@ -215,7 +215,7 @@ def test_the_nodes_that_do_not_fit_are_named_also_when_one_does() -> None:
     cluster = snapshot(usage("a", [GpuUsage(device(0), 10)]), usage("b", [GpuUsage(device(0))]))
     decision = decide(request(pod(SMALL)), cluster, ["a", "b", "nowhere"])
     assert decision.node == "b"
-    assert decision.fits == {"b": NodeScore(total=0.0, slots=0.0, cores=0.0, memory=0.0)}
+    assert decision.fits == {"b": NodeScore(total=0.0, replicas=0.0, cores=0.0, memory=0.0)}
     assert decision.failed == {"a": "1/1 CardTimeSlicingExhausted", "nowhere": "node unregistered"}
 
 

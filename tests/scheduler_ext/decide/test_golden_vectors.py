@@ -223,7 +223,7 @@ def test_21_an_init_and_an_app_container_on_one_gpu_hold_the_larger_share_and_on
     (vector,) = (each for each in VECTORS if each.number == "21")
     wanted = request(pod(*vector.containers, inits=vector.inits))
     held = effective(wanted.kinds, decided(vector).shares)
-    assert held == {"G3": Footprint(slots=1, memory_mib=8000, cores=0)}
+    assert held == {"G3": Footprint(replicas=1, memory_mib=8000, cores=0)}
 
 
 def connected(

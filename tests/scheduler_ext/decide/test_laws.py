@@ -36,7 +36,7 @@ def gpus(draw: st.DrawFn, number: int) -> Device:
             number,
             numa=draw(st.integers(0, 1)),
             memory_mib=draw(st.sampled_from([8000, 16000, 40000])),
-            slots=draw(st.integers(1, 2)),
+            replicas=draw(st.integers(1, 2)),
         ),
         cores=draw(st.sampled_from([100, 200])),
         healthy=draw(st.sampled_from([True, True, True, False])),
@@ -51,7 +51,7 @@ def machines(draw: st.DrawFn) -> tuple[Device, ...]:
 @st.composite
 def used(draw: st.DrawFn, whole: Device) -> GpuUsage:
     """No more than there is; nothing at all on a GPU nobody has a slot of."""
-    slots = draw(st.integers(0, whole.slots))
+    slots = draw(st.integers(0, whole.replicas))
     if not slots:
         return GpuUsage(whole)
     memory_mib = draw(st.sampled_from([0, 1000, whole.memory_mib // 2, whole.memory_mib]))
@@ -127,7 +127,9 @@ def test_no_gpu_and_no_quota_is_ever_overbooked(data: st.DataObject) -> None:
 def _assert_within_capacity(cluster: Snapshot, limit: int | None) -> None:
     for gpu in cluster.nodes["n"].gpus:
         whole = gpu.device
-        assert (gpu.slots <= whole.slots, gpu.memory_mib <= whole.memory_mib, gpu.cores <= whole.cores) == (True,) * 3
+        assert (gpu.replicas <= whole.replicas, gpu.memory_mib <= whole.memory_mib, gpu.cores <= whole.cores) == (
+            True,
+        ) * 3
     if limit is not None:
         assert cluster.quotas["default"][0].used.memory_mib <= limit
 
@@ -223,7 +225,7 @@ def _grown(draw: st.DrawFn, before: NodeUsage) -> NodeUsage:
 def _larger(gpu: GpuUsage) -> Sequence[GpuUsage]:
     whole = gpu.device
     grown = (
-        dataclasses.replace(whole, slots=whole.slots + 1),
+        dataclasses.replace(whole, replicas=whole.replicas + 1),
         dataclasses.replace(whole, memory_mib=whole.memory_mib + 8000),
         dataclasses.replace(whole, cores=whole.cores + 100),
         dataclasses.replace(whole, healthy=True),

@@ -201,7 +201,7 @@ def test_what_is_a_part_of_a_large_gpu_may_be_all_of_a_small_one() -> None:
 
 
 def test_the_hardware_holds_containers_to_mig_instances() -> None:
-    instance = replace(device(0, slots=1), uuid=DeviceUUID("MIG-0"))
+    instance = replace(device(0, replicas=1), uuid=DeviceUUID("MIG-0"))
     assert decided(pod(container(gpu=1, gpumem=1000, gpucores=10)), NodeLimits.NONE, [GpuUsage(instance)]).node == "n"
     assert decided(pod(container(gpu=1, gpumem=1000)), NodeLimits.NONE, [GpuUsage(mig_device(0))]).node == "n"
 

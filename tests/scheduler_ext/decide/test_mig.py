@@ -107,7 +107,7 @@ def test_a_quota_counts_the_memory_of_the_instance() -> None:
 
 
 def test_a_static_mig_device_is_a_plain_device_for_one_container() -> None:
-    static = replace(device(0, memory_mib=9856, slots=1), uuid=DeviceUUID("MIG-a"), type="NVIDIA A100 MIG 2g.10gb")
+    static = replace(device(0, memory_mib=9856, replicas=1), uuid=DeviceUUID("MIG-a"), type="NVIDIA A100 MIG 2g.10gb")
     made = Ledger()
     made.replace_nodes([node("n", [static])])
     wanted = pod(container(gpu=1))
@@ -140,7 +140,7 @@ def test_no_two_pods_ever_get_overlapping_instances(
             made.records.release(each.metadata.uid)
         for gpu in made.snapshot().nodes["n"].gpus:
             assert gpu.memory_mib <= gpu.device.memory_mib
-            assert gpu.slots <= gpu.device.slots
+            assert gpu.replicas <= gpu.device.replicas
             assert all(is_free(place, gpu.placements[n + 1 :]) for n, place in enumerate(gpu.placements))
     made.expire(1.0)
     assert [gpu.placements for gpu in made.snapshot().nodes["n"].gpus] == [(), ()]

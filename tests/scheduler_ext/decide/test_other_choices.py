@@ -170,19 +170,19 @@ class Ask:
 class Left:
     """What is left of a GPU, and whether a container has it."""
 
-    slots: int
+    replicas: int
     memory_mib: int
     cores: int
     in_use: bool
 
     def serves(self, ask: Ask) -> bool:
-        if not self.slots or self.memory_mib < ask.memory_mib or self.cores < ask.cores:
+        if not self.replicas or self.memory_mib < ask.memory_mib or self.cores < ask.cores:
             return False
         return not (ask.cores == 100 and self.in_use) and not (ask.cores == 0 and self.cores <= 0)
 
     def without(self, ask: Ask) -> "Left":
         memory_mib, cores = self.memory_mib - ask.memory_mib, self.cores - ask.cores
-        return Left(slots=self.slots - 1, memory_mib=memory_mib, cores=cores, in_use=True)
+        return Left(replicas=self.replicas - 1, memory_mib=memory_mib, cores=cores, in_use=True)
 
 
 def is_possible(gpus: Sequence[Left], asks: Sequence[Ask]) -> bool:
@@ -204,10 +204,10 @@ def cases(count: int) -> Iterator[tuple[list[GpuUsage], list[Ask]]]:
     for _ in range(count):
         gpus = []
         for number in range(draw.choice([1, 2, 2, 3, 4])):
-            slots = draw.choice([2, 4, 10])
+            replicas = draw.choice([2, 4, 10])
             used = draw.choice([0, 0, 1])
             taken = used * draw.choice([5_000, 10_000, HALF, 30_000]), used * draw.choice([0, 20, 50])
-            gpus.append(GpuUsage(device(number, memory_mib=WHOLE, slots=slots), used, *taken))
+            gpus.append(GpuUsage(device(number, memory_mib=WHOLE, replicas=replicas), used, *taken))
         kinds = draw.choice([("app",) * 4, ("app",) * 3, ("app",) * 2, ("sidecar", "init", "app", "app")])
         yield (
             gpus,
@@ -254,10 +254,10 @@ def replayed(gpus: Sequence[GpuUsage], asks: Sequence[Ask], shares: PodShares) -
 def left_of(gpu: GpuUsage) -> Left:
     whole = gpu.device
     return Left(
-        slots=whole.slots - gpu.slots,
+        replicas=whole.replicas - gpu.replicas,
         memory_mib=whole.memory_mib - gpu.memory_mib,
         cores=whole.cores - gpu.cores,
-        in_use=bool(gpu.slots),
+        in_use=bool(gpu.replicas),
     )
 
 

@@ -27,7 +27,7 @@ from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search,
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
-DEVICES = tuple(device(number, memory_mib=16000, slots=3) for number in range(3))
+DEVICES = tuple(device(number, memory_mib=16000, replicas=3) for number in range(3))
 APPS = ("a", "b", "")
 
 holders_strategy = st.lists(
@@ -200,5 +200,5 @@ def test_whatever_comes_meanwhile_the_room_is_there_in_the_end_and_nothing_is_gi
 
 def _assert_within_capacity(ledger: Ledger) -> None:
     for gpu in ledger.snapshot().nodes["n"].gpus:
-        assert gpu.slots <= gpu.device.slots
+        assert gpu.replicas <= gpu.device.replicas
         assert gpu.memory_mib <= gpu.device.memory_mib

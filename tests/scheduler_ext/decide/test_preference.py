@@ -42,9 +42,9 @@ def test_a_node_without_published_links_never_wins() -> None:
 
 def test_the_links_inside_every_container_count() -> None:
     fast = {DeviceUUID("G0"): {DeviceUUID("G1"): 1810}, DeviceUUID("G1"): {DeviceUUID("G0"): 1810}}
-    one_fast_pair = usage("one-fast-pair", [GpuUsage(device(n, slots=1)) for n in range(4)], fast)
+    one_fast_pair = usage("one-fast-pair", [GpuUsage(device(n, replicas=1)) for n in range(4)], fast)
     two_pairs = usage(
-        "two-pairs", [GpuUsage(device(n, slots=1)) for n in range(4)], machine("m", 1000).node.pair_scores
+        "two-pairs", [GpuUsage(device(n, replicas=1)) for n in range(4)], machine("m", 1000).node.pair_scores
     )
     single = pod(container(gpu=2), annotations=TOPOLOGY)
     double = pod(container(gpu=2), container("d", gpu=2), annotations=TOPOLOGY)

@@ -10,7 +10,7 @@ def scored(policy: NodePolicy, decision: Decision) -> dict[str, int]:
 
 
 def decision(connections: dict[str, int] | None = None, **totals: float) -> Decision:
-    fits = {name: NodeScore(total=total, slots=0, cores=0, memory=0) for name, total in totals.items()}
+    fits = {name: NodeScore(total=total, replicas=0, cores=0, memory=0) for name, total in totals.items()}
     return Decision(node="any", fits=fits, misfits={"no": NotOffered("x")}, connections=connections or {})
 
 

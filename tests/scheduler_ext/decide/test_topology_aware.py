@@ -15,8 +15,8 @@ BOUND = {**TOPOLOGY, keys.NUMA_BIND: "true"}
 
 
 def island_machine(count: int = 8, of: int = 4, *, taken: frozenset[int] = frozenset()) -> list[GpuUsage]:
-    """GPUs of `taken` have no free slot; each NVLink island is a NUMA node."""
-    return [GpuUsage(device(n, numa=n // of), slots=10 if n in taken else 0) for n in range(count)]
+    """GPUs of `taken` have no free replica; each NVLink island is a NUMA node."""
+    return [GpuUsage(device(n, numa=n // of), replicas=10 if n in taken else 0) for n in range(count)]
 
 
 def in_islands(gpus: list[GpuUsage]) -> PairScores:

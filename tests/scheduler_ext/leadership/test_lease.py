@@ -41,7 +41,7 @@ async def leads(rig: Rig) -> bool:
 
 async def test_only_the_holder_decides_and_knows_what_was_decided_before() -> None:
     async with EmbeddedApiServer() as server:
-        server.create(node_json("n", slots=1))
+        server.create(node_json("n", replicas=1))
         server.create(lease_json("host-2_b"))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
             pod = rig.add_pod("p")
@@ -165,7 +165,7 @@ async def test_a_bind_that_waits_for_a_lock_is_not_written_once_the_lease_is_los
 
 async def test_no_gpu_is_booked_twice_however_the_lease_moves() -> None:
     async with EmbeddedApiServer() as server:
-        server.create(node_json("n", gpus=2, slots=3))
+        server.create(node_json("n", gpus=2, replicas=3))
         server.create(lease_json("host-1_0"))
         other = replace(ELECTED, identity="host-2")
         async with (
@@ -188,7 +188,7 @@ async def test_no_gpu_is_booked_twice_however_the_lease_moves() -> None:
 async def test_a_leader_that_comes_back_keeps_what_a_binding_without_an_answer_may_still_take() -> None:
     async with EmbeddedApiServer() as server:
         server.create(node_json("n"))
-        server.create(node_json("full", slots=1))
+        server.create(node_json("full", replicas=1))
         server.create(lease_json("host-1_a"))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
             await until(lambda: leads(rig))
@@ -213,7 +213,7 @@ async def try_to_bind(rig: Rig, pod: dict[str, Any]) -> None:
 
 async def test_a_leader_that_comes_back_has_forgotten_what_it_promised_before() -> None:
     async with EmbeddedApiServer() as server:
-        server.create(node_json("n", slots=1))
+        server.create(node_json("n", replicas=1))
         server.create(lease_json("host-1_a"))
         async with extender_for(server, FAST, synced=True, lease=ELECTED) as rig:
             pod = rig.add_pod("p")
@@ -249,7 +249,7 @@ async def decides(rig: Rig) -> bool:
 
 async def test_a_new_leader_decides_nothing_while_a_binding_of_the_one_before_is_on_its_way() -> None:
     async with EmbeddedApiServer() as server:
-        server.create(node_json("n", slots=1))
+        server.create(node_json("n", replicas=1))
         server.create(lease_json("host-1_a"))
         other = replace(ELECTED, identity="host-2")
         async with (
@@ -303,7 +303,7 @@ def binding_lease_json(holder: str, seconds: int) -> dict[str, Any]:
 async def test_who_ended_without_a_word_is_waited_for_and_its_late_binding_is_seen() -> None:
     """The API server is slow with a Binding whose sender is gone, and carries it out once the next leader is chosen."""
     async with EmbeddedApiServer() as server:
-        server.create(node_json("n", slots=1))
+        server.create(node_json("n", replicas=1))
         server.create(lease_json("host-2_b", seconds=60))
         server.create(binding_lease_json("host-1_gone", seconds=3))
         settings = replace(ELECTED, identity="host-2")
@@ -330,8 +330,8 @@ async def test_who_is_killed_and_comes_back_with_its_files_waits_for_nothing_and
     tmp_path: Path,
 ) -> None:
     async with EmbeddedApiServer() as server:
-        server.create(node_json("n", slots=1))
-        server.create(node_json("m", slots=1))
+        server.create(node_json("n", replicas=1))
+        server.create(node_json("m", replicas=1))
         server.create(lease_json("host-1_a", seconds=3600))
         sent, other = (server.create(pod_json(name)) for name in ("sent", "other"))
         left = JournalFiles(tmp_path)
@@ -354,8 +354,8 @@ async def test_who_is_killed_and_comes_back_with_its_files_waits_for_nothing_and
 
 async def test_what_was_sent_before_another_process_bound_pods_is_not_bound_again(tmp_path: Path) -> None:
     async with EmbeddedApiServer() as server:
-        server.create(node_json("n", slots=1))
-        server.create(node_json("m", slots=1))
+        server.create(node_json("n", replicas=1))
+        server.create(node_json("m", replicas=1))
         server.create(lease_json("host-1_a", seconds=3600))
         sent = server.create(pod_json("sent"))
         left = JournalFiles(tmp_path)
@@ -381,7 +381,7 @@ async def test_who_is_killed_and_leads_no_more_keeps_the_binding_lease_while_its
     tmp_path: Path,
 ) -> None:
     async with EmbeddedApiServer() as server:
-        server.create(node_json("n", slots=1))
+        server.create(node_json("n", replicas=1))
         server.create(lease_json("host-2_b", seconds=3600))
         sent = server.create(pod_json("sent"))
         left = JournalFiles(tmp_path)
@@ -402,7 +402,7 @@ async def test_who_is_killed_and_decides_alone_holds_what_it_had_sent_before_any
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with EmbeddedApiServer() as server:
-        server.create(node_json("n", slots=1))
+        server.create(node_json("n", replicas=1))
         sent, other = (server.create(pod_json(name)) for name in ("sent", "other"))
         left = JournalFiles(tmp_path)
         shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)

@@ -46,7 +46,7 @@ def node(
         Device(
             uuid=uuid(name, index),
             index=index,
-            slots=SLOTS,
+            replicas=SLOTS,
             memory_mib=memory_mib,
             cores=100,
             type=kind,

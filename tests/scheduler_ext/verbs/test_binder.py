@@ -57,7 +57,7 @@ async def test_a_repeated_bind_does_no_harm() -> None:
 
 
 async def test_without_a_reservation_the_pod_is_decided_for_the_named_node() -> None:
-    async with running(node_json("n", slots=1)) as rig:
+    async with running(node_json("n", replicas=1)) as rig:
         pod, late = rig.add_pod("p"), rig.add_pod("late")
         assert await rig.bind(pod, "n") == ""
         assert rig.pod("p")["metadata"]["annotations"][keys.DEVICES_ALLOCATED] == "GPU-n-0,NVIDIA,1000,0:;"
@@ -106,7 +106,7 @@ READ = Fault(verbs=frozenset({"get"}), resources=frozenset({"pods"}))
 
 async def test_a_pod_whose_binding_got_lost_on_the_way_gives_its_gpus_back_soon() -> None:
     """The API server never saw it, but nobody here can know."""
-    async with running(node_json("n", slots=1), settle_seconds=0.05) as rig:
+    async with running(node_json("n", replicas=1), settle_seconds=0.05) as rig:
         pod, other = rig.add_pod("p"), rig.add_pod("other")
         await rig.filter(pod, "n")
         unread = rig.server.inject(replace(READ, status=503))
@@ -121,7 +121,7 @@ async def test_a_pod_whose_binding_got_lost_on_the_way_gives_its_gpus_back_soon(
 
 
 async def test_a_pod_that_was_bound_though_the_answer_was_lost_keeps_its_gpus() -> None:
-    async with running(node_json("n", slots=1), settle_seconds=0.05) as rig:
+    async with running(node_json("n", replicas=1), settle_seconds=0.05) as rig:
         pod, other = rig.add_pod("p"), rig.add_pod("other")
         await rig.filter(pod, "n")
         rig.server.inject(Fault(verbs=frozenset({"watch"}), resources=frozenset({"pods"}), stall=True))
@@ -140,7 +140,7 @@ async def test_a_pod_that_was_bound_though_the_answer_was_lost_keeps_its_gpus() 
 
 
 async def test_the_look_for_a_lost_binding_takes_nothing_from_a_second_bind_under_way() -> None:
-    async with running(node_json("n", slots=1), settle_seconds=0.05) as rig:
+    async with running(node_json("n", replicas=1), settle_seconds=0.05) as rig:
         pod, other = rig.add_pod("p"), rig.add_pod("other")
         await rig.filter(pod, "n")
         rig.server.inject(replace(READ, latency_seconds=0.8))
@@ -188,7 +188,7 @@ async def test_a_bind_that_gave_up_waiting_counts_among_those_that_waited() -> N
 
 
 async def test_an_api_server_that_asks_for_patience_is_given_it_and_has_written_nothing() -> None:
-    async with running(node_json("n", slots=1), bind_deadline_seconds=1.0) as rig:
+    async with running(node_json("n", replicas=1), bind_deadline_seconds=1.0) as rig:
         pod, other = rig.add_pod("p"), rig.add_pod("other")
         await rig.filter(pod, "n")
         rig.server.inject(Fault(subresource="binding", status=429))
@@ -220,7 +220,7 @@ async def test_on_a_node_of_hamis_daemon_the_next_bind_waits_until_the_daemon_ha
     """That daemon removes the lock after it has written that the pod is served, and looks at no owner."""
     of_hami = node_json("n")
     del of_hami["metadata"]["annotations"][keys.NODE_ALLOCATION]
-    async with running(of_hami, node_json("other", slots=20)) as rig:
+    async with running(of_hami, node_json("other", replicas=20)) as rig:
         first, second = rig.add_pod("first"), rig.add_pod("second")
         assert await rig.bind(first, "n") == ""
         waiting = asyncio.create_task(rig.bind(second, "n"))
@@ -235,9 +235,9 @@ async def test_on_a_node_of_hamis_daemon_the_next_bind_waits_until_the_daemon_ha
 
 
 async def test_where_a_lock_stays_pods_go_to_other_nodes_until_it_is_gone_and_there_only_if_none_has_room() -> None:
-    of_hami = node_json("n", slots=20)
+    of_hami = node_json("n", replicas=20)
     del of_hami["metadata"]["annotations"][keys.NODE_ALLOCATION]
-    async with running(of_hami, node_json("other", slots=2), lock_wait_seconds=0.2) as rig:
+    async with running(of_hami, node_json("other", replicas=2), lock_wait_seconds=0.2) as rig:
         first, second, third, fourth = (rig.add_pod(name) for name in ("first", "second", "third", "fourth"))
         await rig.filter(first, "n")
         assert await rig.bind(first, "n") == ""
@@ -309,7 +309,7 @@ async def test_an_unreadable_lock_expires() -> None:
 
 
 async def test_a_refused_binding_gives_lock_and_gpus_back() -> None:
-    async with running(node_json("n", slots=1, allocation="immediate")) as rig:
+    async with running(node_json("n", replicas=1, allocation="immediate")) as rig:
         pod, other = rig.add_pod("p"), rig.add_pod("other")
         await rig.filter(pod, "n")
         rig.server.inject(Fault(subresource="binding", status=422, times=1))
@@ -422,7 +422,7 @@ async def test_a_refusal_for_another_node_takes_nothing_from_what_the_next_proce
 
 async def test_a_refused_binding_ties_the_pod_to_nothing() -> None:
     """However often: neither to the node, nor to the GPUs that it is promised there anew."""
-    async with running(node_json("a", slots=1), node_json("b", slots=1)) as rig:
+    async with running(node_json("a", replicas=1), node_json("b", replicas=1)) as rig:
         pod, other = rig.add_pod("p"), rig.add_pod("other")
         for _ in range(2):
             assert (await rig.filter(pod, "a"))["NodeNames"] == ["a"]

@@ -13,7 +13,7 @@ from tests.polling import until
 from tests.scheduler_ext.rig import Rig, running
 from tests.scheduler_ext.verbs.priorities import WHOLE_GPU_MIB, add, add_classes, budget, placed, preempt, rooms_kept
 
-NODE = node_json("n", gpus=4, slots=1)
+NODE = node_json("n", gpus=4, replicas=1)
 
 
 async def full(rig: Rig, *labels: dict[str, str]) -> Sequence[Any]:
@@ -235,7 +235,7 @@ async def test_nobody_goes_for_a_pod_that_needs_the_room_no_longer(lose: str) ->
         if lose == "deleted":
             rig.server.delete("pods", "urgent", namespace="default")
         else:
-            rig.server.create(node_json("later", gpus=4, slots=1))
+            rig.server.create(node_json("later", gpus=4, replicas=1))
             await until(lambda: _promised(rig, urgent))
         await until(lambda: _given_up(rig))
         assert leaving(rig) == set()

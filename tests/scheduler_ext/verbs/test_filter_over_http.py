@@ -11,7 +11,7 @@ from tests.scheduler_ext.rig import Rig, running
 
 
 async def test_filter_can_offer_several_nodes_and_reserves_on_each_until_kube_scheduler_has_chosen() -> None:
-    async with running(node_json("a", slots=1), node_json("b"), filter_returns=FilterReturns.ALL) as rig:
+    async with running(node_json("a", replicas=1), node_json("b"), filter_returns=FilterReturns.ALL) as rig:
         pod, late = rig.add_pod("p"), rig.add_pod("late")
         assert (await rig.filter(pod, "b", "a", "nowhere"))["NodeNames"] == ["b", "a"]
         answer = await rig.filter(late, "a", "nowhere")
@@ -53,7 +53,7 @@ async def test_a_node_that_is_cordoned_or_not_ready_is_seen_at_once() -> None:
 
 
 async def test_a_pod_filtered_anew_keeps_what_its_unseen_binding_gave_it() -> None:
-    async with running(node_json("a", slots=1), node_json("b")) as rig:
+    async with running(node_json("a", replicas=1), node_json("b")) as rig:
         pod = rig.add_pod("p")
         hide_pods(rig)
         assert (await rig.filter(pod, "a"))["NodeNames"] == ["a"]
@@ -65,7 +65,7 @@ async def test_a_pod_filtered_anew_keeps_what_its_unseen_binding_gave_it() -> No
 
 
 async def test_a_pod_whose_bind_got_no_answer_is_sent_to_the_same_node_again() -> None:
-    async with running(node_json("a", slots=1), node_json("b")) as rig:
+    async with running(node_json("a", replicas=1), node_json("b")) as rig:
         pod = rig.add_pod("p")
         hide_pods(rig)
         assert (await rig.filter(pod, "a"))["NodeNames"] == ["a"]
@@ -78,7 +78,7 @@ async def test_a_pod_whose_bind_got_no_answer_is_sent_to_the_same_node_again() -
 
 
 async def test_a_refusal_gives_nothing_back_of_what_an_earlier_binding_may_have_taken() -> None:
-    async with running(node_json("a", slots=1)) as rig:
+    async with running(node_json("a", replicas=1)) as rig:
         pod = rig.add_pod("p")
         hide_pods(rig)
         assert (await rig.filter(pod, "a"))["NodeNames"] == ["a"]
@@ -89,7 +89,7 @@ async def test_a_refusal_gives_nothing_back_of_what_an_earlier_binding_may_have_
 
 
 async def test_what_a_pod_that_was_created_anew_was_promised_is_free_at_once() -> None:
-    async with running(node_json("a", slots=1)) as rig:
+    async with running(node_json("a", replicas=1)) as rig:
         pod = rig.add_pod("p")
         assert (await rig.filter(pod, "a"))["NodeNames"] == ["a"]
         hide_pods(rig)

@@ -37,7 +37,7 @@ async def fits(rig: Rig, pod: Any) -> bool:
 
 
 async def test_a_group_gets_the_room_of_the_pods_that_are_evicted_for_all_of_it() -> None:
-    async with running(*(node_json(name, gpus=4, slots=1) for name in NODES), gpu_preemption=True) as rig:
+    async with running(*(node_json(name, gpus=4, replicas=1) for name in NODES), gpu_preemption=True) as rig:
         await full(rig)
         members = add_group(rig, 2)
         assert not await fits(rig, members[0])
@@ -65,7 +65,7 @@ async def test_a_group_gets_the_room_of_the_pods_that_are_evicted_for_all_of_it(
 
 @pytest.mark.parametrize("why", ["a budget", "too few pods"])
 async def test_no_pod_is_evicted_for_a_group_that_would_not_fit_all_the_same(why: str) -> None:
-    async with running(*(node_json(name, gpus=4, slots=1) for name in NODES), gpu_preemption=True) as rig:
+    async with running(*(node_json(name, gpus=4, replicas=1) for name in NODES), gpu_preemption=True) as rig:
         await full(rig)
         if why == "a budget":
             rig.server.create(budget("guarded", 0, app="m"))

@@ -11,7 +11,7 @@ from tests.scheduler_ext.rig import FAST, Rig, extender_for, running
 
 
 def mig_node() -> dict[str, Any]:
-    node = node_json("n", slots=7)
+    node = node_json("n", replicas=7)
     node["metadata"]["annotations"][keys.NODE_REGISTER] = encode_register([mig_device(0)])
     return node
 

@@ -17,7 +17,7 @@ from tests.scheduler_ext.gpus import device
 from tests.scheduler_ext.rig import Rig, running
 from tests.scheduler_ext.verbs.priorities import add, add_classes, budget, nominate, placed, preempt, rooms_kept
 
-NODE = node_json("n", gpus=4, slots=1)
+NODE = node_json("n", gpus=4, replicas=1)
 
 
 async def full(rig: Rig) -> Sequence[Any]:

@@ -36,7 +36,7 @@ def proposal(pod: dict[str, Any], victims: dict[str, list[str]]) -> dict[str, An
 
 
 async def test_preempt_adds_the_gpu_pods_that_must_go_and_leaves_out_nodes_where_nothing_helps() -> None:
-    async with running(node_json("n", slots=2), node_json("m", slots=1)) as rig:
+    async with running(node_json("n", replicas=2), node_json("m", replicas=1)) as rig:
         low = await bound(rig, "low", "n", priority=1)
         high = await bound(rig, "high", "n", priority=50)
         peer = await bound(rig, "peer", "m", priority=100)

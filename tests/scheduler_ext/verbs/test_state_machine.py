@@ -123,7 +123,7 @@ class Binds(RuleBasedStateMachine):
         self.live = LiveCluster(Cluster(), self.clock, lambda *_: None)
         self.state = self.live.state
         self.index = NodeIndex(self.state.ledger)
-        self.live.apply(Listed(Node, [node(name, [device(0, slots=1)]) for name in NODES]))
+        self.live.apply(Listed(Node, [node(name, [device(0, replicas=1)]) for name in NODES]))
         self.list_pods()
         self.questions = Played(self.bound.get)
         files: Any = SimpleNamespace(

@@ -74,7 +74,7 @@ def test_a_snapshot_names_no_pods_that_could_be_moved() -> None:
 
 def test_a_snapshot_of_countless_containers_is_refused() -> None:
     document = json.loads(encode_snapshot(engine_of(CLUSTER).state.ledger.snapshot()))
-    document["nodes"]["mig"]["gpus"][0]["slots"] = 10**9
+    document["nodes"]["mig"]["gpus"][0]["replicas"] = 10**9
     with pytest.raises(StateError, match="s: node 'mig' has more than 100000 containers with GPUs"):
         from_snapshot(document, "s", SETTINGS)
 

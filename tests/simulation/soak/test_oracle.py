@@ -69,7 +69,7 @@ def test_a_container_without_a_decision_may_get_no_gpu() -> None:
 
 
 def test_a_ledger_that_counts_something_else_differs() -> None:
-    gpu = {"device": {"uuid": A}, "slots": 1, "memory_mib": 20_000, "cores": 30}
+    gpu = {"device": {"uuid": A}, "replicas": 1, "memory_mib": 20_000, "cores": 30}
     snapshot = {"nodes": [{"gpus": [gpu]}]}
     assert list(ledger_differences(snapshot, [holding(part())])) == []
     assert len(list(ledger_differences(snapshot, []))) == 1

@@ -30,7 +30,7 @@ def machines(draw: st.DrawFn) -> NodeUsage:
     if draw(st.booleans()):
         found = replace(found, gpus=(*found.gpus, GpuUsage(mig_device(9))))
     return replace(
-        found, node=replace(found.node, slots=draw(st.booleans()), devices=tuple(g.device for g in found.gpus))
+        found, node=replace(found.node, by_slots=draw(st.booleans()), devices=tuple(g.device for g in found.gpus))
     )
 
 

@@ -63,7 +63,7 @@ class Machine:
         annotations[keys.NODE_ALLOCATION] = allocation
         annotations[keys.NODE_LIMITS] = limits
         machine = {"cpu": self.cpu, "memory": "64Gi"} if self.cpu else {}
-        status = NodeStatus(allocatable={keys.RESOURCE_COUNT: sum(card.slots for card in cards), **machine})
+        status = NodeStatus(allocatable={keys.RESOURCE_COUNT: sum(card.replicas for card in cards), **machine})
         labels = {keys.NODE_CLIQUE: self.clique} if self.clique else {}
         return Node(metadata=ObjectMeta(name=name, annotations=annotations, labels=labels), status=status)
 
@@ -83,7 +83,7 @@ def machines(draw: st.DrawFn) -> Machine:
 
 @st.composite
 def gpus(draw: st.DrawFn, number: int) -> Device:
-    plain = device(number, numa=number // 2, memory_mib=draw(st.sampled_from([8000, 16000])), slots=3)
+    plain = device(number, numa=number // 2, memory_mib=draw(st.sampled_from([8000, 16000])), replicas=3)
     plain = dataclasses.replace(plain, type=draw(st.sampled_from(["NVIDIA A100", "NVIDIA A100", "NVIDIA T4", "Other"])))
     if draw(st.integers(0, 4)) == 0:
         return dataclasses.replace(plain, mode=MIG_MODE, mig_profiles=(PROFILE,))
