@@ -107,7 +107,7 @@ class HealthWatch:
 
     @property
     def xids(self) -> Mapping[DeviceUUID, int]:
-        """Returns the last XID that the driver reported of each GPU; 0 for a GPU without one whose events are heard."""
+        """Returns the last XID that the driver reported of each GPU; 0 for a GPU without one whose events arrive."""
         return {**dict.fromkeys(self._heard, 0), **self._xids}
 
     def watch(self, gpus: frozenset[DeviceUUID]) -> None:

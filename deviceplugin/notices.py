@@ -40,7 +40,7 @@ def untotalled(device_class: str, resource: str) -> Notice:
 
 
 def unlimited(before: NodeLimits | None, now: NodeLimits | None) -> Notice | None:
-    """Returns the notice of a node that begins to give out unlimited parts of GPUs, or of which a backend has gone."""
+    """Returns the notice of a node that begins to give out unlimited parts of GPUs, or loses a backend."""
     if now is None or before is now:
         return None
     if now.allows_unheld:

@@ -96,7 +96,7 @@ def enabled_cdi(info: Mapping[str, str]) -> bool | None:
 
 
 class _Config(msgspec.Struct):
-    """containerd's, of which only the switch is read."""
+    """containerd's; only the switch is read."""
 
     enable_cdi: bool | None = msgspec.field(name="enableCDI", default=None)
 

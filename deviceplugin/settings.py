@@ -123,7 +123,7 @@ class KubeletSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TotalNames:
-    """The names of resources that pods request beside GPUs, and of which the Node has totals."""
+    """The names of resources that pods request beside GPUs; the Node has totals of them."""
 
     memory: str = keys.RESOURCE_MEMORY
     memory_percentage: str = keys.RESOURCE_MEMORY_PERCENTAGE

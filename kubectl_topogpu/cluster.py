@@ -150,7 +150,7 @@ def read_cluster(objects: Objects, settings: RequestSettings, wanted: Wanted | N
 
 
 class _Reading:
-    """Objects of which no more is kept than is wanted."""
+    """Objects with only the parts that are wanted."""
 
     def __init__(self, settings: RequestSettings, wanted: Wanted) -> None:
         self.ledger = Ledger(settings, fgd=wanted.fgd)

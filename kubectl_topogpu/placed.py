@@ -75,7 +75,7 @@ def placement(
 
 
 def candidates(decision: Decision, order: Sequence[str], taken: str = "") -> tuple[Candidate, ...]:
-    """Returns the first nodes of `order`, on all of which the pod fits."""
+    """Returns the first nodes of `order` on which the pod fits."""
     return tuple(_candidate(each, taken, decision) for each in order[:MOST_NODES])
 
 

@@ -93,7 +93,7 @@ def _cells(row: Row, *, wide: bool) -> Sequence[str]:
 
 
 def gpus_of(cluster: GpuCluster, pod: str) -> Sequence[tuple[GpuNode, GpuView]]:
-    """Returns the GPUs of which the pod `namespace/name` holds a share."""
+    """Returns the GPUs that the pod `namespace/name` holds a share of."""
     return [(node, gpu) for node in cluster.nodes for gpu in node.gpus if any(each.pod == pod for each in gpu.holders)]
 
 

@@ -14,7 +14,7 @@ from deviceplugin.node.desired import patch_of
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import HamiScheduler
-from deviceplugin.slots.proof import Evidence, Proven, prove_slot
+from deviceplugin.slots.proof import Evidence, ProvenPod, prove_slot
 from proto import __version__
 from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
@@ -162,5 +162,5 @@ def test_running_containers_find_their_slot_under_the_name_they_were_given(relea
         node="n", resource=keys.RESOURCE_COUNT, pods=(pod,), inventory=inventory, listed=None, recorded=(held,)
     )
     answer = prove_slot(frozenset(slot["ids"][:1]), evidence)
-    assert isinstance(answer, Proven)
+    assert isinstance(answer, ProvenPod)
     assert [each.name for each in answer.slots] == [slot["name"]]

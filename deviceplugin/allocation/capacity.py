@@ -15,19 +15,21 @@ from proto.kubernetes.objects import Pod
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TakenPart:
     """Part of one GPU."""
 
     containers: int = 0
     memory_mib: int = 0
     cores: int = 0
 
-    def __add__(self, other: "Held") -> "Held":
-        return Held(self.containers + other.containers, self.memory_mib + other.memory_mib, self.cores + other.cores)
+    def __add__(self, other: "TakenPart") -> "TakenPart":
+        return TakenPart(
+            self.containers + other.containers, self.memory_mib + other.memory_mib, self.cores + other.cores
+        )
 
-    def __or__(self, other: "Held") -> "Held":
+    def __or__(self, other: "TakenPart") -> "TakenPart":
         """Returns the larger of each amount."""
-        return Held(
+        return TakenPart(
             max(self.containers, other.containers),
             max(self.memory_mib, other.memory_mib),
             max(self.cores, other.cores),
@@ -37,7 +39,7 @@ class Held:
         return f"{self.memory_mib} MiB, {self.cores} %"
 
 
-Holds = Mapping[DeviceUUID, Held]
+Holds = Mapping[DeviceUUID, TakenPart]
 """The part of each GPU that one pod holds."""
 
 
@@ -93,20 +95,20 @@ def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> 
         decided: PodShares = decided_devices(pod, DEVICES_ALLOCATED, resource)
     except AnnotationError:
         return {}
-    running: dict[DeviceUUID, Held] = {}
-    most: dict[DeviceUUID, Held] = {}
+    running: dict[DeviceUUID, TakenPart] = {}
+    most: dict[DeviceUUID, TakenPart] = {}
     apps = len(pod.spec.init_containers)
     for position, (container, shares) in enumerate(zip(pod.all_containers, decided, strict=True)):
         ends = position < apps and not container.is_sidecar
         for share in shares:
             if share.uuid in inventory:
                 memory = share.memory_mib or inventory[share.uuid].memory_mib
-                held = running.get(share.uuid, Held()) + Held(1, memory, share.cores)
-                most[share.uuid] = most.get(share.uuid, Held()) | held
+                held = running.get(share.uuid, TakenPart()) + TakenPart(1, memory, share.cores)
+                most[share.uuid] = most.get(share.uuid, TakenPart()) | held
                 if not ends:
                     running[share.uuid] = held
     return most
 
 
-def _all_of(device: Device) -> Held:
-    return Held(device.replicas, device.memory_mib, device.cores)
+def _all_of(device: Device) -> TakenPart:
+    return TakenPart(device.replicas, device.memory_mib, device.cores)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine
 import click
 
 from deviceplugin.cli.build import build_daemon, build_nvml
-from deviceplugin.cli.named import Chosen
+from deviceplugin.cli.named import ChosenConfiguration
 from deviceplugin.following import Choice
 from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
@@ -24,7 +24,7 @@ _POOL_THREADS = 8
 """Threads for work without own threads: files of slots, host names."""
 
 
-def serve_until_stopped(chosen: Chosen, check: Callable[[str], str]) -> None:
+def serve_until_stopped(chosen: ChosenConfiguration, check: Callable[[str], str]) -> None:
     """Runs until SIGTERM, SIGINT or SIGHUP. `check` returns what is wrong with a configuration. Raises
     click.ClickException.
     """

@@ -25,8 +25,8 @@ from deviceplugin.doctor.cluster import daemon_rights
 from deviceplugin.doctor.cluster_facts import cluster_facts
 from deviceplugin.doctor.containers import CDI_STRATEGIES
 from deviceplugin.doctor.diagnose import NodeFacts, diagnose
-from deviceplugin.doctor.driver import DriverFacts
-from deviceplugin.doctor.finding import Finding, State, ok, problem, warning
+from deviceplugin.doctor.driver import DriverAnswer
+from deviceplugin.doctor.finding import Finding, FindingState, ok, problem, warning
 from deviceplugin.doctor.kubelet import PortState
 from deviceplugin.doctor.node_facts import (
     cdi_facts,
@@ -50,10 +50,10 @@ _CONFIGURATION = "Configuration"
 _DRIVER_SECONDS = 6.0
 _API_SECONDS = 3.0
 _MARKS = {
-    State.OK: ("✓", "green"),
-    State.WARNING: ("!", "yellow"),
-    State.PROBLEM: ("✗", "red"),
-    State.SKIPPED: ("–", ""),
+    FindingState.OK: ("✓", "green"),
+    FindingState.WARNING: ("!", "yellow"),
+    FindingState.PROBLEM: ("✗", "red"),
+    FindingState.SKIPPED: ("–", ""),
 }
 _INDENT = 4
 _NO_NAME = "unnamed"
@@ -67,7 +67,7 @@ def examine(given: dict[str, str | None], *, as_json: bool) -> bool:
         print_json(_as_json(findings))
     else:
         print_text(_as_text(findings))
-    return _count(findings, State.PROBLEM) > 0
+    return _count(findings, FindingState.PROBLEM) > 0
 
 
 def _findings(given: dict[str, str | None]) -> tuple[Finding, ...]:
@@ -138,7 +138,7 @@ async def _node_facts(configuration: Configuration) -> NodeFacts:
 
 
 def _look_around(
-    configuration: Configuration, driver: DriverFacts, machine: MachineReading | None, metrics: PortState
+    configuration: Configuration, driver: DriverAnswer, machine: MachineReading | None, metrics: PortState
 ) -> NodeFacts:
     """Examines sockets and files; blocks."""
     settings = configuration.kubelet
@@ -171,7 +171,7 @@ def _cdi_names(configuration: Configuration, machine: MachineReading | None) -> 
 
 
 def _as_json(findings: tuple[Finding, ...]) -> object:
-    counts = {f"{state.value}s": _count(findings, state) for state in (State.PROBLEM, State.WARNING)}
+    counts = {f"{state.value}s": _count(findings, state) for state in (FindingState.PROBLEM, FindingState.WARNING)}
     return {**counts, "findings": findings}
 
 
@@ -182,11 +182,11 @@ def _as_text(findings: tuple[Finding, ...]) -> RenderableType:
         lines.append(Text.assemble((mark, style), " ", (finding.title, "bold"), f": {finding.explanation}"))
         if finding.remedy:
             lines.append(Padding(Text(f"→ {finding.remedy}"), (0, 0, 0, _INDENT), expand=False))
-    problems, warnings = _count(findings, State.PROBLEM), _count(findings, State.WARNING)
+    problems, warnings = _count(findings, FindingState.PROBLEM), _count(findings, FindingState.WARNING)
     return Group(*lines, Text(f"\n{_counted(problems, 'problem')}, {_counted(warnings, 'warning')}."))
 
 
-def _count(findings: tuple[Finding, ...], state: State) -> int:
+def _count(findings: tuple[Finding, ...], state: FindingState) -> int:
     return sum(finding.state is state for finding in findings)
 
 

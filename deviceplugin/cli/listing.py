@@ -41,7 +41,7 @@ _EITHER = "Run this on the node, as root, where the daemon runs, with the daemon
 
 
 @dataclass(frozen=True, slots=True)
-class _Cluster:
+class _PodsAndNode:
     node: Node | None = None
     pods: tuple[Pod, ...] | None = None
 
@@ -78,11 +78,11 @@ async def _read(configuration: Configuration, problems: list[str]) -> Sources:
     )
 
 
-async def _ask_api_server(configuration: Configuration, problems: list[str]) -> _Cluster:
+async def _ask_api_server(configuration: Configuration, problems: list[str]) -> _PodsAndNode:
     name = configuration.agent.node_name
     if not name:
         problems.append("The name of this node is unknown, so the API server was not asked. Give --node-name.")
-        return _Cluster()
+        return _PodsAndNode()
     try:
         async with asyncio.timeout(_API_SECONDS):
             api = await ApiServer.connect(
@@ -90,13 +90,13 @@ async def _ask_api_server(configuration: Configuration, problems: list[str]) -> 
             )
             try:
                 pods = await api.list_page(PODS, field_selector=f"spec.nodeName={name}", limit=0)
-                return _Cluster(await api.get(NODES, name), tuple(pods.items))
+                return _PodsAndNode(await api.get(NODES, name), tuple(pods.items))
             finally:
                 await api.close()
     except (ApiError, ApiUnreachable, ApiServerUnconfigured, TimeoutError) as error:
         why = str(error).rstrip(".") or f"no answer within {_API_SECONDS:g} s"
         problems.append(f"The decisions for the pods of node {name} cannot be read: {why}.")
-        return _Cluster()
+        return _PodsAndNode()
 
 
 async def _ask_kubelet(kubelet: KubeletSettings, problems: list[str]) -> tuple[ListedContainer, ...] | None:

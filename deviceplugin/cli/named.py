@@ -28,7 +28,7 @@ _LONGEST_NAME = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen:
+class ChosenConfiguration:
     """The configuration in use, and the label that may name another."""
 
     effective: Effective[Configuration]
@@ -42,7 +42,7 @@ class Chosen:
         return labels.get(self.label) or self.default
 
 
-def choose(given: Mapping[str, str | None], *, wait: bool) -> Chosen:
+def choose(given: Mapping[str, str | None], *, wait: bool) -> ChosenConfiguration:
     """Returns the configuration that the Node's label names, else the default one.
 
     If that one cannot be used, or the API server does not answer, it returns the one used last. If there is none,
@@ -51,10 +51,10 @@ def choose(given: Mapping[str, str | None], *, wait: bool) -> Chosen:
     """
     folder = given.get("configs")
     if not folder or given.get("config_name"):
-        return Chosen(effective=read(given), name=given.get("config_name") or "")
+        return ChosenConfiguration(effective=read(given), name=given.get("config_name") or "")
     base = read({**given, "config_name": None})
     default = given.get("default_config") or ""
-    chosen = Chosen(effective=base, label=given.get("config_label") or "", default=default)
+    chosen = ChosenConfiguration(effective=base, label=given.get("config_label") or "", default=default)
     configuration = base.configuration
     if wait:
         set_up_logging("deviceplugin", configuration.log_format, configuration.log_level)
@@ -68,7 +68,7 @@ def choose(given: Mapping[str, str | None], *, wait: bool) -> Chosen:
         problem, effective = _usable(given, name)
         if effective is not None:
             _write(last, name)
-            return Chosen(effective=effective, name=name, label=chosen.label, default=default)
+            return ChosenConfiguration(effective=effective, name=name, label=chosen.label, default=default)
         log.error("%s", problem)
     return chosen
 

@@ -34,7 +34,7 @@ _NO_ANSWER = (ApiError, ApiUnreachable, ApiServerUnconfigured)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cluster:
+class _ReadCluster:
     node: Node | None = None
     pods: Collection[Pod] = ()
     problem: str = ""
@@ -95,16 +95,16 @@ async def _uninstall(configuration: Configuration, *, dry_run: bool, force: bool
     return problems
 
 
-async def _ask(configuration: Configuration) -> _Cluster:
+async def _ask(configuration: Configuration) -> _ReadCluster:
     name = configuration.agent.node_name
     try:
         async with _api_server(configuration) as api:
             node, pods = await read_node(api, name), await read_pods(api, name)
     except _NO_ANSWER as error:
-        return _Cluster(problem=f"Cannot read which pods have GPUs of node {name}: {str(error).rstrip('.')}.")
+        return _ReadCluster(problem=f"Cannot read which pods have GPUs of node {name}: {str(error).rstrip('.')}.")
     if node is None:
         click.echo(f"There is no node {name} in the cluster.")
-    return _Cluster(node=node, pods=pods)
+    return _ReadCluster(node=node, pods=pods)
 
 
 async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:

@@ -154,7 +154,7 @@ def _file(names: Mapping[str, str], name: str) -> str:
 
 
 def _wanted() -> Iterator[tuple[Sequence[str], str]]:
-    """Yields the places where a file may lie, the first of which counts, and its place in the container."""
+    """Yields the places where a file may lie, and its place in the container."""
     for name in _PROGRAMS:
         yield [f"{folder}/{name}" for folder in _PROGRAM_FOLDERS], f"/usr/bin/{name}"
     for name in _SHARED:

@@ -27,7 +27,7 @@ from deviceplugin.doctor.containers import (
 )
 from deviceplugin.doctor.driver import (
     GPUS,
-    DriverFacts,
+    DriverAnswer,
     DriverFilesFacts,
     judge_driver,
     judge_driver_files,
@@ -70,7 +70,7 @@ _NO_GPUS = "The GPUs could not be read."
 class NodeFacts:
     """The facts about this machine."""
 
-    driver: DriverFacts
+    driver: DriverAnswer
     driver_files: DriverFilesFacts | None
     """None if no driver root is set."""
     machine: MachineReading | None

@@ -41,7 +41,7 @@ _GPU_LOST = "Look for Xid messages of this GPU in dmesg; reset it (nvidia-smi --
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DriverFacts:
+class DriverAnswer:
     """The answers of NVML. Unknown versions are empty."""
 
     problem: str = ""
@@ -77,7 +77,7 @@ def library_version(maps: str) -> str:
     return found[1] if found else ""
 
 
-def judge_driver(facts: DriverFacts) -> Finding:
+def judge_driver(facts: DriverAnswer) -> Finding:
     if facts.timed_out:
         return problem(DRIVER, facts.problem, _HANGS)
     if not facts.problem:
@@ -184,12 +184,12 @@ def _places(machine: MachineReading) -> Iterator[Finding]:
         )
 
 
-def _differ(facts: DriverFacts) -> bool:
+def _differ(facts: DriverAnswer) -> bool:
     known = facts.library_version and facts.module_version
     return bool(known) and facts.library_version != facts.module_version
 
 
-def _mismatch(facts: DriverFacts) -> Finding:
+def _mismatch(facts: DriverAnswer) -> Finding:
     library = f" {facts.library_version}" if facts.library_version else ""
     module = f" {facts.module_version}" if facts.module_version else ""
     return problem(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class State(StrEnum):
+class FindingState(StrEnum):
     OK = "ok"
     WARNING = "warning"
     PROBLEM = "problem"
@@ -18,22 +18,22 @@ class Finding:
     """
 
     title: str
-    state: State
+    state: FindingState
     explanation: str
     remedy: str = ""
 
 
 def ok(title: str, explanation: str) -> Finding:
-    return Finding(title, State.OK, explanation)
+    return Finding(title, FindingState.OK, explanation)
 
 
 def warning(title: str, explanation: str, remedy: str) -> Finding:
-    return Finding(title, State.WARNING, explanation, remedy)
+    return Finding(title, FindingState.WARNING, explanation, remedy)
 
 
 def problem(title: str, explanation: str, remedy: str) -> Finding:
-    return Finding(title, State.PROBLEM, explanation, remedy)
+    return Finding(title, FindingState.PROBLEM, explanation, remedy)
 
 
 def skipped(title: str, why: str) -> Finding:
-    return Finding(title, State.SKIPPED, why)
+    return Finding(title, FindingState.SKIPPED, why)

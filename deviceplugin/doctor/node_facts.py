@@ -15,7 +15,7 @@ from deviceplugin.container.container_folders import is_writable
 from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.doctor.containers import CdiFolderFacts
-from deviceplugin.doctor.driver import DriverFacts, DriverFilesFacts, library_version, module_version
+from deviceplugin.doctor.driver import DriverAnswer, DriverFilesFacts, library_version, module_version
 from deviceplugin.doctor.kubelet import PortState, SocketFacts, SocketState
 from deviceplugin.doctor.nvidia_runtime import RuntimeFacts
 from deviceplugin.host_paths import runtime_config, seen
@@ -40,7 +40,7 @@ _OTHER_SOCKETS = ("nvidia.sock", "nvidiaGPU*.sock")
 
 async def driver_facts(
     nvml: Nvml, proc_root: str, deadline_seconds: float
-) -> tuple[DriverFacts, MachineReading | None]:
+) -> tuple[DriverAnswer, MachineReading | None]:
     """Returns the driver's answer, or why there is none; it does not wait for a driver that hangs."""
     module = module_version(_text(Path(proc_root, "driver/nvidia/version")))
     try:
@@ -48,12 +48,12 @@ async def driver_facts(
             machine = await NvmlThread().call(lambda: _read(nvml))
     except TimeoutError:
         silent = f"The NVIDIA driver gave no answer within {deadline_seconds:g} s."
-        return DriverFacts(problem=silent, timed_out=True, module_version=module), None
+        return DriverAnswer(problem=silent, timed_out=True, module_version=module), None
     except NvmlUnavailable as error:
         code = error.__cause__.code if isinstance(error.__cause__, CallFailed) else None
         library = library_version(_text(Path("/proc/self/maps")))
-        return DriverFacts(problem=str(error), code=code, library_version=library, module_version=module), None
-    return DriverFacts(answered_version=machine.driver, module_version=module), machine
+        return DriverAnswer(problem=str(error), code=code, library_version=library, module_version=module), None
+    return DriverAnswer(answered_version=machine.driver, module_version=module), machine
 
 
 async def why_no_limits(nvml: Nvml, cgroup_root: Path, deadline_seconds: float) -> str:
@@ -80,7 +80,7 @@ def driver_files_facts(root: DriverRoot) -> DriverFilesFacts:
         return DriverFilesFacts(root=root.host, problem=str(error))
 
 
-def runtime_facts(host_root: str, driver: DriverFacts) -> RuntimeFacts:
+def runtime_facts(host_root: str, driver: DriverAnswer) -> RuntimeFacts:
     """Reads the configuration of NVIDIA's container runtime. Blocks."""
     path = runtime_config(host_root)
     try:

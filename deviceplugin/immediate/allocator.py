@@ -22,7 +22,7 @@ from deviceplugin.container.edits import (
 from deviceplugin.container.hami_core import CannotLimit, LimitSettings, prepare, prepared_edits
 from deviceplugin.container.limits import is_limited
 from deviceplugin.container.own_variables import outdone
-from deviceplugin.immediate.proof import NodeView, Proven, Refused, prove
+from deviceplugin.immediate.proof import NodeView, NoneProven, ProvenContainer, prove
 from deviceplugin.immediate.served_pods import ServedPods
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.checkpoint import Holding, witness_reader
@@ -71,7 +71,7 @@ class ImmediateAllocator:
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Returns ids on the GPUs decided for the container of the call; empty if none can be proven in time."""
         answer = await self._find(size, _deadline(self._settings.prefer_seconds))
-        if isinstance(answer, Refused):
+        if isinstance(answer, NoneProven):
             return ()
         return preferred_replicas([share.uuid for share in answer.shares], available, must_include, size)
 
@@ -79,7 +79,7 @@ class ImmediateAllocator:
         """Raises CannotAllocate, at the latest when the time for one Allocate is over."""
         deadline = _deadline(self._settings.allocate_seconds)
         answer = await self._find(len(ids), deadline)
-        if isinstance(answer, Refused):
+        if isinstance(answer, NoneProven):
             if answer.pod is not None:
                 self._served_pods.refuse(answer.pod)
             raise CannotAllocate(self._explain(answer.sentence))
@@ -136,12 +136,12 @@ class ImmediateAllocator:
             return str(error)
         return ""
 
-    async def _find(self, ids: int, deadline: float) -> Proven | Refused:
+    async def _find(self, ids: int, deadline: float) -> ProvenContainer | NoneProven:
         """Finds the container of the call. Until the deadline the watch may bring its pod; then it looks no more."""
         while True:
             change = self._changes.next()
             answer = self._prove(ids)
-            if isinstance(answer, Proven) or not answer.may_change:
+            if isinstance(answer, ProvenContainer) or not answer.may_change:
                 return answer
             try:
                 async with asyncio.timeout_at(deadline):
@@ -149,9 +149,9 @@ class ImmediateAllocator:
             except TimeoutError:
                 return answer
 
-    def _prove(self, ids: int) -> Proven | Refused:
+    def _prove(self, ids: int) -> ProvenContainer | NoneProven:
         if not self._own.pods_known:
-            return Refused(f"the pods of node {self._own.name} are not known yet", may_change=True)
+            return NoneProven(f"the pods of node {self._own.name} are not known yet", may_change=True)
         view = NodeView(
             name=self._own.name,
             resource=self._resource,
@@ -164,24 +164,26 @@ class ImmediateAllocator:
             recorded=self._witness(),
         )
         answer = self._fitting(view, ids)
-        if isinstance(answer, Proven):
+        if isinstance(answer, ProvenContainer):
             return answer
         kept = prove(replace(view, inventory=self._gpus.kept_by_uuid()), ids)
-        if isinstance(kept, Proven) and (kept.served or has_begun(kept.pod)):
+        if isinstance(kept, ProvenContainer) and (kept.served or has_begun(kept.pod)):
             return replace(kept, is_kept=True)
         return answer
 
-    def _fitting(self, view: NodeView, ids: int) -> Proven | Refused:
+    def _fitting(self, view: NodeView, ids: int) -> ProvenContainer | NoneProven:
         """Finds the container, if its pod fits beside the others into what the node offers."""
         answer = prove(view, ids)
-        if isinstance(answer, Refused):
+        if isinstance(answer, NoneProven):
             return answer
         served = {*self._served_pods.served, *(view.recorded or ())}
         holders = self._holders.of(self._own.pods, view.inventory)
         problem = exceeded(answer.pod, holders, view.inventory, self._resource, served)
-        return Refused(f"pod {pod_name(answer.pod)}: {problem}", may_change=True, pod=answer.pod) if problem else answer
+        return (
+            NoneProven(f"pod {pod_name(answer.pod)}: {problem}", may_change=True, pod=answer.pod) if problem else answer
+        )
 
-    async def _edits(self, proven: Proven, deadline: float) -> ContainerEdits:
+    async def _edits(self, proven: ProvenContainer, deadline: float) -> ContainerEdits:
         container = proven.pod.all_containers[proven.container]
         facts = container_facts(proven.pod.metadata.uid, container, self._priority_resource)
         known = self._gpus.kept_by_uuid() if proven.is_kept else self._gpus.by_uuid()
@@ -213,7 +215,7 @@ class ImmediateAllocator:
         log.warning("Allocate refused: %s%s", sentence, stale)
         return sentence + stale
 
-    def _log_served(self, proven: Proven, ids: Sequence[str]) -> None:
+    def _log_served(self, proven: ProvenContainer, ids: Sequence[str]) -> None:
         name, gpus = pod_name(proven.pod), sorted(share.uuid for share in proven.shares)
         container = proven.pod.all_containers[proven.container].name
         log.info("pod %s, container %s: served %s", name, container, ", ".join(gpus))

@@ -30,7 +30,7 @@ Served = Mapping[str, frozenset[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
+class ProvenContainer:
     """The container at position `container` of `pod`, init containers counted first."""
 
     pod: Pod
@@ -43,7 +43,7 @@ class Proven:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NoneProven:
     """No container can be served; `sentence` is the reason."""
 
     sentence: str
@@ -72,26 +72,26 @@ class NodeView:
     """kubelet's own record; None while it cannot be read."""
 
 
-def prove(view: NodeView, ids: int) -> Proven | Refused:
+def prove(view: NodeView, ids: int) -> ProvenContainer | NoneProven:
     """Returns the one container that waits for `ids` GPUs, or why none is proven."""
     starting = [pod for pod in view.pods if pod.is_pending and pod.spec.node_name == view.name]
     waiting = [pod for pod in starting if _awaits_devices(pod, view)]
     answer = _decided(waiting, view, ids)
     strangers = sorted(pod_name(pod) for pod in starting if _is_stranger(pod, ids, view))
-    if isinstance(answer, Proven) and strangers:
+    if isinstance(answer, ProvenContainer) and strangers:
         named = (
             f"pod {pod_name(answer.pod)} waits for {ids} GPUs, and so do {' and '.join(strangers)} without a decision"
         )
-        return Refused(f"{named}; kubelet may ask for any of them", may_change=True)
+        return NoneProven(f"{named}; kubelet may ask for any of them", may_change=True)
     return answer
 
 
-def _decided(waiting: list[Pod], view: NodeView, ids: int) -> Proven | Refused:
+def _decided(waiting: list[Pod], view: NodeView, ids: int) -> ProvenContainer | NoneProven:
     """Looks for the answer among the pods for which something was decided."""
     holder = None if view.lock is None else _named(waiting, view.lock, view.lock_uid)
     if view.lock is not None and view.lock.pod and holder is None and not _is_done(view.lock, view):
         owner = f"{view.lock.namespace}/{view.lock.pod}"
-        return Refused(f"{NODE_LOCK} of node {view.name} names pod {owner}, which waits for no GPUs here", True)
+        return NoneProven(f"{NODE_LOCK} of node {view.name} names pod {owner}, which waits for no GPUs here", True)
     if holder is not None and _unserved(holder, view) != ():
         rivals = [pod for pod in waiting if pod is not holder and _asks(pod, ids, view)]
         if rivals:
@@ -99,7 +99,9 @@ def _decided(waiting: list[Pod], view: NodeView, ids: int) -> Proven | Refused:
             problem = f"names pod {pod_name(holder)}, but {names} also wait for {ids} GPUs"
             unlocked = enumerated(sorted(pod_name(pod) for pod in rivals if not _locks_a_node(pod, view.resource)))
             why = f"; HAMi's scheduler takes no lock for GPUs of init containers only: {unlocked}" if unlocked else ""
-            return Refused(f"{NODE_LOCK} of node {view.name} {problem}, and kubelet may ask for any of them{why}", True)
+            return NoneProven(
+                f"{NODE_LOCK} of node {view.name} {problem}, and kubelet may ask for any of them{why}", True
+            )
         return _serve(holder, ids, view)
     return _only_candidate(waiting, ids, view)
 
@@ -172,13 +174,13 @@ def _is_done(lock: NodeLock, view: NodeView) -> bool:
     return pod is not None and (not pod.is_pending or _unserved(pod, view) == ())
 
 
-def _only_candidate(waiting: list[Pod], ids: int, view: NodeView) -> Proven | Refused:
+def _only_candidate(waiting: list[Pod], ids: int, view: NodeView) -> ProvenContainer | NoneProven:
     candidates = [pod for pod in waiting if _wants(pod, ids, view)]
     if not candidates:
-        return Refused(f"no known pod on node {view.name} waits for {ids} GPUs", True)
+        return NoneProven(f"no known pod on node {view.name} waits for {ids} GPUs", True)
     if len(candidates) > 1:
         names = " and ".join(sorted(map(pod_name, candidates)))
-        return Refused(
+        return NoneProven(
             f"pods {names} wait for {ids} GPUs on node {view.name}, and no node lock names one of them", True
         )
     return _serve(candidates[0], ids, view)
@@ -224,24 +226,28 @@ def _served(pod: Pod, decided: PodShares, view: NodeView) -> frozenset[int]:
     return remembered.union(n for n, container in enumerate(pod.all_containers) if container.name in names)
 
 
-def _serve(pod: Pod, ids: int, view: NodeView) -> Proven | Refused:
+def _serve(pod: Pod, ids: int, view: NodeView) -> ProvenContainer | NoneProven:
     name = pod_name(pod)
     try:
         waiting = decided_devices(pod, DEVICES_TO_ALLOCATE, view.resource)
         decided = decided_devices(pod, DEVICES_ALLOCATED, view.resource)
         done = _served(pod, decided, view)
     except AnnotationError as error:
-        return Refused(f"pod {name}: {error}", may_change=False, pod=pod)
+        return NoneProven(f"pod {name}: {error}", may_change=False, pod=pod)
     unserved = _unserved(pod, view) or ()
     position = next((position for position, held in unserved if len(held) == ids), None)
     if position is None:
         counts = " and ".join(str(len(held)) for _, held in unserved) or "no"
         problem = f"{counts} GPUs were decided for the containers still waiting, but kubelet asks for {ids}"
-        return Refused(f"pod {name}: {problem}", may_change=True)
+        return NoneProven(f"pod {name}: {problem}", may_change=True)
     held = decided[position]
     where = f"pod {name}, container {pod.all_containers[position].name}"
     if waiting[position] not in ((), held):
         problem = f"{DEVICES_TO_ALLOCATE} and {DEVICES_ALLOCATED} differ, so one was changed after the decision"
-        return Refused(f"{where}: {problem}", may_change=False, pod=pod)
+        return NoneProven(f"{where}: {problem}", may_change=False, pod=pod)
     problem = unfit(held, view.inventory, view.problems)
-    return Refused(f"{where}: {problem}", may_change=False, pod=pod) if problem else Proven(pod, position, held, done)
+    return (
+        NoneProven(f"{where}: {problem}", may_change=False, pod=pod)
+        if problem
+        else ProvenContainer(pod, position, held, done)
+    )

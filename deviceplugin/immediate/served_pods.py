@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from deviceplugin.allocation.decision import pod_name
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
-from deviceplugin.immediate.proof import Proven, is_finished, overtaken_phase, settlement
+from deviceplugin.immediate.proof import ProvenContainer, is_finished, overtaken_phase, settlement
 from program.tasks import Tasks
 from proto.annotations.bind_phase import BindPhase
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Invalid
@@ -49,11 +49,11 @@ class ServedPods:
     _due: dict[str, _DuePod] = field(default_factory=dict)
     _writers: Tasks = field(default_factory=Tasks)
 
-    def claim(self, proven: Proven) -> None:
+    def claim(self, proven: ProvenContainer) -> None:
         """Notes that the container is being served."""
         self.served[proven.pod.metadata.uid] = proven.served | {proven.container}
 
-    def serve(self, proven: Proven) -> None:
+    def serve(self, proven: ProvenContainer) -> None:
         """Notes that the container was served."""
         done = proven.served | {proven.container}
         finished = is_finished(proven.pod, done, self.resource)

@@ -6,7 +6,7 @@ from functools import partial
 
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.by_pod import ByPod
-from deviceplugin.mode.trial import Chosen, choose_allocation, confirm
+from deviceplugin.mode.trial import ChosenMode, choose_allocation, confirm
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.memory import Memory, memorable, memory_of, why_foreign
 from deviceplugin.records.memory_file import MemoryFile
@@ -42,7 +42,7 @@ class RememberedMode:
         self._problem = ""
         self.mode: AllocationMode | None = None
 
-    async def choose(self) -> Chosen:
+    async def choose(self) -> ChosenMode:
         """Chooses how to allocate; until then nothing is reported or served."""
         memory = await self._thread.call(self._file.read)
         boot = await self._thread.call(self._file.boot)
@@ -66,7 +66,7 @@ class RememberedMode:
         self._changes.announce()
         return chosen
 
-    async def confirm(self, chosen: Chosen) -> None:
+    async def confirm(self, chosen: ChosenMode) -> None:
         """Returns once the Node confirms what was chosen by memory. Raises ModeOutdated and SlotsUnsupported."""
         if chosen.memory is not None:
             await confirm(self._own, self._changes, self._configuration, chosen, chosen.memory)

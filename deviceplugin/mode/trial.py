@@ -27,7 +27,7 @@ class ModeOutdated(SlotsUnsupported):
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenMode:
     """The mode, and the reason for it as a sentence. `memory` is the basis of the choice; None if the Node is."""
 
     mode: AllocationMode
@@ -44,7 +44,7 @@ async def choose_allocation(
     *,
     recall: Callable[[], Memory | None] = lambda: None,
     pause_seconds: float = _PAUSE_SECONDS,
-) -> Chosen:
+) -> ChosenMode:
     """Chooses once the Node is known, or, while the API server is unreachable, once `recall` has an answer. Raises
     SlotsUnsupported.
     """
@@ -52,16 +52,18 @@ async def choose_allocation(
     abilities = replace(told, enable_cdi=await ask_enable_cdi(containerd_socket(configuration.host.root)))
     mode, sentence = choose(configuration.agent.allocation, abilities, configuration.agent.hami_scheduler)
     if mode is AllocationMode.IMMEDIATE:
-        return Chosen(mode, sentence, memory)
+        return ChosenMode(mode, sentence, memory)
     tried = replace(
         abilities,
         cdi_problem=await OwnThreads("cdi folder").call(files.problem),
         pod_resources_problem=await _pod_resources_problem(pod_resources, pause_seconds),
     )
-    return Chosen(*choose(configuration.agent.allocation, tried, configuration.agent.hami_scheduler), memory)
+    return ChosenMode(*choose(configuration.agent.allocation, tried, configuration.agent.hami_scheduler), memory)
 
 
-async def confirm(own: OwnNode, changes: Changes, configuration: Configuration, chosen: Chosen, memory: Memory) -> None:
+async def confirm(
+    own: OwnNode, changes: Changes, configuration: Configuration, chosen: ChosenMode, memory: Memory
+) -> None:
     """Returns once the Node confirms what was remembered. Raises ModeOutdated and SlotsUnsupported."""
     told, _ = await _told(own, changes, lambda: None)
     if (told.kubelet_version, told.runtime_version) == (memory.kubelet, memory.runtime):

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.allocation.capacity import Held, Holds
+from deviceplugin.allocation.capacity import Holds, TakenPart
 from deviceplugin.node.desired import Desired
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_OUTLIVING
@@ -36,7 +36,7 @@ class Departures:
 def first(pods: Mapping[str, Pod], version: int, written: Outliving | None) -> Departures:
     """Takes the first list of the node's pods. `written` is what an earlier daemon wrote on the Node."""
     before = {} if written is None else written.pods
-    gone = {uid: {gpu: Held(*amounts) for gpu, amounts in held.items()} for uid, held in before.items()}
+    gone = {uid: {gpu: TakenPart(*amounts) for gpu, amounts in held.items()} for uid, held in before.items()}
     return Departures(as_of=version, known=pods, gone=gone, names={} if written is None else written.names)
 
 

@@ -5,7 +5,7 @@
 | Looked, and parts differ that may be written | Write the one that was written longest ago |
 | Looked, and no such part | AwaitChange for a change, at most until a part may be written or may differ |
 | Taken | Pause: none, or one that doubles with each write of the last minute beyond `UNHURRIED` |
-| Refused: the API server refused the patch of this part | no Pause, but the part waits, each time twice as long |
+| WriteRefused: the API server refused the patch of this part | no Pause, but the part waits, each time twice as long |
 | Unreachable | AwaitReturn of the API server, each time twice as long |
 
 The writes of a minute are counted, whatever they contain: a second daemon with other settings, or another program, may
@@ -39,7 +39,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class WriteRefused:
     part: str
 
 
@@ -92,7 +92,7 @@ class NodePace:
 
 
 def step(
-    pace: NodePace, event: Looked | Taken | Refused | Unreachable, at: float
+    pace: NodePace, event: Looked | Taken | WriteRefused | Unreachable, at: float
 ) -> tuple[NodePace, Write | AwaitChange | Pause | AwaitReturn]:
     """Returns the state after the event, and what to do next. `at` is in seconds of a clock that is never set."""
     match event:
@@ -102,7 +102,7 @@ def step(
             recent = (*(each for each in pace.recent if at - each < COUNTED_SECONDS), at)
             written = Part(free_at=at + PAUSE_SECONDS, wrote_at=at)
             return NodePace({**pace.parts, part: written}, recent), Pause(_pause(len(recent)))
-        case Refused(part):
+        case WriteRefused(part):
             before = pace.parts.get(part, Part())
             waiting = replace(before, free_at=at + before.retry, retry=min(2 * before.retry, SLOWEST_RETRY_SECONDS))
             return replace(pace, parts={**pace.parts, part: waiting}, retry=FIRST_RETRY_SECONDS), Pause()

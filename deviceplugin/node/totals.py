@@ -48,6 +48,6 @@ def present_totals(node: Node, names: TotalNames) -> tuple[str, ...]:
 
 
 def hazardous(classes: Iterable[DeviceClass], resource: str, names: TotalNames) -> tuple[str, ...]:
-    """Returns the DeviceClasses because of which kube-scheduler looks for one of these resources on the Node."""
+    """Returns the DeviceClasses that make kube-scheduler look for one of these resources on the Node."""
     ours = {resource, *names}
     return tuple(sorted(each.metadata.name for each in classes if each.spec.extended_resource_name in ours))

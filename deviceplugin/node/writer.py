@@ -16,10 +16,10 @@ from deviceplugin.node.pace import (
     Looked,
     NodePace,
     Pause,
-    Refused,
     Taken,
     Unreachable,
     Write,
+    WriteRefused,
     step,
 )
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict
@@ -92,17 +92,17 @@ class NodeWriter:
                 patches[name] = patch
         return patches, min(again, default=None)
 
-    async def _write(self, contributor: Contributor, patch: NodePatch) -> Taken | Refused | Unreachable:
+    async def _write(self, contributor: Contributor, patch: NodePatch) -> Taken | WriteRefused | Unreachable:
         name, node = contributor.name, self._own.name
         try:
             await (self._own.patch_status if patch.of_status else self._own.patch_node)(patch.body)
         except Conflict:
             log.debug("another program wrote node %s before %s were written; reading again", node, name)
-            return Refused(name)
+            return WriteRefused(name)
         except (ApiError, ApiUnreachable) as error:
             log.warning("cannot write %s of node %s: %s", name, node, error)
             contributor.reported(False)
-            return Refused(name) if isinstance(error, ApiError) else Unreachable()
+            return WriteRefused(name) if isinstance(error, ApiError) else Unreachable()
         log.info("reported %s of node %s", name, node)
         contributor.reported(True)
         return Taken(name)

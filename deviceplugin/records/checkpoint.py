@@ -1,4 +1,4 @@
-"""Reads kubelet's record of which container holds which device ids: `kubelet_internal_checkpoint`.
+"""Reads kubelet's record of the device ids that each container holds: `kubelet_internal_checkpoint`.
 
 Kubelet writes it after every container's allocation and before the next one. So during an Allocate it names exactly the
 containers that were served before. Source: pkg/kubelet/cm/devicemanager of Kubernetes.

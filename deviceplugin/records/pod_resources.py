@@ -1,4 +1,4 @@
-"""Reads from kubelet's pod-resources socket which container of which pod holds which ids (edge)."""
+"""Reads from kubelet's pod-resources socket the ids that each container of each pod holds (edge)."""
 
 import asyncio
 

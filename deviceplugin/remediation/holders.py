@@ -22,7 +22,7 @@ MIRROR = "kubernetes.io/config.mirror"
 _NOT_SHOWN = "the driver does not show it"
 
 
-class Inventory(Protocol):
+class ShownInventory(Protocol):
     """The part of `deviceplugin.gpus.Inventory` that is read here."""
 
     @property
@@ -39,7 +39,7 @@ class Inventory(Protocol):
     def missing(self) -> tuple[MissingGpu, ...]: ...
 
 
-def unshown(inventory: Inventory, holders: Sequence[Holder]) -> frozenset[DeviceUUID]:
+def unshown(inventory: ShownInventory, holders: Sequence[Holder]) -> frozenset[DeviceUUID]:
     """Returns the GPUs that pods have by their annotations and that the driver does not show."""
     shown = {device.uuid for device in _devices(inventory)}
     shown |= {*inventory.physical, *inventory.parents, *inventory.parents.values()}
@@ -48,7 +48,7 @@ def unshown(inventory: Inventory, holders: Sequence[Holder]) -> frozenset[Device
 
 
 def seen(
-    inventory: Inventory,
+    inventory: ShownInventory,
     holders: Sequence[Holder],
     lost: Collection[DeviceUUID] = (),
     *,
@@ -77,11 +77,11 @@ def seen(
     )
 
 
-def _devices(inventory: Inventory) -> tuple[Device, ...]:
+def _devices(inventory: ShownInventory) -> tuple[Device, ...]:
     return (*inventory.devices, *(device for found in inventory.instances.values() for device in found))
 
 
-def _missing(inventory: Inventory, lost: Collection[str]) -> dict[str, Sign]:
+def _missing(inventory: ShownInventory, lost: Collection[str]) -> dict[str, Sign]:
     """Returns the signs of missing GPUs, by UUID if a pod names it, else by place. If pods have one such GPU and one is
     missing, they are the same.
     """

@@ -18,13 +18,13 @@ from deviceplugin.remediation.step import (
     Event,
     Evict,
     Evicted,
+    EvictionRefused,
     Holder,
     Needless,
     Paused,
-    Refused,
+    RemediationState,
     Remembered,
     Spared,
-    State,
     Tell,
     is_due,
     lasting,
@@ -98,7 +98,7 @@ class Remediation:
         self._set_by = timedelta()
         began, at = clocks.now(), clocks.monotonic()
         self._now: Callable[[], datetime] = lambda: began + timedelta(seconds=clocks.monotonic() - at)
-        self._state = State()
+        self._state = RemediationState()
         self._holders: ByPod[Mapping[DeviceUUID, DeviceUUID], Holder | None] = ByPod(
             lambda pod, parents: holder_of(pod, parents, resource)
         )
@@ -202,7 +202,7 @@ class Remediation:
         """Returns the condition that the Node should have."""
         return self._desired(desired_condition)
 
-    def _desired(self, words: Callable[[State, datetime, RemediationSettings], Desired]) -> Desired | None:
+    def _desired(self, words: Callable[[RemediationState, datetime, RemediationSettings], Desired]) -> Desired | None:
         if self._settings.remedy.reports and self._state.began_at is None:
             return None
         now, off = self._now(), self._off()
@@ -224,7 +224,7 @@ class Remediation:
         except (NotFound, Conflict):
             event = Needless(holder.uid)
         except (ApiError, ApiUnreachable) as error:
-            event = Refused(holder.uid, str(error))
+            event = EvictionRefused(holder.uid, str(error))
         self._count(type(event).__name__.lower())
         self._take(event)
 

@@ -11,7 +11,7 @@
 |---|---|---|---|
 | there | there is room among those that leave | tried | Evict |
 | tried | Evicted | leaving | an event on the pod |
-| tried | Refused | there, for a time that doubles | an event on the pod |
+| tried | EvictionRefused | there, for a time that doubles | an event on the pod |
 | tried | Spared | spared, while it lives | an event on the pod |
 | tried | Needless | there, if it is still shown after a time that doubles | |
 | tried | Paused | there, and so are all others until then | |
@@ -96,7 +96,7 @@ class Evicted:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class EvictionRefused:
     """A PodDisruptionBudget or the API server does not let the pod go now. `why` is for people."""
 
     uid: str
@@ -126,7 +126,7 @@ class Paused:
     until: datetime
 
 
-Answer = Evicted | Refused | Spared | Needless | Paused
+Answer = Evicted | EvictionRefused | Spared | Needless | Paused
 Event = Remembered | Seen | Answer
 
 
@@ -168,7 +168,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class RemediationState:
     began_at: datetime | None = None
     """The time when the node was seen first."""
     gpus: int = 0
@@ -188,7 +188,9 @@ class State:
         return 2 * len(self.ill) > self.gpus
 
 
-def step(state: State, event: Event, now: datetime, settings: RemediationSettings) -> tuple[State, tuple[Effect, ...]]:
+def step(
+    state: RemediationState, event: Event, now: datetime, settings: RemediationSettings
+) -> tuple[RemediationState, tuple[Effect, ...]]:
     """Returns the state after `event`, and the effects to carry out. The time does not run backwards."""
     match event:
         case Remembered(since=since):
@@ -206,12 +208,12 @@ def step(state: State, event: Event, now: datetime, settings: RemediationSetting
     return replace(state, attempts={**state.attempts, holder.uid: attempt}), told
 
 
-def lasting(state: State, now: datetime, settings: RemediationSettings) -> tuple[str, ...]:
+def lasting(state: RemediationState, now: datetime, settings: RemediationSettings) -> tuple[str, ...]:
     """Returns the GPUs that have been unhealthy for `after`."""
     return tuple(key for key, each in state.ill.items() if now >= each.since + settings.after)
 
 
-def is_due(state: State, holder: Holder, now: datetime, settings: RemediationSettings) -> bool:
+def is_due(state: RemediationState, holder: Holder, now: datetime, settings: RemediationSettings) -> bool:
     """Returns whether the pod may be evicted: a GPU of it has been unhealthy for long enough."""
     if not _may_go(state, holder, settings):
         return False
@@ -219,20 +221,20 @@ def is_due(state: State, holder: Holder, now: datetime, settings: RemediationSet
     return any(at is not None and now >= at for at in times)
 
 
-def told_by(state: State, off: timedelta) -> State:
+def told_by(state: RemediationState, off: timedelta) -> RemediationState:
     """Returns the state with times of a clock that is off by this much, for readers of the Node."""
     if not off:
         return state
     return replace(state, ill={key: replace(each, since=each.since + off) for key, each in state.ill.items()})
 
 
-def stranded(state: State, now: datetime, settings: RemediationSettings) -> tuple[Holder, ...]:
+def stranded(state: RemediationState, now: datetime, settings: RemediationSettings) -> tuple[Holder, ...]:
     """Returns the pods on lasting GPUs."""
     gpus = frozenset(lasting(state, now, settings))
     return tuple(holder for holder in state.holders.values() if holder.gpus & gpus)
 
 
-def next_look(state: State, now: datetime, settings: RemediationSettings) -> datetime | None:
+def next_look(state: RemediationState, now: datetime, settings: RemediationSettings) -> datetime | None:
     """Returns when time alone may change something; None when it cannot."""
     if not state.ill:
         return None
@@ -241,7 +243,9 @@ def next_look(state: State, now: datetime, settings: RemediationSettings) -> dat
     return min(at for at in times if at > now)
 
 
-def _seen(state: State, event: Seen, now: datetime, settings: RemediationSettings) -> tuple[State, tuple[Effect, ...]]:
+def _seen(
+    state: RemediationState, event: Seen, now: datetime, settings: RemediationSettings
+) -> tuple[RemediationState, tuple[Effect, ...]]:
     began = state.began_at or now
     ill = _ill(state, event, began, now, settings)
     gpus = event.well + len(event.ill)
@@ -272,7 +276,7 @@ def _seen(state: State, event: Seen, now: datetime, settings: RemediationSetting
 
 
 def _ill(
-    state: State, event: Seen, began: datetime, now: datetime, settings: RemediationSettings
+    state: RemediationState, event: Seen, began: datetime, now: datetime, settings: RemediationSettings
 ) -> Mapping[str, Illness]:
     unseen = {key: each for key, each in state.ill.items() if each.seen_at is None and key not in event.ill}
     gone = min((each.since for key, each in state.ill.items() if key not in event.ill), default=now)
@@ -288,7 +292,7 @@ def _settled(settings: RemediationSettings) -> timedelta:
     return min(_SETTLED, settings.after)
 
 
-def _due_at(state: State, illness: Illness, settings: RemediationSettings) -> datetime | None:
+def _due_at(state: RemediationState, illness: Illness, settings: RemediationSettings) -> datetime | None:
     """Returns when pods may be evicted from the GPU; None while this process has not seen it ill."""
     if illness.seen_at is None:
         return None
@@ -297,7 +301,7 @@ def _due_at(state: State, illness: Illness, settings: RemediationSettings) -> da
     return max(patience, illness.seen_at + _settled(settings))
 
 
-def _chosen(state: State, now: datetime, settings: RemediationSettings) -> Iterator[Holder]:
+def _chosen(state: RemediationState, now: datetime, settings: RemediationSettings) -> Iterator[Holder]:
     """Yields the pods to evict now: those that wait first, then the least important."""
     if state.paused_until is not None and now < state.paused_until:
         return
@@ -320,13 +324,13 @@ def _is_over(attempt: Attempt, now: datetime) -> bool:
     return attempt.until is not None and now >= attempt.until
 
 
-def _answered(state: State, answer: Answer, holder: Holder, now: datetime) -> tuple[Attempt, Notice | None]:
+def _answered(state: RemediationState, answer: Answer, holder: Holder, now: datetime) -> tuple[Attempt, Notice | None]:
     """Returns the attempt after the answer, and the pod's event."""
     tries = _tries(state, holder.uid)
     match answer:
         case Evicted():
             return Attempt(until=now + _LEFT, tries=tries, takes_room=True), _evicted(state, holder)
-        case Refused(why=why):
+        case EvictionRefused(why=why):
             pause = _pause(_FIRST_PAUSE, tries)
             return Attempt(until=now + pause, tries=tries + 1), _refused(state, holder, why, pause)
         case Spared(why=why):
@@ -342,7 +346,7 @@ def _pause(first: timedelta, tries: int) -> timedelta:
     return min(doubled, _LONGEST_PAUSE)
 
 
-def _tries(state: State, uid: str) -> int:
+def _tries(state: RemediationState, uid: str) -> int:
     return state.attempts[uid].tries if uid in state.attempts else 0
 
 
@@ -355,7 +359,7 @@ def spoken(span: timedelta) -> str:
     return f"{seconds:g} s"
 
 
-def _lasting(state: State, key: str, settings: RemediationSettings) -> Iterator[Tell]:
+def _lasting(state: RemediationState, key: str, settings: RemediationSettings) -> Iterator[Tell]:
     """Yields the Node's event, and those of pods that are to go."""
     illness = state.ill[key]
     holders = sorted((each for each in state.holders.values() if key in each.gpus), key=lambda each: each.name)
@@ -372,28 +376,28 @@ def _lasting(state: State, key: str, settings: RemediationSettings) -> Iterator[
             )
 
 
-def _may_go(state: State, holder: Holder, settings: RemediationSettings) -> bool:
+def _may_go(state: RemediationState, holder: Holder, settings: RemediationSettings) -> bool:
     may_run = settings.remedy is Remedy.EVICT and not state.is_blind
     return may_run or (settings.remedy in (Remedy.EVICT, Remedy.EVICT_WAITING) and holder.waits)
 
 
-def _evicted(state: State, holder: Holder) -> Notice:
+def _evicted(state: RemediationState, holder: Holder) -> Notice:
     message = f"evicted from the node, because {_problems(state, holder)}"
     return Notice(reason="EvictedFromUnhealthyGPU", message=message)
 
 
-def _refused(state: State, holder: Holder, why: str, pause: timedelta) -> Notice:
+def _refused(state: RemediationState, holder: Holder, why: str, pause: timedelta) -> Notice:
     message = (
         f"{_problems(state, holder)}; the pod is not evicted: {why.rstrip('.')}. It is tried again in {spoken(pause)}"
     )
     return Notice(reason="EvictionRefused", message=message)
 
 
-def _spared(state: State, holder: Holder, why: str) -> Notice:
+def _spared(state: RemediationState, holder: Holder, why: str) -> Notice:
     message = f"{_problems(state, holder)}; the pod is not evicted, because {why}. Delete it to have it placed again"
     return Notice(reason="NotEvicted", message=message)
 
 
-def _problems(state: State, holder: Holder) -> str:
+def _problems(state: RemediationState, holder: Holder) -> str:
     ill = [state.ill[gpu] for gpu in sorted(holder.gpus) if gpu in state.ill]
     return " and ".join(f"{each.name} is unhealthy: {each.problem}" for each in ill)

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from deviceplugin.node.desired import Desired
-from deviceplugin.remediation.step import State, lasting, spoken
+from deviceplugin.remediation.step import RemediationState, lasting, spoken
 from deviceplugin.settings import RemediationSettings, TaintWhen
 from proto.annotations.keys import NODE_CONDITION, NODE_TAINT, NODE_UNHEALTHY
 from proto.annotations.unhealthy_since import encode_unhealthy, stamp
@@ -13,7 +13,7 @@ _EFFECT = "NoSchedule"
 _LONGEST_MESSAGE = 4096
 
 
-def desired_marks(state: State, now: datetime, settings: RemediationSettings) -> Desired:
+def desired_marks(state: RemediationState, now: datetime, settings: RemediationSettings) -> Desired:
     """Returns the annotation and the taint."""
     ill = settings.remedy.reports and bool(state.ill)
     since = encode_unhealthy({key: each.since for key, each in state.ill.items()}) if ill else None
@@ -21,11 +21,11 @@ def desired_marks(state: State, now: datetime, settings: RemediationSettings) ->
     return Desired(annotations={NODE_UNHEALTHY: since}, taints={NODE_TAINT: effect})
 
 
-def desired_condition(state: State, now: datetime, settings: RemediationSettings) -> Desired:
+def desired_condition(state: RemediationState, now: datetime, settings: RemediationSettings) -> Desired:
     return Desired(conditions={NODE_CONDITION: _condition(state, now, settings) if settings.remedy.reports else None})
 
 
-def _condition(state: State, now: datetime, settings: RemediationSettings) -> Condition:
+def _condition(state: RemediationState, now: datetime, settings: RemediationSettings) -> Condition:
     found = [state.ill[key] for key in lasting(state, now, settings)]
     if not found:
         message = f"no GPU has been unhealthy for {spoken(settings.after)}"
@@ -36,7 +36,7 @@ def _condition(state: State, now: datetime, settings: RemediationSettings) -> Co
     return Condition(type=NODE_CONDITION, status="False", reason="GPUsUnhealthy", message=message)
 
 
-def _is_tainted(state: State, now: datetime, settings: RemediationSettings) -> bool:
+def _is_tainted(state: RemediationState, now: datetime, settings: RemediationSettings) -> bool:
     if not settings.remedy.reports:
         return False
     found = len(lasting(state, now, settings))

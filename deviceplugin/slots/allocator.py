@@ -36,7 +36,7 @@ from deviceplugin.replicas import preferred_replicas
 from deviceplugin.settings import UnenforcedShares
 from deviceplugin.slots.files import SlotFiles, Spec
 from deviceplugin.slots.promises import Promises
-from deviceplugin.slots.proof import Evidence, Proven, ProvenSlot, Unproven, prove_slot
+from deviceplugin.slots.proof import Evidence, ProvenPod, ProvenSlot, Unproven, prove_slot
 from deviceplugin.slots.slot import Start, applied, container_id, named, refused
 from deviceplugin.slots.specs import SlotSpecs
 from deviceplugin.slots.turn import shares_in_turn
@@ -200,7 +200,7 @@ class SlotAllocator:
                 log.info("pod %s, container %s: served %s", pod_name(answer.pod), name, gpus)
         return ""
 
-    async def _find(self, ids: frozenset[str], deadline: float) -> Proven | Unproven:
+    async def _find(self, ids: frozenset[str], deadline: float) -> ProvenPod | Unproven:
         """Finds the container that holds the ids; until the deadline, kubelet and the API server may still provide
         proof.
         """
@@ -208,7 +208,7 @@ class SlotAllocator:
         while True:
             change = self._changes.next()
             answer = await self._prove(ids, direct)
-            if isinstance(answer, Proven) or not answer.may_change:
+            if isinstance(answer, ProvenPod) or not answer.may_change:
                 return answer
             if answer.unknown and not read:
                 read, direct = True, await self._read(answer.unknown, deadline)
@@ -222,7 +222,7 @@ class SlotAllocator:
             except TimeoutError:
                 pause = min(2 * pause, _SLOWEST_LOOK_SECONDS)
 
-    async def _prove(self, ids: frozenset[str], direct: Pod | None = None) -> Proven | Unproven:
+    async def _prove(self, ids: frozenset[str], direct: Pod | None = None) -> ProvenPod | Unproven:
         """Looks for a proof. `direct` is a pod that was read because the watch was not enough."""
         listed: tuple[ListedContainer, ...] | None = None
         problem = ""
@@ -245,12 +245,12 @@ class SlotAllocator:
         )
         self._promises.note(self._own.pods)
         answer, offered, given = prove_slot(ids, evidence), evidence.inventory, self._gpus.kept_by_uuid()
-        problem = self._exceeded(answer.pod, offered) if isinstance(answer, Proven) else ""
-        fits = isinstance(answer, Proven) and not problem and not any(slot.problem for slot in answer.slots)
+        problem = self._exceeded(answer.pod, offered) if isinstance(answer, ProvenPod) else ""
+        fits = isinstance(answer, ProvenPod) and not problem and not any(slot.problem for slot in answer.slots)
         if fits or (isinstance(answer, Unproven) and given == offered):
             return answer
         kept = prove_slot(ids, replace(evidence, inventory=given))
-        if isinstance(kept, Proven) and self._promises.is_kept(kept.pod):
+        if isinstance(kept, ProvenPod) and self._promises.is_kept(kept.pod):
             return replace(kept, is_kept=True)
         return Unproven(problem, may_change=True) if problem else answer
 
@@ -268,7 +268,7 @@ class SlotAllocator:
             log.warning("pod %s could not be read: %s", name, error or "no answer in time")
             return None
 
-    def _starts(self, proven: Proven) -> Mapping[str, Start]:
+    def _starts(self, proven: ProvenPod) -> Mapping[str, Start]:
         """Returns starts by slot."""
         uid, now = proven.pod.metadata.uid, self._monotonic()
         names = {slot.name: proven.pod.all_containers[slot.position].name for slot in proven.slots}
@@ -278,7 +278,7 @@ class SlotAllocator:
             for slot, name in names.items()
         }
 
-    def _prepared(self, ids: frozenset[str], proven: Proven) -> Mapping[str, PreparedSlot]:
+    def _prepared(self, ids: frozenset[str], proven: ProvenPod) -> Mapping[str, PreparedSlot]:
         """Makes the specs of the slots. None of their containers runs, so their folders are emptied. Blocks. Raises
         CannotLimit or CannotWriteSpec.
         """

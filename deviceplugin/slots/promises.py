@@ -30,7 +30,7 @@ class Promises:
         self._seen, self._promised = pods, {**begun, **known}
 
     def begin(self, pod: Pod) -> None:
-        """Takes a pod of which a container is being served, before the pod's status shows it."""
+        """Takes a pod with a container that is being served, before the pod's status shows it."""
         self._promised.setdefault(pod.metadata.uid, _decision(pod))
 
     def is_kept(self, pod: Pod) -> bool:

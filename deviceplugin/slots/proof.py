@@ -58,7 +58,7 @@ class ProvenSlot:
 
 
 @dataclass(frozen=True, slots=True)
-class Proven:
+class ProvenPod:
     """The pod whose containers hold the ids. Containers that were served without a slot have none of `slots`."""
 
     pod: Pod
@@ -84,7 +84,7 @@ class _Holder:
     containers: frozenset[str]
 
 
-def prove_slot(ids: frozenset[str], evidence: Evidence) -> Proven | Unproven:
+def prove_slot(ids: frozenset[str], evidence: Evidence) -> ProvenPod | Unproven:
     """Finds the container that holds exactly these ids."""
     # Select the relevant entries of a full node's checkpoint once.
     evidence = replace(evidence, recorded=None if evidence.recorded is None else tuple(_entries(ids, evidence)))
@@ -92,7 +92,7 @@ def prove_slot(ids: frozenset[str], evidence: Evidence) -> Proven | Unproven:
     if isinstance(holder, _Holder):
         holder = _with_init_containers(ids, holder, evidence)
     answer = holder if isinstance(holder, Unproven) else _decided(ids, holder, evidence)
-    if isinstance(answer, Proven):
+    if isinstance(answer, ProvenPod):
         return answer
     return Unproven(f"{_asked(ids)}: {answer.sentence}", answer.may_change, answer.unknown)
 
@@ -177,7 +177,7 @@ def _with_init_containers(ids: frozenset[str], holder: _Holder, evidence: Eviden
     return holder
 
 
-def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven | Unproven:
+def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> ProvenPod | Unproven:
     pod, name = holder.pod, pod_name(holder.pod)
     containers = [container.name for container in pod.all_containers]
     strangers = sorted(holder.containers - set(containers))
@@ -203,7 +203,7 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
         for at in positions
         if (slot := slots[containers[at]])
     )
-    return Proven(pod, tuple(proven))
+    return ProvenPod(pod, tuple(proven))
 
 
 def _slots(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> dict[str, str] | None:

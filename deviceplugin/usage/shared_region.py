@@ -163,7 +163,7 @@ def patches(size: int, before: Switches, after: Switches) -> Iterator[tuple[int,
 
 
 def parse_region(size: int, read_at: ReadAt, has_ended: HasEnded = lambda _: False) -> Region:
-    """Returns the region in a file of `size` bytes, of which a few kilobytes are read. Raises RegionError.
+    """Returns the region in a file of `size` bytes; a few kilobytes of it are read. Raises RegionError.
 
     What a killed process had stays in the file until another process of the container starts or is refused memory.
     """

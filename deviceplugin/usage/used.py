@@ -1,4 +1,4 @@
-"""Combines decided shares, the driver's processes and HAMi-core's regions: who uses how much of which GPU."""
+"""Combines decided shares, the driver's processes and HAMi-core's regions: how much each container uses of each GPU."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

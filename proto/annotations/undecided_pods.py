@@ -1,6 +1,6 @@
 """`topogpu.io/undecided-pods`: what kubelet gave to the node's pods that have no decision.
 
-`{"version":1,"pods":{"<pod UID>":{"GPU-a":2}},"more":3}`: how many replicas of which GPU each of them holds. The node
+`{"version":1,"pods":{"<pod UID>":{"GPU-a":2}},"more":3}`: how many replicas of each GPU each of them holds. The node
 daemon writes it. What an omitted pod holds is unknown; `more` counts the pods beyond the limit.
 """
 

@@ -121,7 +121,7 @@ class KubeletSums:
         return {node: resource for node, resource in found if resource}
 
     def _exceeded(self, asked: KubeletTotals, gone: Collection[str], node: str) -> str:
-        """Returns the first resource of which too little is left on the node; empty if kubelet would admit the pod."""
+        """Returns the first resource that is too scarce on the node; empty if kubelet would admit the pod."""
         totals = self._totals.get(node, {})
         others = [each for uid, each in self._by_node.get(node, {}).items() if uid not in gone]
         for resource, amount in asked.amounts.items():

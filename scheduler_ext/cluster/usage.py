@@ -93,7 +93,7 @@ def _beside(used: Footprint, kept: Iterable[Footprint], device: Device) -> Footp
 
 
 def _gpu_usage(device: Device, used: Footprint, placements: tuple[MigPlacement, ...], *, full: bool) -> GpuUsage:
-    """Returns the usage of one GPU. One of which an unknown part is held counts as wholly taken."""
+    """Returns the usage of one GPU. If an unknown part of it is held, all of it counts as taken."""
     if full:
         used = used | Footprint(device.replicas, device.memory_mib, device.cores)
     return GpuUsage(device, used.replicas, used.memory_mib, used.cores, placements)

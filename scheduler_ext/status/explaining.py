@@ -7,7 +7,7 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.judged import Judged, judged, likeness_of
 from scheduler_ext.capacity.largest import Largest, largest
 from scheduler_ext.decide.preempt import gpu_holders
-from scheduler_ext.status.waiting import Groups, WaitingGroup
+from scheduler_ext.status.waiting import WaitingGroup, WaitingGroups
 from scheduler_ext.status.why import Crowd, WhyWaiting, crowded, why_of
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
@@ -30,7 +30,7 @@ class Explainer:
         self._cluster = cluster.state
         self._monotonic = cluster.monotonic
         self._watched = watched
-        self._groups = Groups(cluster.state.requests)
+        self._groups = WaitingGroups(cluster.state.requests)
         self._whys: dict[bytes, WhyWaiting] = {}
         """The kind searched for longest ago comes first."""
         self.fits: Sequence[Largest] = ()

@@ -31,7 +31,7 @@ class WaitingGroup:
     example: Pod
 
 
-class Groups:
+class WaitingGroups:
     """Groups pods again and again, and remembers what it has read of each."""
 
     def __init__(self, settings: RequestSettings) -> None:

@@ -32,7 +32,7 @@ def view_printed(smi: SmiTopology) -> LinkView:
 def score_token(token: str) -> int | None:
     """Returns the lowest score that a printed token can mean; None for an unknown token.
 
-    `NV#` hides the PCIe path of its pair, of which only SYS, the longest, is certain.
+    `NV#` hides the PCIe path of its pair; only SYS, the longest, is certain.
     """
     if token == SELF:
         return 0

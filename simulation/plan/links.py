@@ -40,7 +40,7 @@ class LinkSpeeds:
 
 
 def estimated_gbps(score: int) -> float:
-    """Returns 0 for a pair of which nothing is known. Sources: `deviceplugin.machine.bandwidth`."""
+    """Returns 0 for an unknown pair. Sources: `deviceplugin.machine.bandwidth`."""
     return GBPS_AN_NVLINK * nvlinks(score) or PCIE_GBPS.get(score, 0.0)
 
 

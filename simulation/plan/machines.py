@@ -113,7 +113,7 @@ def _several(
 
 
 def _speeds(topology: Topology) -> Iterator[tuple[frozenset[DeviceUUID], float]]:
-    """Yields the slower of both directions of each pair of which both are known."""
+    """Yields the slower of both directions of each pair whose directions are known."""
     for a, first in enumerate(topology.gpus):
         for b, second in enumerate(topology.gpus[:a]):
             there, back = topology.bandwidth_gbps[a][b], topology.bandwidth_gbps[b][a]

@@ -193,7 +193,7 @@ class MoveSearch:
         return None
 
     def _least(self, node: str, pods: Iterable[str], fits: _Fits) -> _Set:
-        """Returns a set of these pods of which none may stay. Without all of them the waiting pod fits."""
+        """Returns a set of these pods that must all go. Without all of them the waiting pod fits."""
         gone = set(pods)
         for uid in sorted(gone, key=lambda uid: (-self._weight(uid), uid)):
             if fits(node, gone - {uid}):

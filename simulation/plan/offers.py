@@ -130,7 +130,7 @@ class Offers:
             self._others_of(node)[name] += sign * amount
 
     def _short_of(self, node: str, others: Iterable[tuple[str, int]]) -> str:
-        """Returns a resource of which the node has too little; empty if there is none."""
+        """Returns a resource that the node has too little of; empty if there is none."""
         return next((name for name, amount in others if amount > self._others_of(node)[name]), "")
 
     def _others_of(self, node: str) -> Counter[str]:

@@ -52,7 +52,7 @@ def wrongly_given(pod: Json, container: str, environment: Mapping[str, str], cap
 
 
 def ledger_differences(snapshot: Json, pods: Iterable[Json]) -> Iterator[str]:
-    """Yields a sentence for each GPU of which the extender counts another use than the pods have."""
+    """Yields a sentence for each GPU whose use the extender counts otherwise than the pods have."""
     counted: dict[str, Amount] = {}
     nodes = snapshot["nodes"]
     for node in nodes.values() if isinstance(nodes, dict) else nodes:

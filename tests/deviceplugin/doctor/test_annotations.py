@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from deviceplugin.doctor.annotations import LockHolder, judge_annotations, judge_handshake, judge_lock
-from deviceplugin.doctor.finding import Finding, State
+from deviceplugin.doctor.finding import Finding, FindingState
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE
@@ -48,13 +48,13 @@ def judged(
 
 @pytest.mark.parametrize("scheduler", list(HamiScheduler))
 def test_what_the_daemon_wrote_is_as_computed_in_every_form(scheduler: HamiScheduler) -> None:
-    assert judged(written(scheduler), scheduler=scheduler).state is State.OK
+    assert judged(written(scheduler), scheduler=scheduler).state is FindingState.OK
 
 
 def test_the_gpu_and_the_field_that_differ_are_named() -> None:
     smaller = (replace(PAIR[0], memory_mib=1), PAIR[1])
     finding = judged(written() | {NODE_REGISTER: encode_register(smaller)})
-    assert finding.state is State.PROBLEM
+    assert finding.state is FindingState.PROBLEM
     assert f"{NODE_REGISTER} differs: {A} has memory_mib 1 instead of 40960" in finding.explanation
 
 
@@ -76,12 +76,12 @@ def test_a_missing_or_unreadable_annotation_is_a_problem() -> None:
 
 def test_health_alone_is_the_daemons_to_know() -> None:
     ill = (replace(PAIR[0], healthy=False), PAIR[1])
-    assert judged(written() | {NODE_REGISTER: encode_register(ill)}).state is State.WARNING
+    assert judged(written() | {NODE_REGISTER: encode_register(ill)}).state is FindingState.WARNING
 
 
 def test_before_the_daemon_ran_there_is_nothing_to_compare() -> None:
-    assert judged({}, serves=False).state is State.SKIPPED
-    assert judged({}, serves=True).state is State.PROBLEM
+    assert judged({}, serves=False).state is FindingState.SKIPPED
+    assert judged({}, serves=True).state is FindingState.PROBLEM
 
 
 def lock(seconds: float, holder: LockHolder, *, pod: str = "p") -> Finding:
@@ -114,15 +114,15 @@ UNASKED = LockHolder()
 )
 def test_a_lock_is_stale_when_its_pod_needs_it_no_more(seconds: float, holder: LockHolder, why: str) -> None:
     finding = lock(seconds, holder)
-    assert (finding.state is State.PROBLEM, why in finding.explanation) == (bool(why), True)
+    assert (finding.state is FindingState.PROBLEM, why in finding.explanation) == (bool(why), True)
     assert finding.remedy == (f"Remove it: kubectl annotate node {NODE} hami.io/mutex.lock-" if why else "")
 
 
 def test_a_lock_without_owner_goes_by_its_age_and_an_unreadable_one_blocks() -> None:
-    assert lock(60, UNASKED, pod="").state is State.OK
-    assert lock(301, UNASKED, pod="").state is State.PROBLEM
-    assert judge_lock("garbage", UNASKED, NODE, NOW).state is State.PROBLEM
-    assert judge_lock(None, UNASKED, NODE, NOW).state is State.OK
+    assert lock(60, UNASKED, pod="").state is FindingState.OK
+    assert lock(301, UNASKED, pod="").state is FindingState.PROBLEM
+    assert judge_lock("garbage", UNASKED, NODE, NOW).state is FindingState.PROBLEM
+    assert judge_lock(None, UNASKED, NODE, NOW).state is FindingState.OK
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 import pytest
 
 from deviceplugin.doctor.cluster import DAEMON_RIGHTS, NoAnswer, Right, judge_api, judge_node, judge_rights
-from deviceplugin.doctor.finding import Finding, State
+from deviceplugin.doctor.finding import Finding, FindingState
 from proto.kubernetes.errors import ApiServerUnconfigured, ApiUnreachable, Forbidden, NotFound, Unauthorized
 
 URL = "https://10.0.0.1:6443"
@@ -27,7 +27,7 @@ def test_no_answer_no_entry_and_no_node_are_told_apart(
 
 
 def test_a_node_without_a_name_cannot_be_looked_for() -> None:
-    assert judge_node(None, "").state is State.SKIPPED
+    assert judge_node(None, "").state is FindingState.SKIPPED
 
 
 EVENTS = Right("create", "events", "default")
@@ -36,11 +36,11 @@ EVENTS = Right("create", "events", "default")
 def test_missing_rights_are_named_as_the_rules_that_grant_them() -> None:
     granted = dict.fromkeys(DAEMON_RIGHTS, True)
     denied = granted | {Right("patch", "pods"): False, Right("list", "pods"): False, EVENTS: False}
-    assert judge_rights(granted).state is State.OK
-    assert judge_rights({}).state is State.SKIPPED
+    assert judge_rights(granted).state is FindingState.OK
+    assert judge_rights({}).state is FindingState.SKIPPED
     assert judge_rights(denied) == Finding(
         "RBAC",
-        State.PROBLEM,
+        FindingState.PROBLEM,
         "Not allowed: list pods, patch pods and create events in namespace default.",
         "Add to the ClusterRole of the daemon's service account (or the user of the kubeconfig): "
         '{apiGroups: [""], resources: [pods], verbs: [list, patch]}; '

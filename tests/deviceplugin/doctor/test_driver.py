@@ -4,7 +4,7 @@ import pytest
 
 from deviceplugin.doctor.driver import (
     GPUS,
-    DriverFacts,
+    DriverAnswer,
     DriverFilesFacts,
     judge_driver,
     judge_driver_files,
@@ -12,7 +12,7 @@ from deviceplugin.doctor.driver import (
     library_version,
     module_version,
 )
-from deviceplugin.doctor.finding import Finding, State
+from deviceplugin.doctor.finding import Finding, FindingState
 from deviceplugin.machine.discovery import NodeSharing
 from deviceplugin.machine.readings import GpuReading, MachineReading, MigReading, PairReading, PcieLevel
 from proto.devices import DeviceUUID
@@ -35,24 +35,24 @@ def machine(*gpus: GpuReading, problems: tuple[str, ...] = (), there: int = 0, b
 
 
 def worse(findings: tuple[Finding, ...]) -> list[tuple[str, str]]:
-    return [(one.state.value, one.explanation) for one in findings if one.state is not State.OK]
+    return [(one.state.value, one.explanation) for one in findings if one.state is not FindingState.OK]
 
 
 @pytest.mark.parametrize(
     ("facts", "state", "words"),
     [
-        (DriverFacts(answered_version="550.90.07"), "ok", "Version 550.90.07 answers."),
-        (DriverFacts(problem=NO_LIBRARY, code=12), "problem", "Install the NVIDIA driver"),
-        (DriverFacts(problem=NO_LIBRARY, code=12, module_version="550.90.07"), "problem", "550.90.07 is loaded"),
-        (DriverFacts(problem="cannot load the NVML library /x: no such file"), "problem", "--nvml-library"),
-        (DriverFacts(problem="the NVIDIA driver is not loaded on this machine", code=9), "problem", "modprobe nvidia"),
-        (DriverFacts(problem="the NVIDIA driver finds no GPU on this machine", code=28), "problem", "lspci"),
-        (DriverFacts(problem="the NVIDIA driver answers nothing", code=999), "problem", "new container"),
-        (DriverFacts(problem="the NVIDIA driver cannot be used: no permission", code=4), "problem", "nvidia-smi"),
-        (DriverFacts(problem="It gave no answer within 6 s.", timed_out=True), "problem", "reboot the node"),
+        (DriverAnswer(answered_version="550.90.07"), "ok", "Version 550.90.07 answers."),
+        (DriverAnswer(problem=NO_LIBRARY, code=12), "problem", "Install the NVIDIA driver"),
+        (DriverAnswer(problem=NO_LIBRARY, code=12, module_version="550.90.07"), "problem", "550.90.07 is loaded"),
+        (DriverAnswer(problem="cannot load the NVML library /x: no such file"), "problem", "--nvml-library"),
+        (DriverAnswer(problem="the NVIDIA driver is not loaded on this machine", code=9), "problem", "modprobe nvidia"),
+        (DriverAnswer(problem="the NVIDIA driver finds no GPU on this machine", code=28), "problem", "lspci"),
+        (DriverAnswer(problem="the NVIDIA driver answers nothing", code=999), "problem", "new container"),
+        (DriverAnswer(problem="the NVIDIA driver cannot be used: no permission", code=4), "problem", "nvidia-smi"),
+        (DriverAnswer(problem="It gave no answer within 6 s.", timed_out=True), "problem", "reboot the node"),
     ],
 )
-def test_each_answer_of_the_driver_has_its_remedy(facts: DriverFacts, state: str, words: str) -> None:
+def test_each_answer_of_the_driver_has_its_remedy(facts: DriverAnswer, state: str, words: str) -> None:
     finding = judge_driver(facts)
     assert finding.state == state
     assert words in f"{finding.explanation} {finding.remedy}"
@@ -60,10 +60,10 @@ def test_each_answer_of_the_driver_has_its_remedy(facts: DriverFacts, state: str
 
 @pytest.mark.parametrize("code", [18, 999])
 def test_a_mismatch_names_both_versions_whatever_the_driver_calls_it(code: int) -> None:
-    facts = DriverFacts(problem="p", code=code, library_version="550.90.07", module_version="535.104.05")
+    facts = DriverAnswer(problem="p", code=code, library_version="550.90.07", module_version="535.104.05")
     assert judge_driver(facts) == Finding(
         "NVIDIA driver",
-        State.PROBLEM,
+        FindingState.PROBLEM,
         "The NVML library 550.90.07 and the loaded kernel module 535.104.05 are of different driver versions, as after "
         "an upgrade without a reboot; no GPU can be used.",
         "Reboot the node, or stop everything that uses the GPUs and reload the nvidia modules. In a container, restart "
@@ -74,7 +74,7 @@ def test_a_mismatch_names_both_versions_whatever_the_driver_calls_it(code: int) 
 def test_a_mismatch_is_told_without_versions_where_they_are_unknown() -> None:
     assert (
         "The NVML library and the loaded kernel module are of"
-        in judge_driver(DriverFacts(problem="p", code=18)).explanation
+        in judge_driver(DriverAnswer(problem="p", code=18)).explanation
     )
 
 
@@ -82,11 +82,11 @@ def test_files_of_another_driver_than_the_kernels_are_a_problem() -> None:
     files = DriverFilesFacts(root="/run/nvidia/driver", version="560.28.03")
     finding = judge_driver_files(files, "550.90.07")
     assert (finding.state, finding.explanation) == (
-        State.PROBLEM,
+        FindingState.PROBLEM,
         "The driver in the kernel is 550.90.07 and its libraries below /run/nvidia/driver are 560.28.03: no GPU is "
         "offered.",
     )
-    assert judge_driver_files(files, "").state is State.OK
+    assert judge_driver_files(files, "").state is FindingState.OK
 
 
 def test_versions_are_read_where_the_kernel_tells_them() -> None:
@@ -102,7 +102,7 @@ def test_versions_are_read_where_the_kernel_tells_them() -> None:
 def test_gpus_that_are_well_are_counted_and_nothing_else_is_said() -> None:
     findings = judge_gpus(machine(gpu(0), gpu(1)), NodeSharing(), RESOURCE)
     assert worse(findings) == []
-    assert findings[0] == Finding(GPUS, State.OK, "2 GPUs found, all 2 shared as nvidia.com/gpu.")
+    assert findings[0] == Finding(GPUS, FindingState.OK, "2 GPUs found, all 2 shared as nvidia.com/gpu.")
 
 
 def test_a_lost_gpu_and_one_never_seen_are_problems() -> None:

@@ -1,6 +1,6 @@
 import json
 
-from deviceplugin.doctor.finding import State
+from deviceplugin.doctor.finding import FindingState
 from deviceplugin.doctor.labels import judge_labels, judge_without_labels
 from proto.annotations.keys import NODE_LABELS
 from proto.kubernetes.objects import Node
@@ -17,22 +17,22 @@ def labelled(labels: dict[str, str], written: dict[str, str]) -> Node:
 
 def test_labels_that_stand_are_told() -> None:
     found = judge_labels(labelled(WANTED, WANTED), WANTED, daemon_serves=True)
-    assert (found.state, found.explanation) == (State.OK, "The Node has 2 labels of its GPUs.")
+    assert (found.state, found.explanation) == (FindingState.OK, "The Node has 2 labels of its GPUs.")
 
 
 def test_labels_of_another_writer_are_a_warning_that_names_them() -> None:
     found = judge_labels(labelled(WANTED, {}), WANTED, daemon_serves=True)
-    assert found.state is State.WARNING
+    assert found.state is FindingState.WARNING
     assert "Another program writes them: nvidia.com/gpu.count and nvidia.com/gpu.product" in found.explanation
 
 
 def test_labels_that_a_running_daemon_has_not_written_are_a_problem() -> None:
     found = judge_labels(labelled({COUNT: "8"}, {COUNT: "8"}), WANTED, daemon_serves=True)
-    assert found.state is State.PROBLEM
+    assert found.state is FindingState.PROBLEM
     assert "1 of 2 are missing or have other values: nvidia.com/gpu.product" in found.explanation
-    assert judge_labels(labelled({}, {}), WANTED, daemon_serves=False).state is State.SKIPPED
+    assert judge_labels(labelled({}, {}), WANTED, daemon_serves=False).state is FindingState.SKIPPED
 
 
 def test_switched_off_labels_that_are_left_are_a_problem_and_those_of_others_are_not() -> None:
-    assert judge_without_labels(labelled(WANTED, {COUNT: "8"})).state is State.PROBLEM
-    assert judge_without_labels(labelled(WANTED, {})).state is State.OK
+    assert judge_without_labels(labelled(WANTED, {COUNT: "8"})).state is FindingState.PROBLEM
+    assert judge_without_labels(labelled(WANTED, {})).state is FindingState.OK

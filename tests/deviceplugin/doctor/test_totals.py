@@ -1,6 +1,6 @@
 import pytest
 
-from deviceplugin.doctor.finding import State
+from deviceplugin.doctor.finding import FindingState
 from deviceplugin.doctor.totals import judge_totals, judge_without_totals
 from deviceplugin.settings import TotalNames
 from proto.annotations import keys
@@ -16,29 +16,34 @@ HAZARD = DeviceClass(
 def test_totals_that_stand_are_told() -> None:
     found = judge_totals(node(gpumem="1k", gpucores="200"), TOTALS, daemon_serves=True)
     assert (found.state, found.explanation) == (
-        State.OK,
+        FindingState.OK,
         "The Node has 1000 nvidia.com/gpumem and 200 nvidia.com/gpucores in all.",
     )
 
 
 def test_totals_that_a_running_daemon_has_not_written_are_a_problem() -> None:
     found = judge_totals(node(gpumem="5"), TOTALS, daemon_serves=True)
-    assert found.state is State.PROBLEM
+    assert found.state is FindingState.PROBLEM
     assert "5 nvidia.com/gpumem and none nvidia.com/gpucores where its GPUs have 1000" in found.explanation
-    assert judge_totals(node(), TOTALS, daemon_serves=False).state is State.SKIPPED
+    assert judge_totals(node(), TOTALS, daemon_serves=False).state is FindingState.SKIPPED
 
 
 @pytest.mark.parametrize(
     ("said", "classes", "state", "words"),
     [
-        (node(), (), State.OK, "no DeviceClass is for nvidia.com/gpu"),
-        (node(), (HAZARD,), State.PROBLEM, "because of DeviceClass gpu.nvidia.com kube-scheduler (from 1.36 on)"),
-        (node(), None, State.WARNING, "could not be read"),
-        (node(gpumem="5"), (), State.PROBLEM, "still has nvidia.com/gpumem"),
+        (node(), (), FindingState.OK, "no DeviceClass is for nvidia.com/gpu"),
+        (
+            node(),
+            (HAZARD,),
+            FindingState.PROBLEM,
+            "because of DeviceClass gpu.nvidia.com kube-scheduler (from 1.36 on)",
+        ),
+        (node(), None, FindingState.WARNING, "could not be read"),
+        (node(gpumem="5"), (), FindingState.PROBLEM, "still has nvidia.com/gpumem"),
     ],
 )
 def test_without_totals_a_device_class_for_our_resource_is_a_problem(
-    said: Node, classes: tuple[DeviceClass, ...] | None, state: State, words: str
+    said: Node, classes: tuple[DeviceClass, ...] | None, state: FindingState, words: str
 ) -> None:
     found = judge_without_totals(said, TotalNames(), keys.RESOURCE_COUNT, classes)
     assert (found.state, words in found.explanation) == (state, True), found

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from deviceplugin.doctor.cluster import DAEMON_RIGHTS, Right, daemon_rights, judge_rights
-from deviceplugin.doctor.finding import Finding, State
+from deviceplugin.doctor.finding import Finding, FindingState
 from deviceplugin.doctor.unhealthy import judge_unhealthy
 from deviceplugin.settings import RemediationSettings, Remedy
 from proto.annotations.keys import NODE_UNHEALTHY, RESOURCE_COUNT
@@ -30,13 +30,13 @@ def judged(node: Node | None, *pods: Pod, settings: RemediationSettings = OFF) -
 
 
 def test_a_node_with_healthy_gpus_is_fine() -> None:
-    assert judged(reported(healthy=True), holder("p", "b")).state is State.OK
-    assert judged(None).state is State.SKIPPED
+    assert judged(reported(healthy=True), holder("p", "b")).state is FindingState.OK
+    assert judged(None).state is FindingState.SKIPPED
 
 
 def test_pods_on_an_unhealthy_gpu_are_named_with_what_becomes_of_them() -> None:
     found = judged(reported(since=f'{{"{B}":"2030-01-01T00:00:00Z"}}'), holder("p", "b"), holder("q", "a"))
-    assert found.state is State.WARNING
+    assert found.state is FindingState.WARNING
     assert found.explanation == f"{B} since 2030-01-01T00:00:00Z; pods on them: default/p."
     assert "delete these pods to have them placed again" in found.remedy
     evicting = judged(reported(), holder("p", "b"), settings=EVICT)
@@ -51,7 +51,7 @@ def test_a_missing_gpu_is_named_by_its_place() -> None:
 
 def test_an_annotation_that_cannot_be_read_is_a_problem() -> None:
     found = judged(reported(since="soon"))
-    assert (found.state, found.explanation.startswith("topogpu.io/unhealthy-since: ")) == (State.PROBLEM, True)
+    assert (found.state, found.explanation.startswith("topogpu.io/unhealthy-since: ")) == (FindingState.PROBLEM, True)
 
 
 def test_a_daemon_that_evicts_needs_more_rights() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from deviceplugin.immediate.proof import (
     NodeView,
-    Proven,
-    Refused,
+    NoneProven,
+    ProvenContainer,
     Served,
     consumed,
     is_finished,
@@ -36,7 +36,7 @@ def asked(
     served: Served | None = None,
     recorded: Witness | None = None,
     inventory: Mapping[DeviceUUID, Device] = INVENTORY,
-) -> Proven | Refused:
+) -> ProvenContainer | NoneProven:
     holder = NodeLock(taken_at=T0, namespace="default", pod=lock) if lock else None
     view = NodeView(
         name=NODE, resource=GPU, pods=pods, lock=holder, inventory=inventory, remembered=served or {}, recorded=recorded
@@ -44,19 +44,19 @@ def asked(
     return prove(view, ids)
 
 
-def refusal(answer: Proven | Refused) -> Refused:
-    assert isinstance(answer, Refused), answer
+def refusal(answer: ProvenContainer | NoneProven) -> NoneProven:
+    assert isinstance(answer, NoneProven), answer
     return answer
 
 
 def test_the_only_waiting_pod_is_served() -> None:
     pod = bound_pod("a", (ONE,))
-    assert asked(1, pod) == Proven(pod, 0, ONE)
+    assert asked(1, pod) == ProvenContainer(pod, 0, ONE)
 
 
 def test_the_pod_of_the_lock_is_served() -> None:
     first, second = bound_pod("a", (ONE,)), bound_pod("b", (ONE,))
-    assert asked(1, first, second, lock="b") == Proven(second, 0, ONE)
+    assert asked(1, first, second, lock="b") == ProvenContainer(second, 0, ONE)
 
 
 def test_the_lock_is_not_believed_while_another_pod_may_be_asking_for_as_many() -> None:
@@ -67,7 +67,9 @@ def test_the_lock_is_not_believed_while_another_pod_may_be_asking_for_as_many() 
     answer = refusal(asked(1, first, second, lock="b"))
     assert "default/a" in answer.sentence
     assert (answer.may_change, answer.pod) == (True, None)
-    assert asked(1, first, second, lock="b", served={"uid-a": frozenset({0})}) == Proven(second, 0, (share(B),))
+    assert asked(1, first, second, lock="b", served={"uid-a": frozenset({0})}) == ProvenContainer(
+        second, 0, (share(B),)
+    )
 
 
 def test_a_pod_for_which_hamis_scheduler_takes_no_lock_is_named_with_the_reason() -> None:
@@ -88,38 +90,38 @@ def test_two_candidates_without_a_lock_are_refused_by_name() -> None:
 
 def test_another_number_of_gpus_tells_two_pods_apart() -> None:
     first, second = bound_pod("a", (ONE,)), bound_pod("b", (TWO,))
-    assert asked(2, first, second) == Proven(second, 0, TWO)
+    assert asked(2, first, second) == ProvenContainer(second, 0, TWO)
 
 
 def test_containers_are_served_in_order_and_those_without_gpus_are_passed_over() -> None:
     pod = bound_pod("a", (ONE, (), TWO, ()), init=1)
-    assert asked(1, pod) == Proven(pod, 0, ONE)
-    assert asked(2, pod, served={"uid-a": frozenset({0})}) == Proven(pod, 2, TWO, frozenset({0}))
+    assert asked(1, pod) == ProvenContainer(pod, 0, ONE)
+    assert asked(2, pod, served={"uid-a": frozenset({0})}) == ProvenContainer(pod, 2, TWO, frozenset({0}))
     assert refusal(asked(2, pod, served={"uid-a": frozenset({0, 2})})).may_change
 
 
 def test_a_container_is_known_by_its_number_of_gpus_when_an_earlier_answer_was_forgotten() -> None:
     pod = bound_pod("a", (TWO, ONE))
-    assert asked(1, pod) == Proven(pod, 1, ONE)
+    assert asked(1, pod) == ProvenContainer(pod, 1, ONE)
 
 
 def test_kubelets_record_says_who_was_served() -> None:
     pod = bound_pod("a", (ONE, ONE))
-    assert asked(1, pod, recorded={"uid-a": frozenset({"c0"})}) == Proven(pod, 1, ONE, frozenset({0}))
-    assert asked(1, pod, recorded={}, served={"uid-a": frozenset({0})}) == Proven(pod, 1, ONE, frozenset({0}))
-    assert asked(1, pod, recorded={}) == Proven(pod, 0, ONE)
+    assert asked(1, pod, recorded={"uid-a": frozenset({"c0"})}) == ProvenContainer(pod, 1, ONE, frozenset({0}))
+    assert asked(1, pod, recorded={}, served={"uid-a": frozenset({0})}) == ProvenContainer(pod, 1, ONE, frozenset({0}))
+    assert asked(1, pod, recorded={}) == ProvenContainer(pod, 0, ONE)
 
 
 def test_an_answer_that_kubelet_lost_is_given_again_though_the_pod_was_told_success() -> None:
     pod = bound_pod("a", (ONE,), changed={BIND_PHASE: "success", DEVICES_TO_ALLOCATE: ";"})
-    assert asked(1, pod, recorded={}) == Proven(pod, 0, ONE)
+    assert asked(1, pod, recorded={}) == ProvenContainer(pod, 0, ONE)
     assert refusal(asked(1, pod, recorded={"uid-a": frozenset({"c0"})})).may_change
     assert refusal(asked(1, pod)).may_change
 
 
 def test_a_container_consumed_in_the_annotation_is_not_served_again() -> None:
     pod = bound_pod("a", (ONE, TWO), changed={DEVICES_TO_ALLOCATE: f";{consumed_two()};;"})
-    assert asked(2, pod) == Proven(pod, 1, TWO, frozenset({0}))
+    assert asked(2, pod) == ProvenContainer(pod, 1, TWO, frozenset({0}))
 
 
 def consumed_two() -> str:
@@ -128,9 +130,9 @@ def consumed_two() -> str:
 
 def test_the_lock_of_a_pod_that_was_served_no_longer_says_anything() -> None:
     done, next_pod = bound_pod("a", (ONE,)), bound_pod("b", (ONE,))
-    assert asked(1, done, next_pod, lock="a", served={"uid-a": frozenset({0})}) == Proven(next_pod, 0, ONE)
+    assert asked(1, done, next_pod, lock="a", served={"uid-a": frozenset({0})}) == ProvenContainer(next_pod, 0, ONE)
     running = bound_pod("a", (ONE,), phase="Running", changed={BIND_PHASE: "success"})
-    assert asked(1, running, next_pod, lock="a") == Proven(next_pod, 0, ONE)
+    assert asked(1, running, next_pod, lock="a") == ProvenContainer(next_pod, 0, ONE)
 
 
 def test_a_lock_naming_a_pod_not_seen_yet_is_waited_for() -> None:
@@ -143,7 +145,7 @@ def test_a_namesake_of_the_locks_pod_is_not_its_pod() -> None:
     pod = bound_pod("b", (ONE,))
     lock = NodeLock(taken_at=T0, namespace="default", pod="b")
     view = NodeView(name=NODE, resource=GPU, pods=(pod,), lock=lock, lock_uid="uid-b", inventory=INVENTORY)
-    assert prove(view, 1) == Proven(pod, 0, ONE)
+    assert prove(view, 1) == ProvenContainer(pod, 0, ONE)
     assert "default/b, which waits for no GPUs here" in refusal(prove(replace(view, lock_uid="uid-before"), 1)).sentence
 
 
@@ -204,10 +206,10 @@ def test_an_entry_that_stands_too_far_left_belongs_to_the_container_that_asks_fo
     pod = bound_pod("a", (TWO, ()))
     plain, asking = pod.spec.containers
     asking.resources.limits[GPU] = "2"
-    assert asked(2, pod) == Proven(pod, 1, TWO)
+    assert asked(2, pod) == ProvenContainer(pod, 1, TWO)
     plain.resources.limits[GPU] = "2"
     del asking.resources.limits[GPU]
-    assert asked(2, pod) == Proven(pod, 0, TWO)
+    assert asked(2, pod) == ProvenContainer(pod, 0, TWO)
 
 
 @pytest.mark.parametrize(
@@ -241,10 +243,10 @@ def test_a_pod_that_nothing_was_decided_for_may_be_the_one_that_asks(lock: str, 
 )
 def test_who_cannot_be_asking_is_in_nobodys_way(stranger: Pod) -> None:
     pod = bound_pod("a", (ONE,))
-    assert asked(1, pod, stranger) == Proven(pod, 0, ONE)
+    assert asked(1, pod, stranger) == ProvenContainer(pod, 0, ONE)
 
 
 def test_a_stranger_that_kubelet_has_served_asks_no_more() -> None:
     pod = bound_pod("a", (ONE,))
     recorded = {"uid-stranger": frozenset({"c0"})}
-    assert asked(1, pod, undecided("stranger"), recorded=recorded) == Proven(pod, 0, ONE)
+    assert asked(1, pod, undecided("stranger"), recorded=recorded) == ProvenContainer(pod, 0, ONE)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from deviceplugin.configuration.table import TABLE
-from deviceplugin.mode.trial import Chosen, ModeOutdated, choose_allocation, confirm
+from deviceplugin.mode.trial import ChosenMode, ModeOutdated, choose_allocation, confirm
 from deviceplugin.records.memory import Memory
 from deviceplugin.slots.files import SlotFiles
 from proto.annotations.keys import NODE_ALLOCATION
@@ -28,7 +28,7 @@ def known(*, annotated: str = "", kubelet: str = "v1.36.0") -> Node:
 
 
 @asynccontextmanager
-async def choosing() -> AsyncIterator[tuple[SlotRig, "asyncio.Task[Chosen]"]]:
+async def choosing() -> AsyncIterator[tuple[SlotRig, "asyncio.Task[ChosenMode]"]]:
     async with slots() as rig:
         files = SlotFiles(str(rig.directory))
         chosen = choose_allocation(rig.own, rig.changes, SETTINGS, files, rig.kubelet, pause_seconds=0.01)
@@ -72,7 +72,7 @@ async def test_a_kubelet_that_never_answers_makes_it_immediate() -> None:
     async with choosing() as (rig, chosen):
         rig.kubelet.listed_now = None
         show(rig, known())
-        assert await chosen == Chosen(
+        assert await chosen == ChosenMode(
             AllocationMode.IMMEDIATE,
             "Allocation is immediate: kubelet's pod-resources cannot be asked (connection refused).",
         )
@@ -109,7 +109,7 @@ async def test_what_was_remembered_counts_only_while_the_api_server_does_not_ans
 
 async def test_a_node_that_tells_of_another_runtime_after_an_outage_is_served_by_another_process() -> None:
     async with slots() as rig:
-        chosen = Chosen(AllocationMode.SLOTS, "", REMEMBERED)
+        chosen = ChosenMode(AllocationMode.SLOTS, "", REMEMBERED)
         rig.own.node = known()
         await confirm(rig.own, rig.changes, SETTINGS, chosen, REMEMBERED)
         rig.own.node = known(kubelet="v1.27.0")

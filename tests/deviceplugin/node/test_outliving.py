@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deviceplugin.allocation.capacity import Held
+from deviceplugin.allocation.capacity import TakenPart
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus, Inventory
@@ -39,7 +39,7 @@ from tests.polling import until
 
 UIDS = tuple(f"{number:08x}-1111-2222-3333-444444444444" for number in range(3))
 ONE, TWO, THREE = UIDS
-HELD = {A: Held(1, 2000, 30)}
+HELD = {A: TakenPart(1, 2000, 30)}
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 STATIC = "0123456789abcdef0123456789abcdef"
 
@@ -51,7 +51,7 @@ def pods(*uids: str, phase: str = "Running") -> Mapping[str, Pod]:
     }
 
 
-def held_by(_: Pod) -> Mapping[DeviceUUID, Held]:
+def held_by(_: Pod) -> Mapping[DeviceUUID, TakenPart]:
     return HELD
 
 

@@ -9,14 +9,14 @@ from deviceplugin.node.pace import (
     Looked,
     NodePace,
     Pause,
-    Refused,
     Taken,
     Unreachable,
     Write,
+    WriteRefused,
     step,
 )
 
-Event = Looked | Taken | Refused | Unreachable
+Event = Looked | Taken | WriteRefused | Unreachable
 Command = Write | AwaitChange | Pause | AwaitReturn
 
 
@@ -66,9 +66,9 @@ def test_time_alone_brings_the_next_look() -> None:
 def test_a_refused_part_waits_longer_and_longer_and_the_others_do_not() -> None:
     both = Looked(("gpus", "totals"))
     assert commands(
-        *((0, both), (0, Refused("gpus")), (0, both), (0, Taken("totals"))),
-        *((0, Looked(("gpus",))), (0.2, Looked(("gpus",))), (0, Refused("gpus")), (0, Looked(("gpus",)))),
-        *((0, Taken("gpus")), (0, Refused("gpus")), (0, Looked(("gpus",)))),
+        *((0, both), (0, WriteRefused("gpus")), (0, both), (0, Taken("totals"))),
+        *((0, Looked(("gpus",))), (0.2, Looked(("gpus",))), (0, WriteRefused("gpus")), (0, Looked(("gpus",)))),
+        *((0, Taken("gpus")), (0, WriteRefused("gpus")), (0, Looked(("gpus",)))),
     ) == [
         *(Write("gpus"), Pause(0), Write("totals"), Pause(0)),
         *(AwaitChange(0.2), Write("gpus"), Pause(0), AwaitChange(0.4)),
@@ -81,7 +81,7 @@ def test_an_unreachable_api_server_stops_all_parts_for_twice_as_long_each_time()
     waits = [*map(AwaitReturn, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0])]
     first = AwaitReturn(0.2)
     assert commands(*away, (9, Taken("gpus")), (9, Unreachable())) == [*waits, Pause(0), first]
-    assert commands((0, Unreachable()), (1, Refused("gpus")), (1, Unreachable())) == [first, Pause(0), first]
+    assert commands((0, Unreachable()), (1, WriteRefused("gpus")), (1, Unreachable())) == [first, Pause(0), first]
 
 
 def test_beyond_ten_writes_of_a_minute_every_write_doubles_the_pause_whatever_is_written() -> None:
@@ -101,7 +101,7 @@ def test_programs_that_undo_every_write_bring_a_bounded_number_of_writes_and_sta
 def test_a_part_that_is_due_is_written_within_the_longest_waits(parts: list[str], at: float) -> None:
     pace = NodePace()
     for _ in range(20):
-        pace, _ = step(pace, Refused(parts[0]), at)
+        pace, _ = step(pace, WriteRefused(parts[0]), at)
     _, command = step(pace, Looked(tuple(parts)), at)
     assert command == (Write(parts[1]) if len(parts) > 1 else AwaitChange(30.0))
     assert step(pace, Looked(tuple(parts)), at + 31)[1] in [Write(part) for part in parts]

@@ -13,15 +13,15 @@ from deviceplugin.remediation.step import (
     Event,
     Evict,
     Evicted,
+    EvictionRefused,
     Holder,
     Needless,
     Paused,
-    Refused,
+    RemediationState,
     Remembered,
     Seen,
     Sign,
     Spared,
-    State,
     Tell,
     lasting,
     next_look,
@@ -62,7 +62,7 @@ class Play:
     """A script's state, with what was to be done."""
 
     settings: RemediationSettings = EVICT
-    state: State = field(default_factory=State)
+    state: RemediationState = field(default_factory=RemediationState)
     now: datetime = T0
     effects: tuple[Effect, ...] = ()
 
@@ -156,7 +156,7 @@ def test_a_refused_pod_is_tried_again_more_and_more_slowly_and_others_meanwhile(
     while minutes < 120:
         if play.take(minutes, view):
             tried.append(minutes)
-            play.take(minutes, Refused("uid-p", "the budget needs it"))
+            play.take(minutes, EvictionRefused("uid-p", "the budget needs it"))
             assert play.told[0].startswith(
                 "name of GPU-a is unhealthy: it does not answer; the pod is not evicted: the "
             )
@@ -254,7 +254,7 @@ def test_evictions_stop_when_the_driver_fails_meanwhile() -> None:
         play.take,
         (0, seen("GPU-a", holders=pods), []),
         (10, seen("GPU-a", holders=pods), ["pGPU-a"]),
-        (10, Refused("uid-pGPU-a", "no"), []),
+        (10, EvictionRefused("uid-pGPU-a", "no"), []),
         (12, seen(*GPUS, well=0, holders=pods), []),
         (60, seen(*GPUS, well=0, holders=pods), []),
         (72, seen(*GPUS, well=0, holders=pods), ["pGPU-a"]),
@@ -339,7 +339,7 @@ class World:
     """A node whose GPUs fall ill and recover, whose pods come, and whose API server answers as it likes."""
 
     settings: RemediationSettings
-    remedy: State = field(default_factory=State)
+    remedy: RemediationState = field(default_factory=RemediationState)
     now: datetime = T0
     ill: dict[str, datetime] = field(default_factory=dict)
     remembered: dict[str, datetime] = field(default_factory=dict)
@@ -375,7 +375,7 @@ class World:
         pod = self.asked.pop()
         answers: dict[str, Event] = {
             "evicted": Evicted(pod.uid),
-            "refused": Refused(pod.uid, "no"),
+            "refused": EvictionRefused(pod.uid, "no"),
             "spared": Spared(pod.uid, "no"),
             "needless": Needless(pod.uid),
             "paused": Paused(pod.uid, self.now + 20 * MINUTE),
@@ -392,7 +392,7 @@ class World:
     def restart(self) -> None:
         self.remembered = {gpu: each.since for gpu, each in self.remedy.ill.items()}
         self.restarted_at = self.now
-        self.remedy, _ = step(State(), Remembered(self.remembered), self.now, self.settings)
+        self.remedy, _ = step(RemediationState(), Remembered(self.remembered), self.now, self.settings)
         self.asked = []
 
     def wait(self, seconds: int) -> None:

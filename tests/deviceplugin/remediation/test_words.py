@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.node.desired import NodePatch, is_met, patch_of
-from deviceplugin.remediation.step import State, step
+from deviceplugin.remediation.step import RemediationState, step
 from deviceplugin.remediation.words import desired_condition, desired_marks
 from deviceplugin.settings import RemediationSettings, Remedy, TaintWhen
 from proto.annotations.errors import AnnotationError
@@ -29,11 +29,13 @@ BLANK: dict[str, Any] = {
 }
 
 
-def state(*ill: str, well: int = 7) -> State:
-    return step(State(), seen(*ill, well=well), T0, EVICT)[0]
+def state(*ill: str, well: int = 7) -> RemediationState:
+    return step(RemediationState(), seen(*ill, well=well), T0, EVICT)[0]
 
 
-def spoken(node: dict[str, Any], state: State, minutes: int, settings: RemediationSettings = EVICT) -> dict[str, Any]:
+def spoken(
+    node: dict[str, Any], state: RemediationState, minutes: int, settings: RemediationSettings = EVICT
+) -> dict[str, Any]:
     """The Node after what is due was written; then nothing is due any more."""
     now = T0 + minutes * MINUTE
     marks, condition = desired_marks(state, now, settings), desired_condition(state, now, settings)

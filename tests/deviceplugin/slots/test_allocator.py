@@ -20,7 +20,7 @@ from deviceplugin.gpus import Inventory
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.slots.allocator import PreparedSlot
 from deviceplugin.slots.files import Spec
-from deviceplugin.slots.proof import Proven
+from deviceplugin.slots.proof import ProvenPod
 from deviceplugin.slots.slot import SPEC_FILE, Start, named
 from proto.environment import FEATURES
 from proto.kubernetes.objects import ContainerStatus
@@ -430,7 +430,7 @@ async def test_a_thread_that_hangs_cannot_empty_the_folder_of_a_container_starte
         hanging, entered = asyncio.Event(), asyncio.Event()
         loop, prepared = asyncio.get_running_loop(), rig.allocator._prepared
 
-        def slow(ids: frozenset[str], proven: Proven) -> Mapping[str, PreparedSlot]:
+        def slow(ids: frozenset[str], proven: ProvenPod) -> Mapping[str, PreparedSlot]:
             if not hanging.is_set():
                 loop.call_soon_threadsafe(entered.set)
                 asyncio.run_coroutine_threadsafe(hanging.wait(), loop).result()
@@ -460,9 +460,9 @@ async def test_a_disk_that_hangs_leaves_threads_to_all_others() -> None:
         rig.bring(*pods)
         for pod, each in zip(pods, ids, strict=True):
             rig.kubelet.hold(pod, "c0", each)
-        hangs, entered, prepared = threading.Event(), list[Proven](), rig.allocator._prepared
+        hangs, entered, prepared = threading.Event(), list[ProvenPod](), rig.allocator._prepared
 
-        def slow(ids: frozenset[str], proven: Proven) -> Mapping[str, PreparedSlot]:
+        def slow(ids: frozenset[str], proven: ProvenPod) -> Mapping[str, PreparedSlot]:
             entered.append(proven)
             hangs.wait()
             return prepared(ids, proven)

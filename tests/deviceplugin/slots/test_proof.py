@@ -7,7 +7,7 @@ import pytest
 
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ListedContainer
-from deviceplugin.slots.proof import Evidence, Proven, ProvenSlot, Unproven, prove_slot
+from deviceplugin.slots.proof import Evidence, ProvenPod, ProvenSlot, Unproven, prove_slot
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, Device, DeviceUUID
 from proto.kubernetes.objects import Pod
@@ -37,9 +37,9 @@ def recorded(pod: str, container: str, *ids: str, resource: str = GPU) -> Holdin
     )
 
 
-def proof(pod: Pod, *served: tuple[int, ContainerShares], slot: str = "") -> Proven:
+def proof(pod: Pod, *served: tuple[int, ContainerShares], slot: str = "") -> ProvenPod:
     """Each container by its own slot."""
-    return Proven(pod, tuple(ProvenSlot(slot or f"c{position}", position, shares) for position, shares in served))
+    return ProvenPod(pod, tuple(ProvenSlot(slot or f"c{position}", position, shares) for position, shares in served))
 
 
 def asked(
@@ -50,7 +50,7 @@ def asked(
     read: Pod | None = None,
     inventory: Mapping[DeviceUUID, Device] = INVENTORY,
     answered: str = "",
-) -> Proven | Unproven:
+) -> ProvenPod | Unproven:
     evidence = Evidence(
         node=NODE,
         resource=GPU,
@@ -65,7 +65,7 @@ def asked(
     return prove_slot(frozenset(ids), evidence)
 
 
-def refusal(answer: Proven | Unproven) -> Unproven:
+def refusal(answer: ProvenPod | Unproven) -> Unproven:
     assert isinstance(answer, Unproven), answer
     return answer
 
@@ -120,7 +120,7 @@ def test_an_init_container_and_the_app_container_that_has_its_ids_have_a_slot_ea
 @pytest.mark.parametrize("answer", ["", "%", "bm9uc2Vuc2U="])
 def test_an_answer_without_a_slot_needs_no_spec(answer: str) -> None:
     notes = [msgspec.structs.replace(recorded("p", "c0", X), answer=answer)]
-    assert asked(X, sees=[listed("p", "c0", X)], notes=notes) == Proven(P, ())
+    assert asked(X, sees=[listed("p", "c0", X)], notes=notes) == ProvenPod(P, ())
 
 
 def test_a_sidecar_is_listed_and_proven_like_an_app_container() -> None:

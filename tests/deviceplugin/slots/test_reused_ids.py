@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ListedContainer
-from deviceplugin.slots.proof import Evidence, Proven, ProvenSlot, Unproven, prove_slot
+from deviceplugin.slots.proof import Evidence, ProvenPod, ProvenSlot, Unproven, prove_slot
 from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
 from simulation.kubelet.device_ids import containers_in_order
@@ -64,7 +64,7 @@ def test_every_container_is_proven_with_its_own_gpus_whichever_ids_kubelet_combi
         )
     for position, holding in enumerate(holdings):
         answer = prove_slot(holding.ids, evidence(pod, holdings, FOUR))
-        assert isinstance(answer, Proven), answer
+        assert isinstance(answer, ProvenPod), answer
         assert {slot.name: slot.shares for slot in answer.slots}[f"c{position}"] == decided[position]
 
 
@@ -90,7 +90,7 @@ def test_an_init_container_that_has_ended_and_whose_gpu_fell_ill_is_refused_alon
     problem = f"pod default/p, container c0: {A} is unhealthy"
     running = bound_pod("p", decided, init=1, phase="Running")
     slots = (ProvenSlot("c0", 0, (), problem), ProvenSlot("c1", 1, decided[1]))
-    assert prove_slot(frozenset(ids["-1"]), evidence(running, holdings, sick)) == Proven(running, slots)
+    assert prove_slot(frozenset(ids["-1"]), evidence(running, holdings, sick)) == ProvenPod(running, slots)
     answer = prove_slot(frozenset(ids["-1"]), evidence(bound_pod("p", decided, init=1), holdings, sick))
     assert isinstance(answer, Unproven)
     assert answer.sentence.endswith(problem)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from deviceplugin.records.checkpoint import Holding
-from deviceplugin.slots.proof import Evidence, Proven, prove_slot
+from deviceplugin.slots.proof import Evidence, ProvenPod, prove_slot
 from proto.devices import ContainerShares, DeviceUUID, PodShares
 from proto.kubernetes.objects import Resources
 from scheduler_ext.cluster.accounting import Footprint, effective
@@ -48,8 +48,8 @@ def given(shares: PodShares, held: Mapping[str, str]) -> Mapping[str, ContainerS
     )
     evidence = Evidence(node=NODE, resource=GPU, pods=(pod,), inventory=INVENTORY, listed=None, recorded=recorded)
     proofs = {name: prove_slot(frozenset({identifier}), evidence) for name, identifier in held.items()}
-    assert all(isinstance(proof, Proven) for proof in proofs.values()), proofs
-    return {slot.name: slot.shares for proof in proofs.values() if isinstance(proof, Proven) for slot in proof.slots}
+    assert all(isinstance(proof, ProvenPod) for proof in proofs.values()), proofs
+    return {slot.name: slot.shares for proof in proofs.values() if isinstance(proof, ProvenPod) for slot in proof.slots}
 
 
 def test_every_container_gets_what_was_decided_for_it_also_with_the_ids_of_another() -> None:

@@ -14,7 +14,7 @@ from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.board import MOST_GONE, NODES_AT_ONCE, SAMPLES, Board
 from scheduler_ext.status.poll import Poll
-from scheduler_ext.status.waiting import Groups
+from scheduler_ext.status.waiting import WaitingGroups
 from tests.builders import pod_json
 from tests.scheduler_ext.status.shown import MODELS, looked, node, running_pod
 
@@ -103,7 +103,7 @@ def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little
     board, reader = Board("p"), Reader()
     waits = msgspec.convert(pod_json("p", memory_mib=0), Pod)
     waits.metadata.creation_timestamp = "2027-01-15T07:59:55Z"
-    waiting = Groups(RequestSettings()).of({"uid-p": waits}, lambda _: None)
+    waiting = WaitingGroups(RequestSettings()).of({"uid-p": waits}, lambda _: None)
     known = poll(0, node("a"), waiting=waiting, waiting_total=1)
     board.apply(known)
     reader.catch_up(board)
