@@ -47,7 +47,7 @@ class Played:
     def __init__(self, *nodes: str, slots: int = 1) -> None:
         self.names, self.now = list(nodes), 0.0
         self.start()
-        made = [node(name, [device(0, slots=slots)]) for name in nodes]
+        made = [node(name, [device(0, replicas=slots)]) for name in nodes]
         self.step(Listed(Node, made))
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class Played:
         return {uid: found.nodes for uid in records.every() if (found := records.reserved(uid)) is not None}
 
     def slots(self) -> list[int]:
-        return [gpu.slots for usage in self.cluster.ledger.snapshot().nodes.values() for gpu in usage.gpus]
+        return [gpu.replicas for usage in self.cluster.ledger.snapshot().nodes.values() for gpu in usage.gpus]
 
 
 def member(name: str, group: str, gpus: int = 1) -> Pod:
