@@ -58,7 +58,7 @@ def with_pod(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUs
                 gpu = gpu.occupied(share.instance)
         return replace(
             gpu,
-            slots=gpu.slots + part.slots,
+            replicas=gpu.replicas + part.replicas,
             memory_mib=gpu.memory_mib + part.memory_mib,
             cores=gpu.cores + part.cores,
         )
