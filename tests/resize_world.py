@@ -31,7 +31,7 @@ GPU = DeviceUUID("GPU-a")
 HAS = 10
 MIB = 1 << 20
 DEVICE = Device(
-    uuid=GPU, index=0, slots=9, memory_mib=HAS, cores=100, type="NVIDIA A100", numa=0, mode="hami-core", healthy=True
+    uuid=GPU, index=0, replicas=9, memory_mib=HAS, cores=100, type="NVIDIA A100", numa=0, mode="hami-core", healthy=True
 )
 NODE = node("n", [DEVICE], annotations={keys.NODE_ALLOCATION: "slots"})
 Part = tuple[str, str]

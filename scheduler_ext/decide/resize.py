@@ -39,7 +39,7 @@ def resize_write(pod: Pod, names: ResourceNames, node: NodeAlone) -> ResizeWrite
     if not wish:
         return None
     if answer is None or answer.wish != wish:
-        return None if node.node.slots else _refused(wish, _NOT_BY_SLOTS.format(node.node.name))
+        return None if node.node.by_slots else _refused(wish, _NOT_BY_SLOTS.format(node.node.name))
     if answer.state not in (ResizeState.READY, ResizeState.GROWING):
         return None
     try:

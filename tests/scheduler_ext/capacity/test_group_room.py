@@ -18,7 +18,7 @@ def cluster_of(size: int, domain: str = "") -> Cluster:
         group.spec.scheduling_constraints = GroupConstraints(topology=(TopologyConstraint(key=domain),))
     cluster = seen(group, *(member(f"g{number}") for number in range(size)))
     for name in ("a0", "a1", "b0"):
-        made = node(name, [device(0, slots=1)])
+        made = node(name, [device(0, replicas=1)])
         made.metadata.labels = {CLIQUE: name[0]}
         cluster.ledger.apply_node(made)
     return cluster

@@ -19,7 +19,9 @@ def cliques(**sizes: int) -> Played:
     """Nodes of one GPU in cliques of these names: `a0`, `a1` … Those of `_` are in none."""
     names = [f"{clique}{number}" for clique, size in sizes.items() for number in range(size)]
     played = Played(*names)
-    made = [node(name, [device(0, slots=1)], labels={} if name[0] == "_" else {NODE_CLIQUE: name[0]}) for name in names]
+    made = [
+        node(name, [device(0, replicas=1)], labels={} if name[0] == "_" else {NODE_CLIQUE: name[0]}) for name in names
+    ]
     played.step(Listed(Node, made))
     return played
 
