@@ -174,19 +174,19 @@ class FilterDecision:
             cluster.record(PodRefused(pod, request), now)
             return nowhere(request, replace(choice, failed={**choice.failed, **crowded}), candidates)
         elsewhere = cluster.ledger.records.reserved(request.uid)
+        # The members of a group are placed together: another node may be in another domain.
+        most = 1 if gang is not None or _in_a_domain(pod, request) else self.most
         others = {
             **(elsewhere.decided if elsewhere is not None else {}),
-            **self.index.others(request, node_names, choice.node, self.most - 1),
+            **self.index.others(request, node_names, choice.node, most - 1),
         }
         others.pop(choice.node, None)
         cluster.record(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
-        offered = (
-            [choice.node] if self.most == 1 else [name for name in node_names if name == choice.node or name in others]
-        )
+        offered = [choice.node] if most == 1 else [name for name in node_names if name == choice.node or name in others]
         result = FilterResult(node_names=offered)
         notes = warnings(request)
         # In a group with domains kube-scheduler may bind the pod elsewhere, without another question.
-        offers = self.most > 1 or pod.spec.scheduling_group is not None
+        offers = most > 1 or pod.spec.scheduling_group is not None
         return Filtered(result=result, choice=choice, candidates=candidates, offers=offers, notes=notes)
 
     def _decided_ahead(self, asked: MissingMember, node_names: Sequence[str], now: float) -> NodeChoice | None:
@@ -207,7 +207,7 @@ class FilterDecision:
         """Decides for all members that are missing, or for one more near the others. None for a pod that policies place
         alone.
         """
-        if gang is None and (asked.request.wish is None or not group_of(asked.pod)):
+        if gang is None and not _in_a_domain(asked.pod, asked.request):
             return None
         placed = self.cluster.ledger.groups.placed(asked.pod, node_names)
         domains = GroupDomains(self.index, self.cluster.requests.topology_levels)
@@ -252,6 +252,11 @@ class FilterDecision:
                 self.cluster.record(RoomsGivenUp(uids), now)
                 return choice_of(decision)
         return choice
+
+
+def _in_a_domain(pod: Pod, request: GpuRequest) -> bool:
+    """Returns whether the author of the pod's group wants it in a domain."""
+    return request.wish is not None and bool(group_of(pod))
 
 
 def live_decision(index: NodeIndex, cluster: Cluster, settings: ServeSettings) -> FilterDecision:

@@ -1,9 +1,10 @@
 """Groups of pods for the real kube-scheduler, which schedules them as a whole where GenericWorkload is on."""
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -13,6 +14,7 @@ from tests.cluster.scheduling import Cluster, JsonObject, gpu_pod
 
 GROUPS = "scheduling.k8s.io/v1beta1"
 CLIQUE = "nvidia.com/gpu.clique"
+RANK = "batch.kubernetes.io/job-completion-index"
 
 
 @contextmanager
@@ -36,10 +38,20 @@ async def add_pod_group(cluster: Cluster, name: str, members: int, domain: str =
     await cluster.peer.create(f"/apis/{GROUPS}/namespaces/{cluster.namespace}/podgroups", group)
 
 
-async def add_group(cluster: Cluster, name: str, members: int, gpus: int, domain: str = "") -> None:
-    """A group that is bound as a whole or not at all."""
+async def add_group(
+    cluster: Cluster,
+    name: str,
+    members: int,
+    gpus: int,
+    domain: str = "",
+    *,
+    annotations: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """A group that is bound as a whole or not at all. Its pods have these annotations, and ranks as those of a Job."""
     await add_pod_group(cluster, name, members, domain)
     for number in range(members):
         pod = gpu_pod(f"{name}{number}", gpus, gpucores=100)
         pod["spec"]["schedulingGroup"] = {"podGroupName": name}
+        pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **annotations}
+        pod["metadata"]["labels"] = {**pod["metadata"].get("labels", {}), RANK: str(number)}
         await cluster.add(pod)

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from proto.annotations.keys import PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.groups import add_group, add_pod_group, plane_with_groups
 from tests.cluster.peers import Peer, real
-from tests.cluster.scheduling import gpu_node, gpu_pod, running
+from tests.cluster.scheduling import JsonObject, gpu_node, gpu_pod, running
 from tests.polling import until
 
 pytestmark = pytest.mark.cluster
@@ -72,3 +73,48 @@ async def test_a_member_that_another_plugin_refuses_frees_the_group(
         for number in range(2):
             await cluster.add(gpu_pod(f"whole{number}", 8, gpucores=100))
         await cluster.bound("whole0", "whole1")
+
+
+RACK = "cloud.provider.com/topology-rack"
+
+
+def two_racks() -> list[JsonObject]:
+    """Racks `a` and `b` of four nodes with eight GPUs."""
+    nodes = [gpu_node(f"{rack}{number}") for rack in "ab" for number in range(4)]
+    for node in nodes:
+        node["metadata"]["labels"][RACK] = node["metadata"]["name"][0]
+    return nodes
+
+
+async def test_a_group_goes_into_one_rack_with_its_ranks_side_by_side(
+    plane: ControlPlane, api_server: Peer, tmp_path: Path
+) -> None:
+    async with running(plane, api_server, tmp_path, *two_racks()) as cluster:
+        await cluster.add(gpu_pod("busy", 8, gpucores=100))
+        await cluster.bound("busy")
+        busy = (await cluster.node_of("busy"))[0]
+        await add_group(cluster, "three", members=3, gpus=8)
+        await cluster.bound("three0", "three1", "three2")
+        assert {(await cluster.node_of(f"three{number}"))[0] for number in range(3)} == {busy}
+        await add_group(cluster, "eight", members=8, gpus=4, annotations={REQUIRED_TOPOLOGY: RACK})
+        names = [f"eight{number}" for number in range(8)]
+        await cluster.bound(*names)
+        nodes = [await cluster.node_of(name) for name in names]
+        assert {node[0] for node in nodes} == {"a", "b"} - {busy}
+        assert all(nodes[rank] == nodes[rank + 1] for rank in range(0, 8, 2))
+
+
+async def test_a_group_waits_for_its_rack_and_a_preferred_one_is_left_where_it_is_too_small(
+    plane: ControlPlane, api_server: Peer, tmp_path: Path
+) -> None:
+    async with running(plane, api_server, tmp_path, *two_racks()) as cluster:
+        await add_group(cluster, "required", members=5, gpus=8, annotations={REQUIRED_TOPOLOGY: RACK})
+        refused = [(await cluster.refused(f"required{number}"))["message"] for number in range(5)]
+        sentence = "needs 5 nodes of one rack; the largest free rack has 4"
+        assert any(sentence in message for message in refused), refused
+        assert not any([await cluster.node_of(f"required{number}") for number in range(5)])
+        await add_group(cluster, "preferred", members=5, gpus=8, annotations={PREFERRED_TOPOLOGY: RACK})
+        names = [f"preferred{number}" for number in range(5)]
+        await cluster.bound(*names)
+        racks = sorted([(await cluster.node_of(name))[0] for name in names])
+        assert racks in (["a"] * 4 + ["b"], ["a"] + ["b"] * 4)

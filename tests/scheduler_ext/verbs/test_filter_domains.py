@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from proto.annotations.keys import NODE_CLIQUE, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.events import Listed
+from scheduler_ext.verbs.filter import FilterDecision
 from tests.builders import node
-from tests.scheduler_ext.cluster.test_gang_decisions import Played
-from tests.scheduler_ext.gpus import device
+from tests.scheduler_ext.cluster.test_gang_decisions import LEASE_SECONDS, Played, member
+from tests.scheduler_ext.gpus import device, request
 
 REQUIRED, PREFERRED = {REQUIRED_TOPOLOGY: NODE_CLIQUE}, {PREFERRED_TOPOLOGY: NODE_CLIQUE}
 
@@ -77,6 +78,17 @@ def test_a_member_whose_clique_is_full_waits_although_another_is_free() -> None:
     answer = played.answer(late)
     refusals = set((answer.failed_and_unresolvable_nodes or {}).values())
     assert refusals == {"GroupDoesNotFit: group default/g needs 1 node of the clique of its other pods, which has 0"}
+
+
+def test_a_member_is_offered_its_own_node_though_kube_scheduler_chooses_for_other_pods() -> None:
+    played = cliques(a=3, b=3)
+    decision = FilterDecision(played.index, played.cluster, LEASE_SECONDS, most=9)
+
+    def offered(waiting: Pod) -> int:
+        return len(decision.reserve(waiting, request(waiting), played.names, played.now).result.node_names or ())
+
+    assert [offered(each) for each in wishing(played.gang("g", 2), REQUIRED)] == [1, 1]
+    assert offered(member("alone", "")) == 4
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
