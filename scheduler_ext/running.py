@@ -26,12 +26,14 @@ from scheduler_ext.metrics.server import metrics_port
 from scheduler_ext.requests import RequestSettings, pod_key
 from scheduler_ext.settings import LeaseSettings, ServeSettings
 from scheduler_ext.status.access import AccessRefusal, TokenAccess
+from scheduler_ext.status.event_reader import EventReader
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.history_file import HistoryFile
 from scheduler_ext.status.pod_page import ShownPod, shown_pod
 from scheduler_ext.status.poll import Standing
 from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.server import Admission, StatusServer
+from scheduler_ext.status.use_reader import UseReader
 from scheduler_ext.verbs.binder import Binder
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.webhook_server import Webhook
@@ -51,6 +53,8 @@ class Applications:
     """A running extender: what it serves to kube-scheduler, Prometheus, the API server and browsers."""
 
     parts: ExtenderParts
+    namespace: str = ""
+    """The namespace of this extender and of the daemons; empty outside a pod."""
     files: JournalFiles | None = None
     verbs: Endpoints
     metrics: web.Application
@@ -76,19 +80,20 @@ class Applications:
             leads=parts.leadership.leads(),
         )
 
-    async def _shown_pod(self, explainer: Explainer, namespace: str, name: str) -> ShownPod | None:
+    async def _shown_pod(self, explainer: Explainer, reader: EventReader, namespace: str, name: str) -> ShownPod | None:
         """Returns the pod for the page; None if there is none. Raises ApiError or ApiUnreachable."""
         cluster = self.parts.cluster
         try:
             pod = await self.parts.api.get(PODS, name, namespace)
         except NotFound:
             return None
+        events = await reader.of(pod)
         why, history = explainer.why(pod), cluster.state.history.of(pod_key(pod))
         standing, snapshot = self.parts.readiness.problem(), cluster.state.ledger.snapshot_for(pod)
         now = cluster.monotonic()
         settings = cluster.state.requests
         found = await asyncio.to_thread(account, pod, settings, standing, snapshot, history, now=now)
-        return shown_pod(pod, found, settings, snapshot, why)
+        return shown_pod(pod, found, settings, snapshot, why, events=events)
 
     def status_page(self, *, for_other_hosts: bool) -> web.Application:
         """Returns the status page for browsers; those of other hosts need a token. From then on the extender looks at
@@ -96,12 +101,13 @@ class Applications:
         """
         cluster = self.parts.cluster
         access = TokenAccess(self.parts.api, cluster.monotonic)
+        events = EventReader(self.parts.api, cluster.monotonic)
         loop = asyncio.get_running_loop()
 
         async def pod_of(namespace: str, name: str) -> ShownPod | None:
             # The API client belongs to this thread's event loop, and the page has another one.
             return await asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(self._shown_pod(explainer, namespace, name), loop)
+                asyncio.run_coroutine_threadsafe(self._shown_pod(explainer, events, namespace, name), loop)
             )
 
         kept_in = None if self.files is None else HistoryFile(self.files.beside("history"))
@@ -113,15 +119,17 @@ class Applications:
             return server.watched
 
         explainer = Explainer(cluster=cluster, watched=watched)
+        reader = UseReader(api=self.parts.api, namespace=self.namespace, watched=watched, monotonic=cluster.monotonic)
         poller = Poller(
             cluster=cluster,
             explainer=explainer,
+            uses=reader.uses,
             standing=self._standing,
             show=server.show,
             watched=watched,
             seconds_since_1970=time.time,
         )
-        for work in (poller.run, explainer.run):
+        for work in (poller.run, explainer.run, reader.run):
             self.tasks.begin(_without_need(work))
         return server.application()
 
@@ -144,6 +152,7 @@ async def running_extender(
     probes = parts.probes.routes()
     applications = Applications(
         parts=parts,
+        namespace=lease.pod_namespace,
         files=files,
         verbs=Endpoints(private=parts.private_routes(), public=probes, finish=parts.binder.finish),
         metrics=metrics_port(parts.metrics, parts.metrics_input, web_routes(probes), parts.cluster.monotonic),

@@ -44,6 +44,7 @@ _MIB_A_NODE = 2
 """Logs and files of a simulated node, and of the programs beside it."""
 _ANY_PORT = "127.0.0.1:0"
 _RUNTIME = "containerd://2.4.2"
+SYSTEM_NAMESPACE = "topogpu-system"
 _OLD_RUNTIME = "containerd://1.6.36"
 """Knows no CDI, so that the daemon there cannot hand out slots and the extender takes the node lock."""
 
@@ -330,7 +331,7 @@ async def start_extender(
     flags += ["--metrics-bind-address", _ANY_PORT if cluster.settings.metrics else ""]
     flags += ["--node-scheduler-policy", DEFAULT_NODE_POLICY, "--gpu-scheduler-policy", DEFAULT_GPU_POLICY]
     flags += [*cluster.settings.extender_options, *options]
-    process = await cluster.spawn(name, "scheduler_ext", flags, {}, under)
+    process = await cluster.spawn(name, "scheduler_ext", flags, {"POD_NAMESPACE": SYSTEM_NAMESPACE}, under)
     return process, await _listening(process, r"listening on (http://[\d.]+:\d+)")
 
 

@@ -14,7 +14,7 @@ from program.tasks import until_first
 from program.words import counted
 from simulation.apiserver.errors import ApiRefusal
 from simulation.arrivals import arrivals
-from simulation.cluster import ClusterSettings, SimulatedCluster, machine_kinds, simulated_cluster
+from simulation.cluster import SYSTEM_NAMESPACE, ClusterSettings, SimulatedCluster, machine_kinds, simulated_cluster
 from simulation.processes import ChildProcess
 from simulation.workload import NAMESPACE, pod_object, sample_pod
 
@@ -28,7 +28,7 @@ _EVENT_LIFE = timedelta(hours=1)
 """The time for which kube-apiserver keeps events."""
 _KEPT_REQUESTS = 1000
 _SUMMARY_SECONDS = 10.0
-_SYSTEM, _DAEMON_SET = "topogpu-system", "topogpu-device-plugin"
+_DAEMON_SET = "topogpu-device-plugin"
 SAMPLE = "pod.yaml"
 """The file in the cluster's directory with a pod to apply."""
 TARGETS = "metrics.json"
@@ -78,24 +78,32 @@ async def run_up(
 
 def show_daemons(cluster: SimulatedCluster) -> None:
     """Shows the daemons as the pods of a DaemonSet, whose port with metrics is reached through the API server."""
-    metadata = {"name": _DAEMON_SET, "namespace": _SYSTEM, "uid": _DAEMON_SET}
-    ports = [{"name": "metrics", "containerPort": 9394}]
+    place = {"namespace": SYSTEM_NAMESPACE}
+    metadata = {"name": _DAEMON_SET, "uid": _DAEMON_SET, **place}
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": _DAEMON_SET, "uid": _DAEMON_SET, "controller": True}
     labels = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "device-plugin"}
-    container = {"name": "device-plugin", "image": "topogpu:simulated", "ports": ports}
     # No controller runs it, so it is stored past the API: kubectl drain reads it by its name.
     cluster.server.store.put("daemonsets", {"kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": metadata})
     for node in cluster.nodes:
         if node.name in cluster.metrics:
-            name = f"{_DAEMON_SET}-{node.name}"
+            name, address = f"{_DAEMON_SET}-{node.name}", urlsplit(cluster.metrics[node.name])
+            ports = [{"name": "metrics", "containerPort": address.port}]
+            container = {"name": "device-plugin", "image": "topogpu:simulated", "ports": ports}
             cluster.server.create(
                 {
                     "kind": "Pod",
-                    "metadata": {"name": name, "namespace": _SYSTEM, "labels": labels, "ownerReferences": [owner]},
+                    "metadata": {
+                        "name": name,
+                        "namespace": SYSTEM_NAMESPACE,
+                        "labels": labels,
+                        "ownerReferences": [owner],
+                    },
                     "spec": {"nodeName": node.name, "containers": [container]},
                 }
             )
-            cluster.server.proxied[_SYSTEM, name] = cluster.metrics[node.name]
+            status = {"status": {"podIP": address.hostname}}
+            cluster.server.patch("pods", name, status, namespace=SYSTEM_NAMESPACE, subresource="status")
+            cluster.server.proxied[SYSTEM_NAMESPACE, name] = cluster.metrics[node.name]
 
 
 def targets(cluster: SimulatedCluster) -> list[dict[str, object]]:

@@ -103,14 +103,16 @@ def _metrics_server(
         from deviceplugin.metrics.processes import use_host_proc  # noqa: PLC0415
         from deviceplugin.metrics.sampling import Sampler  # noqa: PLC0415
         from deviceplugin.metrics.server import MetricsServer, Samples  # noqa: PLC0415
+        from deviceplugin.metrics.use_watch import UseWatch  # noqa: PLC0415
 
     use_host_proc(str(proc(configuration.host.root)))
     regions = RegionReader(f"{configuration.agent.hook_path}/vgpu/containers", has_ended=has_ended)
     sampler = Sampler(nvml, regions.read, thread.call, by_driver=by_driver)
-    samples = Samples(sampler.take, metrics, monotonic=time.monotonic)
+    use = UseWatch(view=view, monotonic=time.monotonic, now=time.time)
+    samples = Samples(sampler.take, metrics, monotonic=time.monotonic, took=use.saw)
     telemetry = Samples(sampler.telemetry, metrics, monotonic=time.monotonic, reading="telemetry")
     address = configuration.metrics_bind_address
-    return MetricsServer(address, metrics, samples, telemetry, view, monotonic=time.monotonic)
+    return MetricsServer(address, metrics, samples, telemetry, view, use=use, monotonic=time.monotonic)
 
 
 def build_nvml(configuration: Configuration) -> Nvml:

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from deviceplugin.metrics.metrics import CONTENT_TYPE, Metrics
 from deviceplugin.metrics.telemetry import TELEMETRY_CONTENT_TYPE, telemetry_page
+from deviceplugin.metrics.use_watch import UseWatch
 from deviceplugin.metrics.view import DaemonView, readiness
 from deviceplugin.usage.telemetry import NodeTelemetry
 from deviceplugin.usage.used import NodeSample
@@ -18,6 +19,7 @@ from program.address import ListenAddress
 from program.listening import serving
 from program.shared_page import OPEN, SharedPage, Write, open_port
 from program.tasks import Tasks
+from proto.daemon_usage import USAGE_PATH
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +27,8 @@ T = TypeVar("T")
 
 FRESH_SECONDS = 1.0
 """The least seconds between two readings of the driver, for any number of scrapes."""
+LOOK_SECONDS = 60.0
+"""The seconds between two readings that the daemon makes for itself, to know which containers do not use their GPUs."""
 WAIT_SECONDS = 3.0
 """How long a scrape waits for a fresh sample before the last one is served."""
 
@@ -49,8 +53,11 @@ class Samples(Generic[T]):
         *,
         monotonic: Callable[[], float],
         reading: str = "usage",
+        took: Callable[[T], None] = lambda _: None,
     ) -> None:
+        """`took` gets each sample once."""
         self._take = take
+        self._took = took
         self._reading = reading
         self._metrics = metrics
         self._monotonic = monotonic
@@ -87,6 +94,7 @@ class Samples(Generic[T]):
             return
         self._problem = ""
         self._last = _TakenSample(sample, self._monotonic())
+        self._took(sample)
         self._metrics.nvml_read(self._reading, self._last.at - started)
 
 
@@ -101,8 +109,10 @@ class MetricsServer:
         telemetry: Samples[NodeTelemetry],
         view: Callable[[], DaemonView],
         *,
+        use: UseWatch,
         monotonic: Callable[[], float],
     ) -> None:
+        self._use = use
         self._address = address
         self._metrics = metrics
         self._samples = samples
@@ -119,7 +129,10 @@ class MetricsServer:
             stack.push_async_callback(self._samples.close)
             stack.push_async_callback(self._telemetry.close)
             await self._listen(stack)
-            await asyncio.Event().wait()
+            while True:
+                if self._use.is_needed():
+                    await self._samples.current()
+                await asyncio.sleep(LOOK_SECONDS)
 
     async def _listen(self, stack: AsyncExitStack) -> None:
         host, number = self._address.host, self._address.port
@@ -137,6 +150,7 @@ class MetricsServer:
     def _application(self) -> web.Application:
         pages = {
             "/metrics": SharedPage(CONTENT_TYPE, self._look, self._monotonic),
+            USAGE_PATH: SharedPage("application/json", self._look_at_use, self._monotonic),
             "/metrics/dcgm": SharedPage(TELEMETRY_CONTENT_TYPE, self._look_at_telemetry, self._monotonic),
         }
         return open_port(pages, [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)])
@@ -145,6 +159,11 @@ class MetricsServer:
         sample, age = await self._samples.current()
         view = self._view()
         return lambda: [self._metrics.exposition(view, sample, age)]
+
+    async def _look_at_use(self) -> Write:
+        sample, _ = await self._samples.current()
+        view = self._view()
+        return lambda: [self._use.page(view, sample or NodeSample())]
 
     async def _look_at_telemetry(self) -> Write:
         telemetry, age = await self._telemetry.current()

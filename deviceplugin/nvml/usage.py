@@ -4,7 +4,7 @@ Memory is NVML's memory info version 1, whose `used` contains the driver's reser
 HAMi's metrics mean it. Calls block and belong to the thread that owns NVML; each may be refused separately.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,13 +72,12 @@ class UsageReader:
                 before = used.get(pid)
                 used[pid] = there if before is None else max(before, there or 0)
         busy = self._busy(calls, uuid, handle)
-        return tuple(
-            GpuProcess(pid=pid, used_bytes=used[pid], sm_percent=None if busy is None else busy.get(pid, 0))
-            for pid in sorted(used)
-        )
+        return tuple(_process(pid, used[pid], busy) for pid in sorted(used))
 
-    def _busy(self, calls: NvmlCalls, uuid: DeviceUUID, handle: object) -> Mapping[int, int] | None:
-        """Returns percent of SM time by pid since the last reading; None if it is unknown. Raises GpuGone."""
+    def _busy(self, calls: NvmlCalls, uuid: DeviceUUID, handle: object) -> Mapping[int, Sequence[int]] | None:
+        """Returns by pid the percent of SM time of each sample since the last reading, the youngest last; None if they
+        are unknown. Raises GpuGone.
+        """
         since = self._read_until_us.get(uuid, 0)
         try:
             samples: list[Any] = calls.ask("nvmlDeviceGetProcessUtilization", handle, since)
@@ -89,7 +88,18 @@ class UsageReader:
         self._read_until_us[uuid] = max([since, *(sample.timeStamp for sample in samples)])
         # Youngest last; the array may have more places than the driver filled.
         ordered = sorted(samples, key=lambda sample: sample.timeStamp)
-        return {int(sample.pid): int(sample.smUtil) for sample in ordered if sample.pid}
+        found: dict[int, list[int]] = {}
+        for sample in ordered:
+            if sample.pid:
+                found.setdefault(int(sample.pid), []).append(int(sample.smUtil))
+        return found
+
+
+def _process(pid: int, used_bytes: int | None, busy: Mapping[int, Sequence[int]] | None) -> GpuProcess:
+    if busy is None:
+        return GpuProcess(pid=pid, used_bytes=used_bytes, sm_percent=None)
+    percents = busy.get(pid, [0])
+    return GpuProcess(pid=pid, used_bytes=used_bytes, sm_percent=percents[-1], peak_percent=max(percents))
 
 
 def _link_states(calls: NvmlCalls, handle: object) -> list[bool]:

@@ -23,6 +23,8 @@ class GpuProcess:
     """None where the driver does not report it."""
     sm_percent: int | None
     """The percent of the whole GPU's SM time; None if the driver does not report it."""
+    peak_percent: int = 0
+    """The most of it in one of the driver's samples since the reading before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,9 @@ class VgpuUsage:
     """The memory in use as the driver counts it for the container or its processes, else as HAMi-core counts it."""
     busy_percent: int | None
     """The percent of the GPU's SM time, from the same source."""
+    pod_uid: str = ""
+    peak_percent: int | None = None
+    """The most since the reading before; None where nothing shows it."""
     region: RegionDevice | None = None
     last_kernel_unix_seconds: int | None = None
 
@@ -238,7 +243,9 @@ def _rows(
             memory_limit_bytes=share.memory_mib * _MIB or _whole(gpus.get(uuid)),
             core_limit_percent=share.cores,
             memory_used_bytes=sample.by_driver.get((metadata.uid, holder.name, uuid), _memory_used(processes, account)),
-            busy_percent=_busy(processes, account),
+            busy_percent=(busy := _busy(processes, account)),
+            pod_uid=metadata.uid,
+            peak_percent=None if busy is None else max([busy, *(each.peak_percent for each in processes or ())]),
             region=account,
             last_kernel_unix_seconds=region.last_kernel_unix_seconds if region and account else None,
         )

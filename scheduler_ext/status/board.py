@@ -6,6 +6,8 @@ Looks enter, and messages of an event stream leave. No clock, no connection. A m
 - `at`: the time of the poll, in seconds since 1970.
 - `head`: the totals, see `_head`.
 - `nodes`: the nodes that changed, by name (`view.Node`), or null for one that is gone.
+- `use`: who really uses the GPUs of the nodes, where that changed notably (`shown_use.ShownUse`), or null where it is
+  no longer known.
 - `waiting`: groups of pods that wait (`view.ShownGroup`), if they changed.
 - `told`: what happened to pods since (`view.Told`), oldest first.
 - `teams`: the namespaces that have held GPUs: pods, GPUs and MiB that they hold, and GPU-hours since the extender
@@ -22,8 +24,10 @@ from typing import TypeVar
 
 import msgspec
 
+from proto.daemon_usage import NodeUse
 from proto.devices import DeviceUUID
 from scheduler_ext.status.poll import Poll
+from scheduler_ext.status.shown_use import ShownUse, is_news, shown_use
 from scheduler_ext.status.view import NOTHING_HELD, Held, ShownNode, Sums, group_of, held_of, node_of, sums_of, told_of
 
 T = TypeVar("T")
@@ -63,6 +67,10 @@ class Board:
         self._broken: dict[str, str] = {}
         self._sums: dict[str, Sums] = {}
         self._indices: dict[str, Mapping[DeviceUUID, int]] = {}
+        self._uses: dict[str, tuple[int, bytes]] = {}
+        """The use of each node's GPUs, in the same order; `null` where it is no longer known."""
+        self._used: dict[str, tuple[NodeUse, ShownUse]] = {}
+        """The last reading of each node, and the last one that was news."""
         self._head = (-1, b"{}")
         self._teams = (0, b"{}")
         self._held: dict[str, Mapping[str, Held]] = {}
@@ -92,6 +100,7 @@ class Board:
         changed = self._apply_nodes(poll)
         if poll.nodes or poll.gone or changed:
             self._team_sums = self._by_team()
+        changed |= self._apply_uses(poll)
         changed |= self._put_if_new("_teams", _encode(self._of_teams()))
         changed |= self._put_if_new("_waiting", _encode(tuple(map(group_of, poll.waiting))))
         changed |= self._put_if_new("_head", _encode(self._totals(poll)))
@@ -142,6 +151,7 @@ class Board:
         if full:
             nodes = [item for item in nodes if item[1][1] != _GONE]
         first, rest = nodes[:NODES_AT_ONCE], nodes[NODES_AT_ONCE:]
+        uses = _later(reversed(self._uses.items()), after, lambda item: item[1][0])
         fields = [b'"at":' + _encode(self._at), b'"nodes":' + _object(first)]
         if full:
             fields.insert(0, b'"full":true')
@@ -152,7 +162,8 @@ class Board:
             later = _later(reversed(entries), after, lambda entry: entry[0])
             if later:
                 fields.append(_encode(name) + b":[" + b",".join(entry[1] for entry in later) + b"]")
-        return self._written(b"{" + b",".join(fields) + b"}", rest, self.id)
+        more = [*_pieces(b'{"nodes":', rest), *_pieces(b'{"use":', uses)]
+        return self._written(b"{" + b",".join(fields) + b"}", more, self.id)
 
     def beat(self, age: float | None) -> bytes:
         """Returns a message without news: the reader learns that the connection lives, and the seconds since the last
@@ -161,11 +172,10 @@ class Board:
         return _message(_encode({"age": None if age is None else round(age, 1)}))
 
     @staticmethod
-    def _written(first: bytes, rest: Sequence[tuple[str, tuple[int, bytes]]], last_id: str) -> Iterator[bytes]:
-        pieces = [rest[at : at + NODES_AT_ONCE] for at in range(0, len(rest), NODES_AT_ONCE)]
-        yield _message(first, "" if pieces else last_id)
-        for at, piece in enumerate(pieces, 1):
-            yield _message(b'{"nodes":' + _object(piece) + b"}", last_id if at == len(pieces) else "")
+    def _written(first: bytes, more: "Sequence[_Piece]", last_id: str) -> Iterator[bytes]:
+        yield _message(first, "" if more else last_id)
+        for at, (opening, piece) in enumerate(more, 1):
+            yield _message(opening + _object(piece) + b"}", last_id if at == len(more) else "")
 
     def _number_in(self, seen: str) -> int | None:
         process, _, number = seen.rpartition("-")
@@ -210,6 +220,32 @@ class Board:
         self._nodes.pop(name, None)
         self._nodes[name] = self.number, value
         self._gone += (value == _GONE) - (before == _GONE)
+        return True
+
+    def _apply_uses(self, poll: Poll) -> bool:
+        """Records the readings that are news. Those of nodes that are not registered are left out."""
+        changed = False
+        found = {name: use for name, use in poll.uses.nodes.items() if name in self._indices}
+        for name, use in found.items():
+            read, before = self._used.get(name, (None, None))
+            if use is read:
+                continue
+            now = shown_use(use, self._indices[name], poll.at)
+            news = before is None or is_news(before, now)
+            self._used[name] = use, now if news or before is None else before
+            if news:
+                changed |= self._put_use(name, _encode(now))
+        for name in self._used.keys() - found.keys():
+            del self._used[name]
+            if name in self._indices:
+                changed |= self._put_use(name, _GONE)
+            else:  # readers forget it with the node
+                self._uses.pop(name, None)
+        return changed
+
+    def _put_use(self, name: str, value: bytes) -> bool:
+        self._uses.pop(name, None)
+        self._uses[name] = self.number, value
         return True
 
     def _put_if_new(self, part: str, value: bytes) -> bool:
@@ -266,6 +302,7 @@ class Board:
             "stranded_memory": sums.stranded_memory,
             "waiting": poll.waiting_total,
             "fits": poll.fits,
+            "use_problem": poll.uses.problem,
         }
 
     def _sum(self) -> Sums:
@@ -288,6 +325,14 @@ _GONE = b"null"
 def _later(newest_first: Iterable[T], number: int, number_of: Callable[[T], int]) -> list[T]:
     """Returns the entries after that number, oldest first."""
     return list(takewhile(lambda each: number_of(each) > number, newest_first))[::-1]
+
+
+_Piece = tuple[bytes, Sequence[tuple[str, tuple[int, bytes]]]]
+"""The beginning of a message, and what follows it."""
+
+
+def _pieces(opening: bytes, values: Sequence[tuple[str, tuple[int, bytes]]]) -> Sequence[_Piece]:
+    return [(opening, values[at : at + NODES_AT_ONCE]) for at in range(0, len(values), NODES_AT_ONCE)]
 
 
 def _object(nodes: Sequence[tuple[str, tuple[int, bytes]]]) -> bytes:

@@ -14,6 +14,7 @@ from scheduler_ext.capacity.account import Account
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
 from scheduler_ext.decide.explain import need_sentence
 from scheduler_ext.requests import RequestError, RequestSettings, read_needs
+from scheduler_ext.status.pod_events import PodEvents, ShownEvent
 from scheduler_ext.status.waiting import created_at, owner_of
 from scheduler_ext.status.why import WhyWaiting
 
@@ -31,7 +32,7 @@ class ShownContainer(Struct, frozen=True, omit_defaults=True):
 
 class ShownPod(Struct, frozen=True, omit_defaults=True):
     """`sentence` follows the pod's name; `why` is there for a pod that waits. `story` has what happened to it, oldest
-    first, and `said` is the last decision about it.
+    first, and `said` is the last decision about it. `events` are those of the API server, the newest first.
     """
 
     pod: str
@@ -45,11 +46,19 @@ class ShownPod(Struct, frozen=True, omit_defaults=True):
     containers: tuple[ShownContainer, ...] = ()
     said: str = ""
     story: tuple[str, ...] = ()
+    events: tuple[ShownEvent, ...] = ()
+    events_problem: str = ""
     why: WhyWaiting | None = None
 
 
 def shown_pod(
-    pod: Pod, found: Account, settings: RequestSettings, snapshot: Snapshot, why: WhyWaiting | None
+    pod: Pod,
+    found: Account,
+    settings: RequestSettings,
+    snapshot: Snapshot,
+    why: WhyWaiting | None,
+    *,
+    events: PodEvents,
 ) -> ShownPod:
     """Returns the pod. `found` is the account of it, and `why` the answer about it while it waits."""
     leaves = pod.metadata.deletion_timestamp is not None
@@ -66,6 +75,8 @@ def shown_pod(
         containers=tuple(_containers(pod, settings, usage)),
         said=found.said,
         story=found.history,
+        events=events.events,
+        events_problem=events.problem,
         why=None if found.node else why,
     )
 

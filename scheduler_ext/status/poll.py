@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from proto.daemon_usage import NodeUse
 from scheduler_ext.capacity.largest import Largest
 from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.log import LogEntry
@@ -34,6 +35,15 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """The last reading of each node's daemon, by node."""
+
+    nodes: Mapping[str, NodeUse] = field(default_factory=dict)
+    problem: str = ""
+    """The reason why some or all are missing; empty if none is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Poll:
     """`monotonic` and `at` (seconds since 1970) are the time of the poll. Nodes that are not named are as before."""
 
@@ -49,5 +59,6 @@ class Poll:
     """The pods that wait, up to a bound."""
     waiting_total: int = 0
     fits: tuple[Largest, ...] = ()
+    uses: Uses = Uses()
     happened: tuple[LogEntry, ...] = ()
     """The events since the poll before, as far as they are remembered."""

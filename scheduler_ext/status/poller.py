@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from scheduler_ext.cluster.events import TimePassed
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.poll import NodePoll, Poll, Standing
+from scheduler_ext.status.poll import NodePoll, Poll, Standing, Uses
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
 POLL_SECONDS = 0.5
@@ -27,6 +27,7 @@ class Poller:
         *,
         cluster: LiveCluster,
         explainer: Explainer,
+        uses: Callable[[], Uses] = Uses,
         standing: Callable[[], Standing],
         show: Callable[[Poll], Awaitable[bool]],
         watched: Callable[[], bool],
@@ -35,6 +36,7 @@ class Poller:
         self._live = cluster
         self._cluster = cluster.state
         self._explainer = explainer
+        self._uses = uses
         self._standing = standing
         self._show = show
         self._watched = watched
@@ -74,6 +76,7 @@ class Poller:
             waiting=waiting,
             waiting_total=len(self._cluster.waiting_pods()),
             fits=tuple(self._explainer.fits),
+            uses=self._uses(),
             happened=tuple(happened),
         )
 

@@ -39,13 +39,13 @@ export class Cards {
     list.addEventListener("focusin", (event) => this.reach(event.target.closest(".card")));
     list.addEventListener("pointerover", (event) => {
       const tile = event.target.closest(".tile");
-      if (tile?.gpu) tile.title = described(tile.gpu);
+      if (tile?.gpu) tile.title = described(tile.gpu, tile.use);
     });
   }
 
   // Brings cards that are due up to date: new ones and those in view, or `all`. Returns false where there are more than
   // may be drawn at once.
-  draw(nodes, filter, all) {
+  draw(nodes, uses, filter, all) {
     const until = performance.now() + DRAW_MILLISECONDS;
     let [drawn, done] = [0, true];
     for (const name of this.due) {
@@ -68,7 +68,7 @@ export class Cards {
       const card = known ? this.cards.get(name) : this.make(name);
       if (moved) this.order.splice(this.order.indexOf(name), 1);
       if (moved || !known) this.place(name, card);
-      fill(card, node);
+      fill(card, node, uses.get(name));
       const hidden = !matches(node, filter);
       if (card.parentElement.hidden !== hidden) card.parentElement.hidden = hidden;
     }
@@ -203,7 +203,7 @@ function byKey(one, other) {
   return byName.compare(one[0], other[0]) || one[1] - other[1] || byName.compare(one[2], other[2]);
 }
 
-function fill(card, node) {
+function fill(card, node, use) {
   const { idle, tiles, about, pods } = card.parts;
   card.classList.toggle("broken", Boolean(node.problem));
   card.classList.toggle("troubled", node.troubled);
@@ -214,19 +214,25 @@ function fill(card, node) {
   if (card.rows !== rows) card.parentElement.style.setProperty("--rows", `${(card.rows = rows)}`);
   let tile = tiles.firstElementChild;
   for (const gpu of node.gpus) {
-    fillTile(tile, gpu);
+    fillTile(tile, gpu, use?.gpus.get(gpu.index));
     tile = tile.nextElementSibling;
   }
   const lost = node.lost ? `, ${node.lost} out of service` : "";
-  write(about, node.problem || `${node.models.join(", ")}, ${percent(...node.memory)} % of ${memory(node.memory[1])}${lost}`);
+  write(about, node.problem || `${node.models.join(", ")}, ${percent(...node.memory)} % of ${memory(node.memory[1])} held${busyOf(use)}${lost}`);
   const names = node.pods.slice(0, MOST_PODS).map((pod) => pod.pod);
   const more = node.pods.length - names.length;
   write(pods, names.join("  ") + (more > 0 ? `  and ${more} more` : ""));
 }
 
-function fillTile(tile, gpu) {
+function busyOf(use) {
+  const known = [...(use?.gpus.values() ?? [])].map(({ busy }) => busy).filter((busy) => busy !== null);
+  return known.length ? `, ${Math.round(known.reduce((sum, busy) => sum + busy, 0) / known.length)} % busy` : "";
+}
+
+function fillTile(tile, gpu, use) {
   const before = tile.gpu;
   tile.gpu = gpu;
+  tile.use = use;
   if (tile.title) tile.title = "";
   write(tile, `${gpu.index}`);
   const [used, cores] = [percent(...gpu.memory), percent(...gpu.cores)];
@@ -238,9 +244,10 @@ function fillTile(tile, gpu) {
 
 const KINDS_OF_STATE = { unhealthy: "unhealthy", cordoned: "cordoned", "the node is cordoned": "cordoned" };
 
-export function described(gpu) {
+export function described(gpu, use) {
   const held = (gpu.held ?? []).map((each) => each.pod);
   const amounts = `GPU ${gpu.index}: ${memory(gpu.memory[0])} of ${memory(gpu.memory[1])}, ${gpu.cores[0]} % of cores, ${gpu.replicas[0]} of ${gpu.replicas[1]} replicas`;
-  return [amounts, ...(gpu.state ? [gpu.state] : []), ...(held.length ? held : ["no pod"])].join("\n");
+  const used = use?.busy === undefined || use.busy === null ? [] : [`in use ${use.busy} % of the time${use.memory === null ? "" : `, ${memory(use.memory)}`}`];
+  return [amounts, ...used, ...(gpu.state ? [gpu.state] : []), ...(held.length ? held : ["no pod"])].join("\n");
 }
 

@@ -3,7 +3,7 @@
 import * as address from "./address.js";
 import { element, svg } from "./dom.js";
 import { described } from "./cards.js";
-import { podLink } from "./lists.js";
+import { podLink } from "./pods.js";
 import { counted, link, memory, percent } from "./words.js";
 
 const SIZE = 320;
@@ -23,19 +23,19 @@ export class Details {
     });
   }
 
-  open(node) {
+  open(node, use) {
     this.name = node.name;
-    this.fill(node);
+    this.fill(node, use);
     if (!this.dialog.open) this.dialog.showModal();
   }
 
   // Brings an open dialog up to date; `node` is undefined once it is gone.
-  update(node) {
+  update(node, use) {
     if (!node) this.dialog.close();
-    else this.fill(node);
+    else this.fill(node, use);
   }
 
-  fill(node) {
+  fill(node, use) {
     const scrolled = this.dialog.scrollTop;
     const focused = this.stops().indexOf(document.activeElement);
     const aside = this.stops().map((stop) => stop.scrollLeft);
@@ -49,7 +49,7 @@ export class Details {
     if (node.gpus.length) {
       const body = element("div", { class: "inside" });
       if (node.links.length && node.gpus.length <= MOST_IN_GRAPH) body.append(element("figure", {}, graph(node), legend(node)));
-      body.append(element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "GPUs" }, table(node)));
+      body.append(element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "GPUs" }, table(node, use)));
       parts.push(body);
     }
     if (node.links.length) {
@@ -78,10 +78,10 @@ function summary(node) {
   return `${counted(node.gpus.length, "GPU")} ${node.models.join(", ")}, ${node.idle} idle, ${percent(...node.memory)} % of ${memory(node.memory[1])} held`;
 }
 
-function table(node) {
+function table(node, use) {
   const several = node.models.length > 1;
-  const titles = ["GPU", ...(several ? ["model"] : []), "memory", "cores", "replicas", "held by"];
-  const head = element("tr", {}, ...titles.map((title) => element("th", { scope: "col" }, title)));
+  const titles = ["GPU", ...(several ? ["model"] : []), "memory", "cores", "replicas", ...(use ? ["in use"] : []), "held by"];
+  const head = element("tr", {}, ...titles.map((title) => element("th", { scope: "col", class: title === "replicas" ? title : undefined }, title)));
   const rows = node.gpus.map((gpu) => {
     const held = (gpu.held ?? []).map((each) => {
       const cores = each.cores ? `, ${each.cores} %` : "";
@@ -96,11 +96,17 @@ function table(node) {
       ...(several ? [element("td", {}, gpu.model)] : []),
       element("td", {}, meter(gpu.memory, "memory"), ` ${shared(gpu.memory)}`),
       element("td", {}, meter(gpu.cores, "cores"), ` ${gpu.cores[0]} %`),
-      element("td", {}, `${gpu.replicas[0]} of ${gpu.replicas[1]}`),
+      element("td", { class: "replicas" }, `${gpu.replicas[0]} of ${gpu.replicas[1]}`),
+      ...(use ? [element("td", {}, inUse(use.gpus.get(gpu.index)))] : []),
       element("td", {}, held.length ? element("ul", { class: "held" }, ...(gpu.state ? [element("li", {}, state)] : []), ...held) : state),
     );
   });
   return element("table", { class: "devices" }, element("thead", {}, head), element("tbody", {}, ...rows));
+}
+
+function inUse(use) {
+  const parts = [use?.busy ?? null, use?.memory ?? null];
+  return [parts[0] === null ? "" : `${parts[0]} % of the time`, parts[1] === null ? "" : memory(parts[1])].filter(Boolean).join(", ") || "not known";
 }
 
 function shared([used, total]) {

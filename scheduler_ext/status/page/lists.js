@@ -1,41 +1,11 @@
-// Pods that hold GPUs, pods that wait, and decisions.
+// Pods that wait, and decisions.
 
 import { byId, element, keep, write } from "./dom.js";
-import { matches, waiting as matching } from "./state.js";
-import { counted, duration, memory, number, ranges, time } from "./words.js";
+import { podLink } from "./pods.js";
+import { waiting as matching } from "./state.js";
+import { counted, duration, number, ranges, time } from "./words.js";
 
-const MOST_ROWS = 200;
 const MOST_LINES = 50; // of decisions
-
-export function showPods(names, nodes, filter) {
-  const rows = [];
-  let [found, all] = [0, 0];
-  for (const name of names) {
-    const node = nodes.get(name);
-    all += node.pods.length;
-    if (!node.pods.length || !matches(node, filter)) continue;
-    const whole = !filter.text || name.toLowerCase().includes(filter.text) || node.models.some((model) => model.toLowerCase().includes(filter.text));
-    for (const pod of node.pods) {
-      if (!whole && !pod.pod.toLowerCase().includes(filter.text)) continue;
-      found += 1;
-      if (rows.length < MOST_ROWS) rows.push(pod);
-    }
-  }
-  const more = found > rows.length ? `; the first ${rows.length} are shown, filter to see others` : "";
-  write(byId("pods-count"), found === all ? counted(all, "pod") + more : `${number(found)} of ${counted(all, "pod")}${more}`);
-  keep(byId("pod-rows"), rows, (pod) => `${pod.node} ${pod.pod} ${pod.state}`, makePod, fillPod);
-}
-
-function makePod() {
-  return element("tr", {}, element("th", { scope: "row" }, podLink("")), element("td"), element("td"), element("td", { class: "number" }), element("td", { class: "number" }), element("td"));
-}
-
-function fillPod(row, pod) {
-  const texts = [pod.pod, pod.node, ranges(pod.gpus), memory(pod.memory), pod.cores ? `${pod.cores} %` : "no limit", pod.state];
-  const link = row.firstChild.firstChild;
-  if (link.pod !== pod.pod) link.replaceWith(podLink(pod.pod));
-  texts.forEach((text, at) => at && write(row.children[at], text));
-}
 
 // Pods with one reason are one entry; within it those of one owner are one line.
 export function showWaiting(waiting, head, now, filter) {
@@ -72,7 +42,8 @@ function fillWaiting(made, { reason, groups }, now) {
 }
 
 function ownerOf(group) {
-  const line = element("p", { class: "owner" }, `${group.namespace}${group.owner ? ` ${group.owner}` : ""}: `);
+  const owner = group.owner ? element("a", { href: `#${new URLSearchParams({ owner: nameOf(group) })}` }, `${group.namespace} ${group.owner}`) : group.namespace;
+  const line = element("p", { class: "owner" }, owner, ": ");
   group.pods.forEach(([name, , priority], at) => {
     line.append(at ? ", " : "", podLink(`${group.namespace}/${name}`, name), priority ? ` (priority ${priority})` : "");
   });
@@ -81,10 +52,9 @@ function ownerOf(group) {
   return element("div", {}, line, ...(group.why?.asks ?? []).map((ask) => element("p", { class: "count" }, ask)));
 }
 
-export function podLink(pod, text) {
-  const link = element("a", { href: `#${new URLSearchParams({ pod })}`, class: "pod" }, text ?? pod);
-  link.pod = pod;
-  return link;
+// `namespace/Job/train`
+export function nameOf(group) {
+  return `${group.namespace}/${group.owner}`;
 }
 
 export function* whyOf(why) {
@@ -139,7 +109,7 @@ export function showTold(told, filter) {
 
 function makeTold(told) {
   const when = element("time", { datetime: new Date(told.at * 1000).toISOString() }, time(told.at));
-  const what = element("span", { class: "what" }, element("span", { class: "pod" }, told.pod), element("span"));
+  const what = element("span", { class: "what" }, podLink(told.pod), element("span"));
   return element("li", { class: told.what }, when, what);
 }
 

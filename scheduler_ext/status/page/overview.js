@@ -1,10 +1,11 @@
 // The figures of the cluster, what still fits, and the last hour.
 
 import { byId, element, keep, svg, write } from "./dom.js";
+import { namespaceOf } from "./state.js";
 import { counted, memory, number, percent, time } from "./words.js";
 
-// `sums` are those of the nodes that match the filter; null without one.
-export function showHead(head, sums) {
+// `sums` are those of the nodes that match the filter; null without one. `used` is what the daemons of these report.
+export function showHead(head, sums, used) {
   const problem = byId("problem");
   write(problem, head.problem ? `No decisions here: ${head.problem}.` : "");
   problem.hidden = !head.problem;
@@ -16,6 +17,7 @@ export function showHead(head, sums) {
     ["idle", number(of.idle), `${number(busy)} held${of.lost ? `, ${number(of.lost)} out of service` : ""}`],
     ["memory held", `${percent(...of.memory)} %`, `${memory(of.memory[0])} of ${memory(of.memory[1])}`, percent(...of.memory)],
     ["cores held", `${percent(...of.cores)} %`, `of ${counted(of.gpus, "GPU")}`, percent(...of.cores), "cores"],
+    ["in use", used.gpus ? `${Math.round(used.busy / used.gpus)} %` : "?", used.gpus ? `of the time, ${memory(used.memory)}, on ${counted(used.gpus, "GPU")}` : "not known", used.gpus ? Math.round(used.busy / used.gpus) : undefined, "busy"],
     ["fragmented", `${percent(head.shared_memory, free)} %`, `${memory(head.shared_memory)} free beside other pods`],
     ["stranded", memory(head.stranded_memory), "free, but no pod can get it"],
     ["waiting", number(head.waiting), head.synced ? "on no node" : "not known yet"],
@@ -26,12 +28,14 @@ export function showHead(head, sums) {
   write(byId("about"), about.filter(Boolean).join(", "));
 }
 
-export function showTeams(teams, filter) {
+export function showTeams(teams, uses, filter) {
+  const busy = new Map();
+  for (const use of uses.values()) for (const [pod, of] of use.pods) busy.set(namespaceOf(pod), (busy.get(namespaceOf(pod)) ?? 0) + (of.busy ?? 0));
   const rows = Object.entries(teams).map(([name, [pods, gpus, mib, hours]]) => ({ name, pods, gpus, mib, hours }));
   const shown = rows.filter((row) => row.name.toLowerCase().includes(filter.text)).sort((a, b) => b.gpus - a.gpus || b.hours - a.hours).slice(0, MOST_TEAMS);
   write(byId("teams-count"), `${counted(rows.length, "namespace")}, hours since the extender began to look`);
-  keep(byId("team-rows"), shown, (row) => row.name, () => element("tr", {}, element("th", { scope: "row", class: "pod" }), ...["", "", "", ""].map(() => element("td", { class: "number" }))), (made, row) => {
-    const texts = [row.name || "(deleted pods)", number(row.pods), row.gpus.toFixed(1), memory(row.mib), row.hours.toFixed(1)];
+  keep(byId("team-rows"), shown, (row) => row.name, () => element("tr", {}, element("th", { scope: "row", class: "pod" }), ...["", "", "", "", ""].map(() => element("td", { class: "number" }))), (made, row) => {
+    const texts = [row.name || "(deleted pods)", number(row.pods), row.gpus.toFixed(1), busy.has(row.name) ? (busy.get(row.name) / 100).toFixed(1) : "", memory(row.mib), row.hours.toFixed(1)];
     texts.forEach((text, at) => write(made.children[at], text));
   });
 }

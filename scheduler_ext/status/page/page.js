@@ -4,31 +4,43 @@ import * as address from "./address.js";
 import { Cards } from "./cards.js";
 import { Details } from "./details.js";
 import { byId, write } from "./dom.js";
-import { showPods, showTold, showWaiting } from "./lists.js";
+import { showTold, showWaiting } from "./lists.js";
 import { showHead, showHistory, showTeams } from "./overview.js";
+import { OwnerPage } from "./owner.js";
 import { PodPage } from "./pod.js";
+import { makeHead, showIdle, showPods } from "./pods.js";
 import { matches, State, sumsOf } from "./state.js";
 import { Stream } from "./stream.js";
+import { usedIn } from "./use.js";
 import { counted, number } from "./words.js";
 
 const state = new State();
 const filter = { text: "", show: "all" };
 const details = new Details(byId("node"));
-const podPage = new PodPage(byId("pod"), () => stream.headers());
+const podPage = new PodPage(byId("pod"), () => stream.headers(), state);
+const ownerPage = new OwnerPage(byId("owner"));
 const cards = new Cards(byId("cards"), (name) => go("node", name), later);
 const REST_MILLISECONDS = 250; // until cards out of view follow, with all that came meanwhile
-const PODS_MILLISECONDS = 1_000; // between two drawings of the long table
+const PODS_MILLISECONDS = 1_000; // between two drawings of the long table, and
+const PODS_PART = 10; // times as long as a drawing takes
 const parts = new Set(); // those to draw
 let [drawing, resting, podsDue] = [false, false, false];
-let podsDrawn = -Infinity;
+let [podsDrawn, podsTook] = [-Infinity, 0];
 
 const soon = window.requestIdleCallback ? (work) => requestIdleCallback(work, { timeout: 200 }) : (work) => setTimeout(work, 16);
 const DRAW = {
-  node: () => details.update(state.nodes.get(details.name)),
+  node: () => details.update(state.nodes.get(details.name), state.use.get(details.name)),
   count: showShown,
-  head: () => state.head && showHead(state.head, filter.text || filter.show !== "all" ? sumsOf(state.nodes, filter) : null),
-  teams: () => showTeams(state.teams, filter),
-  waiting: () => state.head && showWaiting(state.waiting, state.head, state.at, filter),
+  head: () => state.head && showHead(state.head, filter.text || filter.show !== "all" ? sumsOf(state.nodes, filter) : null, usedIn(state.nodes, state.use, (node) => matches(node, filter))),
+  teams: () => showTeams(state.teams, state.use, filter),
+  waiting: () => {
+    if (state.head) showWaiting(state.waiting, state.head, state.at, filter);
+    ownerPage.update(state.waiting, state.at);
+  },
+  use: () => {
+    podsDue = true;
+    podPage.update();
+  },
   told: () => showTold(state.told, filter),
   history: () => showHistory(state.history),
 };
@@ -47,6 +59,8 @@ function take(changed) {
     if (!details.name && address.read().node) openFromAddress();
     if (filter.text) parts.add("head");
   }
+  for (const name of changed.used) cards.due.add(name);
+  if (changed.used.has(details.name)) parts.add("node");
   if (changed.nodes.size || changed.parts.size) later();
 }
 
@@ -59,7 +73,7 @@ function later() {
 // The cards in view, then the other parts, in as many frames as it takes.
 function draw() {
   drawing = false;
-  if (!cards.draw(state.nodes, filter, false)) return later();
+  if (!cards.draw(state.nodes, state.use, filter, false)) return later();
   for (const part of parts) DRAW[part]();
   parts.clear();
   rest();
@@ -73,16 +87,25 @@ function rest() {
 }
 
 function drawRest() {
-  if (!cards.draw(state.nodes, filter, true)) return soon(drawRest);
+  if (!cards.draw(state.nodes, state.use, filter, true)) return soon(drawRest);
   resting = false;
-  if (podsDue) setTimeout(drawPods, podsDrawn + PODS_MILLISECONDS - performance.now());
+  if (podsDue) setTimeout(drawPods, podsDrawn + Math.max(PODS_MILLISECONDS, PODS_PART * podsTook) - performance.now());
 }
 
 function drawPods() {
-  if (!podsDue) return;
+  if (podsDue) showHeld();
+}
+
+// What goes through all pods.
+function showHeld() {
   podsDue = false;
+  const began = performance.now();
+  showPods(cards.order, state.nodes, state.use, filter);
+  showIdle(state.nodes, state.use, state.head, state.at, filter);
+  DRAW.teams();
+  DRAW.head();
   podsDrawn = performance.now();
-  showPods(cards.order, state.nodes, filter);
+  podsTook = podsDrawn - began;
 }
 
 function showShown() {
@@ -96,14 +119,14 @@ function refilter() {
   const sort = byId("sort").value;
   const group = byId("group").value;
   const show = document.querySelector("input[name=show]:checked").value;
-  address.choose({ q: byId("filter").value.trim(), show: show === "all" ? "" : show, sort, group });
+  address.choose({ q: byId("filter").value.trim(), show: show === "all" ? "" : show, sort, group, pgroup: byId("pgroup").value });
   filter.text = byId("filter").value.trim().toLowerCase();
   filter.show = show;
   cards.arrange(state.nodes, sort, group);
   cards.filter(state.nodes, filter);
   showShown();
-  showPods(cards.order, state.nodes, filter);
-  for (const part of ["head", "teams", "waiting", "told"]) DRAW[part]();
+  showHeld();
+  for (const part of ["waiting", "told"]) DRAW[part]();
 }
 
 // Cards can be grouped by each level of domains that a node is in.
@@ -121,20 +144,22 @@ function go(what, name) {
 }
 
 function openFromAddress() {
-  const { node, pod } = address.read();
+  const { node, pod, owner } = address.read();
   if (pod) podPage.open(pod);
   else byId("pod").close();
+  if (owner) ownerPage.open(owner, state.waiting, state.at);
+  else byId("owner").close();
   if (!node) byId("node").close();
-  else if (state.nodes.has(node)) details.open(state.nodes.get(node));
+  else if (state.nodes.has(node)) details.open(state.nodes.get(node), state.use.get(node));
 }
 
 // The address was changed: by Back, by a link, or by hand.
 function arrive() {
-  const { q, show, sort, group } = address.read();
+  const { q, show, sort, group, pgroup } = address.read();
   byId("filter").value = q;
   const wanted = document.querySelector(`input[name=show][value="${CSS.escape(show || "all")}"]`);
   if (wanted) wanted.checked = true;
-  for (const [id, value] of [["sort", sort], ["group", group]]) byId(id).value = [...byId(id).options].some((each) => each.value === value) ? value : "";
+  for (const [id, value] of [["sort", sort], ["group", group], ["pgroup", pgroup]]) byId(id).value = [...byId(id).options].some((each) => each.value === value) ? value : "";
   refilter();
   openFromAddress();
 }
@@ -157,13 +182,17 @@ byId("ask").addEventListener("submit", (event) => {
 byId("filter").addEventListener("input", refilter);
 byId("show").addEventListener("change", refilter);
 byId("order").addEventListener("change", refilter);
+byId("pgroup").addEventListener("change", refilter);
+makeHead(showHeld);
 addEventListener("popstate", arrive);
 addEventListener("click", (event) => {
-  const link = event.target.closest?.("a[href^='#pod='], a[href^='#node=']");
+  const link = event.target.closest?.("a[href^='#pod='], a[href^='#node='], a[href^='#owner='], a[href^='#q=']");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
   event.preventDefault();
   const [[what, name]] = new URLSearchParams(link.hash.slice(1));
-  go(what, name);
+  if (what !== "q") return go(what, name);
+  address.follow(link.hash);
+  arrive();
 });
 addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.ctrlKey || event.metaKey || event.target.closest("input, select, dialog[open]")) return;

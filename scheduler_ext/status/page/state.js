@@ -1,8 +1,10 @@
 // What the page knows: messages enter, the parts that changed leave.
 
+import { Use } from "./use.js";
+
 const MOST_TOLD = 200;
 const MOST_SAMPLES = 360;
-const PARTS = ["head", "teams", "waiting", "told", "history"];
+const PARTS = ["head", "teams", "waiting", "told", "history", "use"];
 
 export class State {
   constructor() {
@@ -11,6 +13,7 @@ export class State {
 
   forget() {
     this.nodes = new Map();
+    this.use = new Map();
     this.head = null;
     this.teams = {};
     this.waiting = [];
@@ -19,10 +22,11 @@ export class State {
     this.at = 0;
   }
 
-  // Returns the names of the nodes that changed, and of the other parts.
+  // Returns the names of the nodes that changed, of those whose use changed, and of the other parts.
   apply(message) {
     const parts = new Set();
     const nodes = new Set();
+    const used = new Set();
     if (message.full) {
       for (const name of this.nodes.keys()) nodes.add(name);
       this.forget();
@@ -30,9 +34,17 @@ export class State {
     }
     if (message.at) this.at = message.at;
     for (const [name, node] of Object.entries(message.nodes ?? {})) {
-      if (node === null) this.nodes.delete(name);
-      else this.nodes.set(name, new Known(name, node));
+      if (node === null) {
+        this.nodes.delete(name);
+        this.use.delete(name);
+      } else this.nodes.set(name, new Known(name, node));
       nodes.add(name);
+    }
+    for (const [name, use] of Object.entries(message.use ?? {})) {
+      if (use === null) this.use.delete(name);
+      else this.use.set(name, new Use(use));
+      parts.add("use");
+      used.add(name);
     }
     for (const part of ["head", "teams", "waiting"]) {
       if (message[part]) {
@@ -43,7 +55,7 @@ export class State {
     if (message.told) this.told = [...this.told, ...message.told].slice(-MOST_TOLD);
     if (message.history) this.history = [...this.history, ...message.history].slice(-MOST_SAMPLES);
     for (const part of ["told", "history"]) if (message[part]) parts.add(part);
-    return { nodes, parts };
+    return { nodes, used, parts };
   }
 }
 
@@ -90,6 +102,11 @@ class Known {
     const held = new Map();
     for (const pod of this.pods) held.set(namespaceOf(pod.pod), (held.get(namespaceOf(pod.pod)) ?? 0) + pod.memory);
     return [...held].sort((a, b) => b[1] - a[1])[0]?.[0] ?? "";
+  }
+
+  // What is true of all its pods.
+  get about() {
+    return (this.foundAbout ??= [this.name, this.pool, ...this.models].join("\n").toLowerCase());
   }
 
   get text() {

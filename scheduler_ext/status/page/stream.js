@@ -4,7 +4,7 @@ const SILENT_MILLISECONDS = 2_900; // nearly three beats: what is older is not l
 const OLDEST_SECONDS = 2.9; // of the extender's last look
 const LONGEST_PAUSE_MILLISECONDS = 10_000;
 const DENIED = "denied";
-const MARKS_OF_DIRECTION = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // a name with them turns the words after it
+export const MARKS_OF_DIRECTION = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // a name with them turns the words after it
 
 export class Stream {
   // `tell` gets each message; `state` gets "live", "lost" or "denied" with a reason, or "paused".

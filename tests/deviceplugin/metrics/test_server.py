@@ -15,12 +15,14 @@ from deviceplugin.metrics.server import (
     MetricsServer,
     Samples,
 )
+from deviceplugin.metrics.use_watch import UseWatch
 from deviceplugin.metrics.view import DaemonView, Readiness, readiness
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.usage.telemetry import NodeTelemetry
 from deviceplugin.usage.used import NodeSample
 from program.address import ListenAddress
-from tests.deviceplugin.metrics_view import busy_metrics, sample, view
+from proto.daemon_usage import ContainerUse, GpuUse, NodeUse, decode_node_use
+from tests.deviceplugin.metrics_view import NOW, A, busy_metrics, sample, view
 
 
 class Clock:
@@ -35,6 +37,10 @@ def samples_of(take: Callable[[], NodeSample], clock: Clock | None = None) -> Sa
     return Samples(partial(NvmlThread().call, take), busy_metrics(), monotonic=clock or Clock())
 
 
+def use_watch(clock: Clock | None = None) -> UseWatch:
+    return UseWatch(view=view, monotonic=clock or Clock(), now=lambda: NOW)
+
+
 def telemetry_of(take: Callable[[], NodeTelemetry] = NodeTelemetry) -> Samples[NodeTelemetry]:
     return Samples(partial(NvmlThread().call, take), busy_metrics(), monotonic=Clock(), reading="telemetry")
 
@@ -47,6 +53,7 @@ async def serving(take: Callable[[], NodeSample] = sample, seen: DaemonView | No
         samples_of(take),
         telemetry_of(),
         lambda: seen or view(),
+        use=use_watch(),
         monotonic=Clock(),
     )
     async with asyncio.TaskGroup() as group:
@@ -68,6 +75,26 @@ async def test_a_scrape_over_http_answers_the_page_prometheus_reads() -> None:
     assert content_type.startswith("text/plain; version=")
     names = {family.name for family in text_string_to_metric_families(text)}
     assert {"hami_vgpu_memory_used_bytes", "topogpu_kubelet_registered", "process_resident_memory_bytes"} <= names
+
+
+async def test_the_use_of_the_gpus_is_served_to_the_status_page() -> None:
+    async with serving() as url:
+        status, content_type, text = await get(f"{url}/usage")
+    assert (status, content_type) == (200, "application/json")
+    used = ContainerUse(pod="ml/train", container="main", gpu=A, memory=400, busy=60, unused=0)
+    assert decode_node_use(text.encode()) == NodeUse(
+        node="node-1", gpus={A: GpuUse(memory=512, busy=80)}, containers=(used,)
+    )
+
+
+async def test_every_sample_is_seen_once_by_who_follows_the_use() -> None:
+    clock, seen = Clock(), list[NodeSample]()
+    samples = Samples(partial(NvmlThread().call, sample), busy_metrics(), monotonic=clock, took=seen.append)
+    for _ in range(2):
+        await samples.current()
+    clock.now += FRESH_SECONDS
+    await samples.current()
+    assert seen == [sample(), sample()]
 
 
 async def test_probes_answer_with_a_sentence() -> None:
@@ -143,7 +170,9 @@ async def test_a_reading_that_fails_leaves_the_last_one_and_is_told_once(caplog:
 async def test_a_port_in_use_is_one_sentence() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = ListenAddress(host="127.0.0.1", port=taken.getsockname()[1])
-        server = MetricsServer(address, busy_metrics(), samples_of(sample), telemetry_of(), view, monotonic=Clock())
+        server = MetricsServer(
+            address, busy_metrics(), samples_of(sample), telemetry_of(), view, use=use_watch(), monotonic=Clock()
+        )
         with pytest.raises(MetricsAddressUnusable) as refusal:
             await server.run()
     assert str(refusal.value) == f"cannot serve metrics on {address}: address already in use; choose another address"

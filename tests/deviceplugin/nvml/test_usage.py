@@ -78,8 +78,8 @@ def busy_gpu() -> GpuSample:
         nvlinks=18,
         nvlinks_active=18,
         processes=(
-            GpuProcess(pid=4001, used_bytes=1000 * MIB, sm_percent=60),
-            GpuProcess(pid=4002, used_bytes=500 * MIB, sm_percent=20),
+            GpuProcess(pid=4001, used_bytes=1000 * MIB, sm_percent=60, peak_percent=60),
+            GpuProcess(pid=4002, used_bytes=500 * MIB, sm_percent=20, peak_percent=20),
             GpuProcess(pid=4003, used_bytes=10 * MIB, sm_percent=0),
         ),
     )

@@ -57,8 +57,9 @@ def row(container: str, uuid: DeviceUUID, **facts: object) -> VgpuUsage:
         core_limit_percent=30,
         memory_used_bytes=0,
         busy_percent=0,
+        pod_uid=f"uid-{container}",
     )
-    return replace(plain, **facts)  # type: ignore[arg-type]
+    return replace(plain, **{"peak_percent": facts.get("busy_percent", 0), **facts})  # type: ignore[arg-type]
 
 
 def test_a_containers_use_is_the_sum_over_its_processes() -> None:

@@ -13,11 +13,12 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 
 from program.address import ListenAddress
 from proto.annotations import keys
+from proto.daemon_usage import ContainerUse, GpuUse, NodeUse
 from scheduler_ext.cluster.log import LogEntry, LogKind
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.own_thread import in_own_thread
 from scheduler_ext.http.ports import listening
-from scheduler_ext.status.poll import Poll, Standing
+from scheduler_ext.status.poll import Poll, Standing, Uses
 from scheduler_ext.status.server import StatusServer
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import pod_json
@@ -85,7 +86,7 @@ async def test_nodes_gpus_and_pods_are_shown_with_who_holds_them() -> None:
         await expect(first.locator(".on")).to_have_text("ml/train")
         states = [await tile.get_attribute("data-state") for tile in await first.locator(".tile").all()]
         assert states == ["most", "most", *["idle"] * 6]
-        row = ["ml/train", "gpu-2", "0–1", "159 GiB", "200 %", "bound"]
+        row = ["ml/train", "gpu-2", "0–1", "159 GiB", "200 %", "", "bound"]
         await expect(on.page.locator("#pod-rows tr").locator("th, td")).to_have_text(row)
         await expect(on.page.locator("#fits p")).to_have_text(
             "The largest request that fits: 8 whole GPUs on one node."
@@ -325,6 +326,108 @@ async def test_a_pod_has_a_page_and_back_leads_to_what_was_before() -> None:
         on.faults.clear()  # the browser writes about the answer 404
 
 
+async def test_a_pods_page_shows_its_events() -> None:
+    async with opened(node("n")) as on:
+        assert await on.it.place(pod_json("train", gpus=2, memory_mib=0), "n") == "n"
+        pod = on.server.store.get("pods", "default", "train")
+        assert pod is not None
+        of = {"kind": "Pod", "namespace": "default", "name": "train", "uid": pod["metadata"]["uid"]}
+        event = {
+            "kind": "Event",
+            "metadata": {"name": "e", "namespace": "default"},
+            "involvedObject": of,
+            "reason": "Failed",
+            "message": HOSTILE,
+            "type": "Warning",
+            "eventTime": "2026-01-01T00:00:00.000000Z",
+            "reportingComponent": "kubelet",
+            "series": {"count": 7, "lastObservedTime": "2026-01-01T00:00:00.000000Z"},
+        }
+        on.server.create(event)
+        await on.page.goto(f"{on.it.page}#pod=default%2Ftrain")
+        line = on.page.locator("#pod .events tbody tr", has_text="Failed")
+        await expect(line).to_contain_text(", 7 times")
+        await expect(line.locator("td").nth(2)).to_have_text(HOSTILE)
+        await expect(line.locator("td").nth(3)).to_have_text("kubelet")
+
+
+async def test_use_is_shown_beside_what_is_held_and_who_does_not_use_it_is_listed() -> None:
+    held = [running_pod("busy", "n", (0,), memory_mib=WHOLE), running_pod("idle", "n", (1, 2), memory_mib=WHOLE)]
+    found = looked(node("n"), *held)
+    uuids = {gpu.device.index: gpu.device.uuid for gpu in found["n"].usage.gpus}
+    rows = [("busy", 0, 85, 0), ("idle", 1, 0, 7300), ("idle", 2, 0, 9000)]
+    names = {uid: PodName(namespace="ml", name=uid.rpartition("-")[2]) for uid in found["n"].alone.held}
+    use = NodeUse(
+        node="n",
+        gpus={uuids[index]: GpuUse(memory=1024, busy=busy) for _, index, busy, _ in rows},
+        containers=tuple(
+            ContainerUse(pod=f"ml/{pod}", container="main", gpu=uuids[index], memory=1024, busy=busy, unused=unused)
+            for pod, index, busy, unused in rows
+        ),
+    )
+    server = StatusServer("p")
+    async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
+        nodes = {"n": replace(found["n"], names=names)}
+        await server.show(Poll(monotonic=0.0, at=1.8e9, nodes=nodes, uses=Uses(nodes={"n": use})))
+        page = await chromium.new_page()
+        await page.goto(f"{url}/")
+        await expect(page.locator("#idle-list li")).to_have_text(["ml/idle n GPU 1–2: not used for 2 h 1 min"])
+        await expect(page.locator("#idle-count")).to_have_text("1 pod with GPUs unused for an hour")
+        await expect(page.locator("#pod-rows tr", has_text="ml/busy").locator("td").nth(4)).to_have_text("85 %")
+        await expect(page.locator("#figures > div", has_text="in use").locator(".value")).to_have_text("28 %")
+        await expect(page.locator("#team-rows tr").first.locator("td").nth(2)).to_have_text("0.8")
+        await expect(page.locator(".card .about")).to_contain_text("28 % busy")
+        await page.locator(".card").click()
+        await expect(page.locator("#node .devices tbody tr").first).to_contain_text("85 % of the time, 1 GiB")
+        await server.show(Poll(monotonic=1.0, at=1.8e9, uses=Uses(problem="n: the daemon does not answer")))
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#idle-note")).to_contain_text("n: the daemon does not answer")
+        await expect(page.locator("#idle-list li")).to_have_count(0)
+
+
+async def test_pods_are_sorted_by_every_column_and_grouped_and_the_address_keeps_it() -> None:
+    pods = [
+        running_pod("one", "a", (0, 1), namespace="ml", memory_mib=4000, cores=10),
+        running_pod("two", "b", (0,), namespace="web", memory_mib=9000, cores=90),
+        running_pod("ten", "b", (1,), namespace="ml", memory_mib=100, cores=0),
+    ]
+    async with opened(node("a"), node("b", model=2), *pods) as on:
+        names = on.page.locator("#pod-rows th .pod")
+        await expect(names).to_have_text(["ml/one", "web/two", "ml/ten"])
+        for column, first in (
+            ("memory", ["web/two", "ml/one", "ml/ten"]),
+            ("GPUs", ["ml/one", "web/two", "ml/ten"]),
+            ("cores", ["web/two", "ml/one", "ml/ten"]),
+            ("node", ["ml/one", "web/two", "ml/ten"]),
+            ("state", ["ml/one", "web/two", "ml/ten"]),
+            ("in use", ["ml/one", "web/two", "ml/ten"]),
+            ("pod", ["ml/one", "ml/ten", "web/two"]),
+        ):
+            head = on.page.locator("#pod-head").get_by_role("columnheader", name=column, exact=True)
+            await head.get_by_role("button").click()
+            await expect(names).to_have_text(first)
+            await expect(head).to_have_attribute("aria-sort", re.compile("scending"))
+        await on.page.locator("#pod-head th").first.get_by_role("button").click()
+        await expect(names).to_have_text(["web/two", "ml/ten", "ml/one"])
+        await on.page.locator("#pgroup").select_option("namespace")
+        await expect(on.page.locator("#pod-rows tr")).to_have_text(
+            [
+                "ml: 2 pods, 3 GPUs or parts of them, 7.9 GiB",
+                re.compile("^ml/ten"),
+                re.compile("^ml/one"),
+                "web: 1 pod, 1 GPU or parts of them, 8.8 GiB",
+                re.compile("^web/two"),
+            ]
+        )
+        await expect(on.page).to_have_url(f"{on.it.page}#psort=-pod&pgroup=namespace")
+        await on.page.reload()
+        await expect(names).to_have_text(["ml/ten", "ml/one", "web/two"])
+        await on.page.locator("#pod-rows .group a").last.click()
+        await expect(names).to_have_text(["web/two"])
+        await on.page.go_back()
+        await expect(names).to_have_text(["ml/ten", "ml/one", "web/two"])
+
+
 async def test_waiting_pods_are_grouped_by_reason_and_a_page_that_nothing_feeds_is_not_live() -> None:
     async with opened(node("n")) as on:
         for name in ("a-1", "a-2", "b-1"):
@@ -343,6 +446,13 @@ async def test_waiting_pods_are_grouped_by_reason_and_a_page_that_nothing_feeds_
         await expect(entry.locator(".because")).to_have_text("waits: fewer GPUs than asked for (on n)")
         await entry.locator("summary").click()
         await expect(entry.locator(".owner")).to_have_text(["default Job/a: a-1, a-2", "default Job/b: b-1"])
+        await entry.locator(".owner a").first.click()
+        await expect(on.page.locator("#owner h2")).to_have_text("default/Job/a")
+        await expect(on.page.locator("#owner .story li .pod")).to_have_text(["a-1", "a-2"])
+        await on.page.reload()
+        await expect(on.page.locator("#owner .story li .pod")).to_have_text(["a-1", "a-2"])
+        await on.page.go_back()
+        await expect(on.page.locator("#owner")).to_be_hidden()
     server = StatusServer("p")
     async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
         await server.show(Poll(monotonic=0.0, at=1.0, nodes=looked(node("n"))))
