@@ -21,7 +21,7 @@ class UseWatch:
     last: LastUse = field(default_factory=LastUse)
 
     def is_needed(self) -> bool:
-        """Returns whether a pod holds a GPU: without one nobody's use has to be remembered."""
+        """Returns whether a pod holds a GPU: without one, no use has to be remembered."""
         return any(DEVICES_ALLOCATED in pod.metadata.annotations for pod in self.view().pods.values())
 
     def saw(self, sample: NodeSample) -> None:
