@@ -1,14 +1,15 @@
 """Nodes that refuse a pod, grouped by reason, and which of them lacks least."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 
 from program.words import counted
 from scheduler_ext.decide.explain import refusal_sentence
 from scheduler_ext.decide.misfit import GpuRefusal, Misfit, NotOffered
-from scheduler_ext.decide.reasons import Reason
-from scheduler_ext.decide.unresolvable import is_unresolvable
+from scheduler_ext.decide.reasons import Reason, joined, words_of
+from scheduler_ext.decide.unresolvable import refusals_of
 from scheduler_ext.requests import DeviceFilter
 
 _UNKNOWN = 1e6
@@ -17,7 +18,6 @@ _MOST_NAMED = 5
 """Nodes that a line names for each reason: kube-apiserver takes 1024 bytes of an event."""
 
 Refusal = Misfit | NotOffered
-Words = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,33 +34,35 @@ class Refusing:
 
 def grouped(misfits: Mapping[str, Refusal], wanted: DeviceFilter) -> tuple[Refusing, ...]:
     """Groups the nodes. `wanted` are the pod's wishes for GPUs."""
-    able, unable = (
-        [(node, misfit.words()) for node, misfit in misfits.items() if is_unresolvable(misfit) is never]
-        for never in (False, True)
-    )
-    return tuple(_with_nearest(group, misfits, wanted) for group in by_reason(able, unable, misfits.get))
+    words = {node: joined(misfit.words()) for node, misfit in misfits.items()}
+    groups = by_reason(*refusals_of(misfits), words, misfits.get)
+    return tuple(_with_nearest(group, misfits, wanted) for group in groups)
 
 
 def by_reason(
-    able: Iterable[tuple[str, Words]], unable: Iterable[tuple[str, Words]], misfit_of: Callable[[str], Refusal | None]
+    able: Mapping[str, str],
+    unable: Mapping[str, str],
+    known: Mapping[str, str],
+    misfit_of: Callable[[str], Refusal | None],
 ) -> list[Refusing]:
     """Groups nodes by the words of their reasons. First come those where the pod fits once others end, which are
     `able`, then those that offer nothing now, at last those that never have room for it; the most common reason before
-    others. `misfit_of` judges a node that is alone with its reason, whose GPUs are named then.
+    others. Both have answers of `/filter` by node, and `known` the words of judged nodes. `misfit_of` judges a node
+    that is alone with its reason, whose GPUs are named then.
     """
-    alike: dict[Words, list[str]] = {}
-    for node, reasons in able:
-        alike.setdefault(reasons, []).append(node)
+    alike = defaultdict[str, list[str]](list)
+    for node, answer in able.items():
+        alike[known.get(node) or joined(words_of(answer))].append(node)
     hopeful = set(alike)
-    for node, reasons in unable:
-        alike.setdefault(reasons, []).append(node)
+    for node, answer in unable.items():
+        alike[known.get(node) or joined(words_of(answer))].append(node)
     groups = []
     for reasons, nodes in alike.items():
         alone = misfit_of(nodes[0]) if len(nodes) == 1 or reasons not in hopeful else None
         rank = 0 if reasons in hopeful else 2 if isinstance(alone, Misfit) else 1
-        named = alone.words(named=True) if isinstance(alone, Misfit) and len(nodes) == 1 else reasons
-        groups.append((rank, -len(nodes), Refusing(reason=", ".join(named), nodes=tuple(sorted(nodes)))))
-    return [group for *_, group in sorted(groups, key=lambda each: (each[0], each[1], each[2].reason))]
+        named = joined(alone.words(named=True)) if isinstance(alone, Misfit) and len(nodes) == 1 else reasons
+        groups.append((rank, -len(nodes), named, nodes))
+    return [Refusing(reason=named, nodes=tuple(nodes)) for *_, named, nodes in sorted(groups)]
 
 
 def on_nodes(group: Refusing) -> str:
@@ -72,7 +74,7 @@ def on_nodes(group: Refusing) -> str:
 
 def _with_nearest(group: Refusing, misfits: Mapping[str, Refusal], wanted: DeviceFilter) -> Refusing:
     _, lacks, nearest = min((*_lack(misfits[node], wanted), node) for node in group.nodes)
-    return replace(group, nearest=nearest, lacks=lacks) if lacks else group
+    return replace(group, nodes=tuple(sorted(group.nodes)), nearest=nearest if lacks else "", lacks=lacks)
 
 
 def _lack(misfit: Refusal, wanted: DeviceFilter) -> tuple[float, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from proto.devices import PodShares
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.misfit import Misfit, NotOffered
+from scheduler_ext.decide.reasons import joined
 from scheduler_ext.decide.unresolvable import refusals_of
 
 MOST_NODES_NAMED = 20
@@ -36,7 +37,7 @@ class NodeChoice:
     failed: Mapping[str, str] = field(default_factory=dict)
     """The reasons of the nodes where evicting other pods may help, if none fits. `unresolvable` has the other nodes."""
     unresolvable: Mapping[str, str] = field(default_factory=dict)
-    words: Callable[[], Mapping[str, tuple[str, ...]]] = field(default=dict, compare=False)
+    words: Callable[[], Mapping[str, str]] = field(default=dict, compare=False)
     """Returns the reasons for people by node, as far as nodes were judged; call it before the next choice."""
     misfit: Callable[[str], Misfit | NotOffered | None] = field(default=lambda _: None, compare=False)
     """Judges one node again, for its figures."""
@@ -54,7 +55,7 @@ def choice_of(decision: Decision) -> NodeChoice:
             node=None,
             failed=failed,
             unresolvable=unresolvable,
-            words=lambda: {name: each.words() for name, each in misfits.items()},
+            words=lambda: {name: joined(each.words()) for name, each in misfits.items()},
             misfit=misfits.get,
             error=decision.error,
         )

@@ -7,6 +7,7 @@ the planner give words, of several reasons the most important first.
 import re
 from collections.abc import Iterable
 from enum import StrEnum
+from functools import lru_cache
 
 from proto.devices import Device
 from proto.environment import DEFAULT_CORE_POLICY, LIFTING_PREFIXES, lifting
@@ -95,6 +96,11 @@ def by_importance(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
     return tuple(sorted(found - {Reason.TOO_FEW} or found, key=_IMPORTANCE.__getitem__))
 
 
+def joined(words: Iterable[str]) -> str:
+    """Returns the reasons of one node as people read them."""
+    return ", ".join(words)
+
+
 def out_of_service(node: RegisteredNode, device: Device) -> str:
     """Returns the words for why no pod may get the GPU; empty if pods may. The GPU's own state comes before that of
     its node.
@@ -106,6 +112,7 @@ def out_of_service(node: RegisteredNode, device: Device) -> str:
     return NODE_CORDONED if node.closed else ""
 
 
+@lru_cache(maxsize=1024)
 def words_of(answer: str) -> tuple[str, ...]:
     """Returns the words for a node's reason in an answer of `/filter`. Text without a code stays as it is."""
     found = [match for part in answer.split(" + ") if (match := _CODE.fullmatch(part)) and match["code"] in _BY_CODE]

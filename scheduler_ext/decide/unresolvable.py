@@ -6,7 +6,7 @@ from typing import NamedTuple
 from proto.devices import MIG_MODE
 from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.decide.misfit import Misfit, NotOffered
-from scheduler_ext.decide.reasons import Reason
+from scheduler_ext.decide.reasons import Reason, joined
 from scheduler_ext.requests import ContainerNeed
 
 _LASTING = frozenset({Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE, Reason.UUID, Reason.LIMITS})
@@ -19,11 +19,11 @@ class NodeRefusal(NamedTuple):
 
     reason: str
     unresolvable: bool
-    words: tuple[str, ...]
+    words: str
 
 
 def unfit_of(misfit: Misfit | NotOffered) -> NodeRefusal:
-    return NodeRefusal(misfit.brief, is_unresolvable(misfit), misfit.words())
+    return NodeRefusal(misfit.brief, is_unresolvable(misfit), joined(misfit.words()))
 
 
 def refusals_of(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:

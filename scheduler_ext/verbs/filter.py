@@ -172,7 +172,9 @@ class FilterDecision:
             )
         if choice.node is None:
             cluster.record(PodRefused(pod, request), now)
-            return nowhere(request, replace(choice, failed={**choice.failed, **crowded}), candidates)
+            if crowded:
+                choice = replace(choice, failed={**choice.failed, **crowded})
+            return nowhere(request, choice, candidates)
         elsewhere = cluster.ledger.records.reserved(request.uid)
         # The members of a group are placed together: another node may be in another domain.
         most = 1 if gang is not None or _in_a_domain(pod, request) else self.most

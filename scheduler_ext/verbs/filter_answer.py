@@ -7,7 +7,7 @@ from proto.extender import ExtenderArgs, FilterResult
 from proto.kubernetes.notices import Notice
 from scheduler_ext.capacity.nearest import Refusing, by_reason, on_nodes
 from scheduler_ext.decide.choice import NodeChoice
-from scheduler_ext.decide.reasons import REMEDIES, words_of
+from scheduler_ext.decide.reasons import REMEDIES
 from scheduler_ext.requests import GpuRequest
 
 LONGEST_PROBLEM = 256
@@ -118,9 +118,6 @@ def _no_node(choice: NodeChoice, candidates: int) -> Notice:
 def reasons_of(choice: NodeChoice) -> list[Refusing]:
     """Returns the nodes of an answer by reason, in the words that people read everywhere."""
     known = choice.words()
-    others = {answer: words_of(answer) for answer in {*choice.failed.values(), *choice.unresolvable.values()}}
-    able, unable = (
-        ((name, known.get(name) or others[answer]) for name, answer in answers.items())
-        for answers in (choice.failed, choice.unresolvable)
+    return by_reason(
+        choice.failed, choice.unresolvable, known, lambda name: choice.misfit(name) if name in known else None
     )
-    return by_reason(able, unable, lambda name: choice.misfit(name) if name in known else None)

@@ -11,7 +11,7 @@ from scheduler_ext.cluster.membership import group_of
 from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.choice import NodeChoice
-from scheduler_ext.decide.reasons import Reason
+from scheduler_ext.decide.reasons import Reason, joined
 from scheduler_ext.domains.levels import word
 from scheduler_ext.domains.plan import NoDomain
 from scheduler_ext.requests import GpuRequest
@@ -136,7 +136,7 @@ def _refused(choice: NodeChoice, why: str, node_names: Iterable[str]) -> NodeCho
         choice,
         failed={name: sentence for name in node_names if name not in choice.unresolvable},
         unresolvable=dict.fromkeys(choice.unresolvable, sentence),
-        words=lambda: {name: (why, *each) for name, each in words().items()},
+        words=lambda: {name: joined((why, each)) for name, each in words().items()},
         error="",
         group=why,
     )

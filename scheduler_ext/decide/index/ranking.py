@@ -63,7 +63,7 @@ class Ranking:
         self.failed: dict[str, str] = {}
         """The reasons of judged nodes that do not fit and that eviction may help. `unresolvable` has the others."""
         self.unresolvable: dict[str, str] = {}
-        self.words: dict[str, tuple[str, ...]] = {}
+        self.words: dict[str, str] = {}
         """The reasons of both for people."""
         self._members: dict[int, int] = {}
         """The number of pods that fit on a node, by its state."""
