@@ -333,9 +333,10 @@ def _limits(shares: Sequence[DeviceShare], inventory: Mapping[DeviceUUID, Device
 
 
 def _driver_env(limits_mib: Mapping[DeviceUUID, int]) -> Mapping[str, str]:
-    """Returns the variables for the hook of NVIDIA's toolkit, which has one limit for all GPUs of a container."""
-    amounts = set(limits_mib.values())
-    return {DRIVER_SOFT_LIMIT: "0", DRIVER_HARD_LIMIT: str(amounts.pop())} if len(amounts) == 1 else {}
+    """Returns the variables for the hook of NVIDIA's toolkit, which has one limit for all GPUs of a container: the
+    smallest. Its runtime runs that hook behind ours, and those of an image would set any limit.
+    """
+    return {DRIVER_SOFT_LIMIT: "0", DRIVER_HARD_LIMIT: str(min(limits_mib.values()))} if limits_mib else {}
 
 
 def _hami_core_env(hami_core: HamiCore, container: ContainerFacts) -> Mapping[str, str]:

@@ -4,7 +4,7 @@ Kubelet's checkpoint and pod-resources name the container that holds the ids. Th
 decided for it, and the slot's CDI spec has what the runtime gives it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -226,12 +226,22 @@ def _difference(given: Mapping[str, str], shares: ContainerShares, inventory: Ma
         limited.sort(key=lambda share: visible.index(share.uuid))
     memory = [share.memory_mib or _whole(share.uuid, inventory) for share in limited]
     wanted = [(f"{mib}m" if mib else None, str(share.cores)) for mib, share in zip(memory, limited, strict=True)]
-    by_driver = f"{given[DRIVER_HARD_LIMIT]}m" if DRIVER_HARD_LIMIT in given else None
-    found = [(given.get(f"{MEMORY_LIMIT}_{n}", by_driver), given.get(f"{CORE_LIMIT}_{n}")) for n in range(len(limited))]
+    by_driver = _by_driver(given, memory)
+    found = [
+        (given.get(f"{MEMORY_LIMIT}_{n}", limit), given.get(f"{CORE_LIMIT}_{n}")) for n, limit in enumerate(by_driver)
+    ]
     found = [(None if want[0] is None else mib, cores) for want, (mib, cores) in zip(wanted, found, strict=True)]
     if found == wanted or (not named and sorted(map(str, found)) == sorted(map(str, wanted))):
         return ""
     return "limits to " + ", ".join(f"{(mib or 'any').rstrip('m')} MiB and {cores or 'any'} %" for mib, cores in found)
+
+
+def _by_driver(given: Mapping[str, str], memory: Sequence[int]) -> Sequence[str | None]:
+    """Returns the limits that the driver has for GPUs with these amounts. The variable has the smallest of them."""
+    hard = given.get(DRIVER_HARD_LIMIT)
+    if hard is None:
+        return [None] * len(memory)
+    return [f"{mib if hard == str(min(filter(None, memory), default=0)) else hard}m" for mib in memory]
 
 
 def _whole(uuid: DeviceUUID, inventory: Mapping[DeviceUUID, Device]) -> int:

@@ -121,8 +121,11 @@ path = "{self._programs.path("nvidia-cdi-hook")}"
 
     def limits(self) -> list[list[str]]:
         """The limits of control groups that the driver was given: words of UUID, soft, hard and folder."""
-        done = subprocess.run(self._inside("cat", LIMITS), check=False, capture_output=True, text=True)
-        return [line.split() for line in done.stdout.splitlines()]
+        return [line.split() for line in self.read(LIMITS).splitlines()]
+
+    def read(self, path: str) -> str:
+        """The text of the file on the host, empty without it."""
+        return subprocess.run(self._inside("cat", path), check=False, capture_output=True, text=True).stdout
 
     def by_runc(
         self,

@@ -29,9 +29,12 @@ def write_slot(
     strategy: DeviceListStrategy,
     gpus: Sequence[int],
     *,
-    driver_mib: int = 0,
+    driver_mib: Sequence[int] = (),
+    hook: str = "",
 ) -> None:
-    """Defines SLOT with these GPUs, over the CDI specs of nvidia-ctk: whole ones, or the part that the driver holds."""
+    """Defines SLOT with these GPUs, over the CDI specs of nvidia-ctk: whole ones, or the parts that the driver holds.
+    `hook` is a script in the place of ours.
+    """
     driver = host.driver
     root, options = str(driver.root), ["--mode=nvml", "--format=json", "--device-name-strategy=uuid"]
     options += [f"--vendor={DEFAULT_CDI_KIND.partition('/')[0]}", f"--driver-root={root}", f"--dev-root={root}"]
@@ -40,12 +43,16 @@ def write_slot(
     (host.cdi / "gpus.json").write_text(text)
     inventory = {device.uuid: device for device in discover_devices(driver.reading(), NodeSharing())}
     devices = [inventory[driver.uuid(gpu)] for gpu in gpus]
-    shares = tuple(DeviceShare(uuid=each.uuid, memory_mib=driver_mib or each.memory_mib, cores=100) for each in devices)
-    limits = {each.uuid: driver_mib for each in devices} if driver_mib else {}
+    limits = dict(zip((each.uuid for each in devices), driver_mib, strict=False))
+    shares = tuple(
+        DeviceShare(uuid=each.uuid, memory_mib=limits.get(each.uuid, each.memory_mib), cores=100) for each in devices
+    )
     mounts = DriverRoot(host=root, triple=TRIPLE).files().mounts
     hardware = replace(driver.hardware(), driver_mounts=mounts)
     facts = ContainerFacts(pod_uid="pod", name="main")
     settings = AllocationSettings(strategies=(strategy,))
     edits = applied(container_edits(shares, inventory, facts, settings, None, hardware=hardware, driver_mib=limits))
+    if hook:
+        edits = replace(edits, hooks=({"hookName": "createRuntime", "path": "/bin/sh", "args": ["sh", "-c", hook]},))
     files = SlotFiles(str(host.cdi), [str(host.cdi)])
     files.write([files.spec("a", edits)])

@@ -10,7 +10,7 @@ from simulation.machines.description import MachineDescription, MigDevice
 from tests.nvidia.conftest import MakeHost
 from tests.nvidia.driver import with_mig
 from tests.nvidia.programs import Programs
-from tests.nvidia.runtime import Host, Refused, Toolkit
+from tests.nvidia.runtime import LIMITS, Host, Refused, Toolkit
 from tests.nvidia.slots import SLOT, write_slot
 
 pytestmark = pytest.mark.nvidia
@@ -43,6 +43,13 @@ def test_nvidias_hook_limits_each_gpu_of_the_container(host_of: MakeHost, env: t
     groups = {words[3] for words in host.limits()}
     assert len(groups) == 1
     assert groups.pop().startswith("/sys/fs/cgroup/")
+
+
+def test_a_container_that_names_its_gpus_itself_has_them_without_a_limit(host_of: MakeHost) -> None:
+    """Why pods that do so are refused: no daemon prepares them."""
+    host = host_of(with_release("615.10.01"))
+    assert host.by_runc(f"{VISIBLE}=all").opened == tuple(range(8))
+    assert not host.limits()
 
 
 @pytest.mark.parametrize("env", [(f"{LIMIT}=much",), (f"{REQUEST}=2000", f"{LIMIT}=1000")])
@@ -85,6 +92,21 @@ def test_the_driver_limits_a_container_with_a_slot_by_nvidias_hook(
 ) -> None:
     host = host_of(with_release("615.10.01"))
     host.set(Toolkit(mode=mode, accepts_volume_mounts=True))
-    write_slot(programs, host, DeviceListStrategy(strategy), (1, 3), driver_mib=1000)
+    write_slot(programs, host, DeviceListStrategy(strategy), (1, 3), driver_mib=(1000, 1000))
     assert host.by_containerd(f"{VISIBLE}={NOT_APPLIED}", device=SLOT, runtime=runtime).opened == (1, 3)
     assert mib(host) == [(host.driver.uuid(gpu), 0, 1000) for gpu in (1, 3)]
+
+
+@pytest.mark.parametrize("strategy", ["envvar", "volume-mounts"])
+def test_an_image_with_limits_of_its_own_gets_by_nvidias_hook_the_smallest_that_was_decided(
+    programs: Programs, host_of: MakeHost, strategy: str
+) -> None:
+    """Its hook runs behind ours, whose limits it replaces until the daemon looks again."""
+    host = host_of(with_release("615.10.01"))
+    host.set(Toolkit(accepts_volume_mounts=True))
+    ours = f"cat {LIMITS} > /run/limits-at-our-hook 2>&1; true"
+    write_slot(programs, host, DeviceListStrategy(strategy), (1, 3), driver_mib=(1000, 5000), hook=ours)
+    env = (f"{VISIBLE}={NOT_APPLIED}", f"{REQUEST}=30000", f"{LIMIT}=30000")
+    assert host.by_containerd(*env, device=SLOT, runtime=NVIDIAS).opened == (1, 3)
+    assert mib(host) == [(host.driver.uuid(gpu), 0, 1000) for gpu in (1, 3)]
+    assert "No such file" in host.read("/run/limits-at-our-hook")

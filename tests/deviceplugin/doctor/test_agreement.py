@@ -36,9 +36,10 @@ def listed(pod: str, container: str, *ids: str) -> ListedContainer:
     return ListedContainer(namespace="default", pod=pod, container=container, ids=frozenset(ids))
 
 
-def spec(shares: ContainerShares) -> bytes:
+def spec(shares: ContainerShares, *, by_driver: bool = False) -> bytes:
     facts = ContainerFacts(pod_uid="u", name="c")
-    edits = container_edits(shares, INVENTORY, facts, AllocationSettings(), None)
+    limits = {each.uuid: each.memory_mib for each in shares} if by_driver else {}
+    edits = container_edits(shares, INVENTORY, facts, AllocationSettings(), None, driver_mib=limits)
     return msgspec.json.encode(cdi_spec(SLOT_KIND, "s", edits))
 
 
@@ -96,6 +97,7 @@ def test_limits_are_compared_gpu_by_gpu_in_the_order_of_the_spec() -> None:
         spec=spec(TWO),
     )
     assert only(several).agrees
+    assert only(replace(several, spec=spec(TWO, by_driver=True))).agrees
     swapped = spec((share(B, 1000, 10), share(A, 2000, 20)))
     assert only(replace(several, spec=swapped)).spec == Verdict(
         Word.DIFFERS, "limits to 2000 MiB and 20 %, 1000 MiB and 10 %"

@@ -44,7 +44,7 @@ async def test_the_driver_limits_each_gpu_of_a_container_before_it_is_created_an
     await node.runs("two")
     assert held(node, uid) == {node.uuid(0): 3000, node.uuid(1): 5000}
     assert not libraries(node, uid)
-    assert "NVIDIA_GPU_MEMORY_LIMIT" not in node.env(uid)
+    assert node.env(uid)["NVIDIA_GPU_MEMORY_LIMIT"] == "3000"  # of NVIDIA's hook, which has one for all
 
 
 async def test_with_both_the_driver_holds_memory_and_hami_core_the_cores_alone(node: DaemonRig) -> None:

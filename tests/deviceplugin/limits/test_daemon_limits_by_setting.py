@@ -106,7 +106,7 @@ async def test_nvidias_hook_stays_only_where_it_sets_the_limits_because_an_image
         await node.runs("equal", "unequal", "whole")
         hooks = [[hook.path for hook in node.kubelet.created[uid][0].hooks] for uid in uids]
         assert hooks == [["/bin/true", "/bin/true"], ["/bin/sh"], ["/bin/true"]]
-        assert [node.env(uid).get("NVIDIA_GPU_MEMORY_LIMIT") for uid in uids] == ["3000", None, None]
+        assert [node.env(uid).get("NVIDIA_GPU_MEMORY_LIMIT") for uid in uids] == ["3000", "3000", None]
         assert held(node, uids[1]) == {node.uuid(0): 3000, node.uuid(1): 5000}
 
 
