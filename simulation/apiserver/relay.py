@@ -39,9 +39,7 @@ class Relay:
     async def __aexit__(self, *_: object) -> None:
         if self._server is not None:
             self._server.close()
-        for flow in self._flows:
-            for writer in flow.writers:
-                writer.transport.abort()
+        self.cut()
         await asyncio.gather(*self._relaying, return_exceptions=True)
 
     def silence_open(self) -> int:
@@ -54,6 +52,12 @@ class Relay:
         """Nothing is carried: connections that are open stay so, and new ones are taken."""
         self._silent = True
         self.silence_open()
+
+    def cut(self) -> None:
+        """Ends the connections that are open now: both sides see it."""
+        for flow in self._flows:
+            for writer in flow.writers:
+                writer.transport.abort()
 
     def restore(self) -> None:
         """New connections work again; those that fell silent stay half-open."""

@@ -133,29 +133,27 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:50])
 
 
-@pytest.mark.parametrize(
-    ("name", "hurt", "words"),
-    [
-        ("libvgpu.so", lambda link: link.resolve().unlink(), "(there is no|No such file)"),
-        ("libvgpu.so", lambda link: cut(link.resolve()), "is not an ELF file"),
-        ("ld.so.preload", Path.unlink, "is missing"),
-        ("ld.so.preload", lambda file: file.write_text(""), "does not name"),
-    ],
-)
+HURT: list[tuple[str, Callable[[Path], object], str]] = [
+    ("libvgpu.so", lambda link: link.resolve().unlink(), "(there is no|No such file)"),
+    ("libvgpu.so", lambda link: cut(link.resolve()), "is not an ELF file"),
+    ("ld.so.preload", Path.unlink, "is missing"),
+    ("ld.so.preload", lambda file: file.write_text(""), "does not name"),
+]
+
+
 @pytest.mark.parametrize("runtime_version", [BY_SLOTS, "simulated://1"])
-async def test_a_container_is_not_started_again_once_its_limits_have_gone(
-    runtime_version: str, name: str, hurt: Callable[[Path], object], words: str
-) -> None:
+async def test_a_container_is_not_started_again_once_its_limits_have_gone(runtime_version: str) -> None:
     """By slots, and by what Allocate answered when the pod was admitted."""
     async with daemon(runtime_version=runtime_version) as node:
         uid = node.bind("part", 0)
         await node.runs("part")
         hami_core = node.kubelet.root / "hook"
-        hurt(hami_core / "vgpu" / name)
-        with pytest.raises(PreStartRefused, match=words):
+        for name, hurt, words in HURT:
+            hurt(hami_core / "vgpu" / name)
+            with pytest.raises(PreStartRefused, match=words):
+                await node.kubelet.restart_container(uid, "c0")
+            install_placeholder(hami_core)
             await node.kubelet.restart_container(uid, "c0")
-        install_placeholder(hami_core)
-        await node.kubelet.restart_container(uid, "c0")
 
 
 @pytest.mark.parametrize("runtime_version", [BY_SLOTS, "simulated://1"])

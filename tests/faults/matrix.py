@@ -14,9 +14,9 @@ from tests.faults.steps import Step
 TABLE = """
                                  star regi repo filt rese bind answ Allo PreS rest end  unin
 API server
-API server away 1 s               *    +    *    +    +    *    *    +    *    +    *    *
+API server away 1 s               +    +    +    +    +    *    +    +    *    +    +    +
 API server away 60 s              +    +    +    +    +    +    +    +    +    +    +    +
-409 to every write                +    +    *    +    +    *    +    +    +    +    +    +
+409 to every write                +    +    +    +    +    *    +    +    +    +    +    +
 410 to every watch                +    +    +    +    +    +    *    +    +    +    +    a
 429 to everything                 +    +    +    +    +    *    +    +    +    +    +    +
 watch refused: 429                +    +    +    +    +    +    +    +    +    +    +    a
@@ -24,21 +24,21 @@ watch refused: 403                +    +    +    +    +    +    +    +    +    +
 slow: 2 s for each answer         +    +    +    +    +    +    +    +    +    +    +    +
 half-open                         +    +    +    +    +    +    +    +    +    +    +    +
 kubelet
-kubelet's sockets made again      +    *    +    b    b    b    +    *    *    +    +    +
+kubelet's sockets made again      +    +    +    b    b    b    +    +    *    +    +    +
 kubelet dead                      i    +    +    b    b    b    *    +    +    +    +    +
 pod-resources absent              i    +    +    b    b    b    +    +    *    +    +    c
 pod-resources lists nothing       +    +    +    b    b    b    +    +    +    +    +    c
 pod-resources names other pods    +    +    +    b    b    b    +    +    *    +    +    c
 node
-disk full                         i    +    +    +    *    +    +    +    *    +    +    +
+disk full                         i    +    +    +    +    +    +    +    *    +    +    +
 CDI folder read-only              i    +    +    b    b    b    +    +    +    *    +    +
 NVML hangs                        *    +    +    b    b    b    +    +    +    +    +    d
 GPU lost                          +    +    +    +    +    *    +    +    +    +    +    d
 clock back 1 h                    +    +    +    *    +    +    +    +    +    +    +    +
-clock forward 1 h                 +    +    +    +    *    +    +    +    +    +    +    +
+clock forward 1 h                 +    +    +    +    +    +    +    +    +    +    +    +
 programs
-SIGKILL of the daemon             *    +    +    b    b    b    +    *    *    +    +    *
-SIGKILL of the extender           +    e    e    *    *    *    *    f    f    f    +    e
+SIGKILL of the daemon             +    +    +    b    b    b    +    +    *    +    +    *
+SIGKILL of the extender           +    e    e    +    +    *    *    f    f    f    +    e
 SIGSTOP of the daemon 30 s        +    +    +    b    b    b    +    +    +    +    +    +
 SIGSTOP of the extender 30 s      +    e    e    +    +    +    +    f    f    f    +    e
 """

@@ -108,3 +108,4 @@ async def test_a_dead_watch_of_the_lease_does_not_stop_the_leader() -> None:
                 await asyncio.sleep(0.5)
         finally:
             renewing.cancel()
+            behind.relay.cut()

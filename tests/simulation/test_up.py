@@ -121,6 +121,16 @@ def up(folder: Path) -> Iterator[Up]:
         running.stop()
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Up]:
+    """One for the tests that leave it running."""
+    folder = Path(tempfile.mkdtemp(prefix="tg", dir="/tmp"))
+    running = Up(folder, "--machine", "1x-t4-vm", "--machine", "dgx1v-8x-v100-32g", "--machine", "cpu-only")
+    yield running
+    running.stop()
+    shutil.rmtree(folder)
+
+
 @needs_kubectl
 def test_kubectl_and_the_plugin_work_against_it_and_nothing_is_left(up: Up) -> None:
     nodes = up.says("kubectl", "get", "nodes", "--no-headers")
@@ -156,66 +166,66 @@ def test_kubectl_and_the_plugin_work_against_it_and_nothing_is_left(up: Up) -> N
 
 
 @needs_kubectl
-def test_kubectl_creates_scales_and_rolls_out_what_controllers_run(up: Up) -> None:
-    up.says("kubectl", "create", "namespace", "team")
-    up.says("kubectl", "create", "quota", "gpus", "-n", "team", "--hard=pods=3,requests.nvidia.com/gpu=4")
-    assert "requests.nvidia.com/gpu: " in up.says("kubectl", "get", "quota", "gpus", "-n", "team", "-o", "yaml")
+def test_kubectl_creates_scales_and_rolls_out_what_controllers_run(shared: Up) -> None:
+    shared.says("kubectl", "create", "namespace", "team")
+    shared.says("kubectl", "create", "quota", "gpus", "-n", "team", "--hard=pods=3,requests.nvidia.com/gpu=4")
+    assert "requests.nvidia.com/gpu: " in shared.says("kubectl", "get", "quota", "gpus", "-n", "team", "-o", "yaml")
     server_side = ("kubectl", "apply", "--server-side", "-f", str(EXAMPLES / "job.yaml"))
-    assert up.says(*server_side) == up.says(*server_side) == "job.batch/batch serverside-applied\n"
-    up.says("kubectl", "create", "deployment", "web", "--image=web:1", "--replicas=2")
-    up.says("kubectl", "rollout", "status", "deployment/web", "--timeout=30s")
-    up.says("kubectl", "scale", "deployment", "web", "--replicas=3")
-    up.says("kubectl", "set", "image", "deployment/web", "web=web:2")
-    assert "successfully rolled out" in up.says("kubectl", "rollout", "status", "deployment/web", "--timeout=30s")
-    assert up.says("kubectl", "get", "deployment", "web", "--no-headers").split()[1] == "3/3"
-    up.says("kubectl", "rollout", "undo", "deployment/web")
-    up.says("kubectl", "create", "job", "short", "--image=i", "--", "sleep", "1")
-    up.says("kubectl", "wait", "--for=condition=complete", "job/short", "--timeout=30s")
-    ended = up.says("kubectl", "get", "pods", "-l", "job-name=short", "--no-headers")
+    assert shared.says(*server_side) == shared.says(*server_side) == "job.batch/batch serverside-applied\n"
+    shared.says("kubectl", "create", "deployment", "web", "--image=web:1", "--replicas=2")
+    shared.says("kubectl", "rollout", "status", "deployment/web", "--timeout=30s")
+    shared.says("kubectl", "scale", "deployment", "web", "--replicas=3")
+    shared.says("kubectl", "set", "image", "deployment/web", "web=web:2")
+    assert "successfully rolled out" in shared.says("kubectl", "rollout", "status", "deployment/web", "--timeout=30s")
+    assert shared.says("kubectl", "get", "deployment", "web", "--no-headers").split()[1] == "3/3"
+    shared.says("kubectl", "rollout", "undo", "deployment/web")
+    shared.says("kubectl", "create", "job", "short", "--image=i", "--", "sleep", "1")
+    shared.says("kubectl", "wait", "--for=condition=complete", "job/short", "--timeout=30s")
+    ended = shared.says("kubectl", "get", "pods", "-l", "job-name=short", "--no-headers")
     assert ended.split()[1:3] == ["0/1", "Completed"]
-    up.says("kubectl", "delete", "deployment", "web")
-    up.until(lambda: "web-" not in up.says("kubectl", "get", "pods"), "the pods of the Deployment go with it")
-    assert "topogpu" in up.says("kubectl", "get", "--raw", "/version")
+    shared.says("kubectl", "delete", "deployment", "web")
+    shared.until(lambda: "web-" not in shared.says("kubectl", "get", "pods"), "the pods of the Deployment go with it")
+    assert "topogpu" in shared.says("kubectl", "get", "--raw", "/version")
 
 
 @needs_kubectl
-def test_the_plugin_reads_what_daemons_know_of_use(up: Up) -> None:
-    up.says("kubectl", "wait", "--for=condition=Ready", "pod", "--all", "-n", "topogpu-system", "--timeout=30s")
-    used = up.says("kubectl", "topogpu", "top", "--used", "--level", "nodes")
+def test_the_plugin_reads_what_daemons_know_of_use(shared: Up) -> None:
+    shared.says("kubectl", "wait", "--for=condition=Ready", "pod", "--all", "-n", "topogpu-system", "--timeout=30s")
+    used = shared.says("kubectl", "topogpu", "top", "--used", "--level", "nodes")
     assert "cannot be read" not in used
     assert "node-2" in used
 
 
-def test_metrics_of_all_programs_are_served(up: Up) -> None:
-    targets = json.loads((up.directory / "metrics.json").read_text())
+def test_metrics_of_all_programs_are_served(shared: Up) -> None:
+    targets = json.loads((shared.directory / "metrics.json").read_text())
     assert sorted(one["labels"]["job"] for one in targets) == ["topogpu-device-plugin"] * 2 + ["topogpu-scheduler"]
     for one in targets:
         with urlopen(f"http://{one['targets'][0]}/metrics", timeout=_LONGEST_SECONDS) as answer:
             assert b"# HELP" in answer.read()
 
 
-def test_a_gpu_is_broken_and_mended_while_it_runs(up: Up) -> None:
+def test_a_gpu_is_broken_and_mended_while_it_runs(shared: Up, monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = (sys.executable, "-m", "simulation")
     plugin = (sys.executable, "-m", "kubectl_topogpu", "top", "node-2", "--level", "nodes", "-o", "csv")
     if shutil.which("kubectl") is None:
         pytest.skip("kubectl is not in PATH")
 
     def not_serving() -> str:
-        return up.says(*plugin).splitlines()[1].split(",")[3]
+        return shared.says(*plugin).splitlines()[1].split(",")[3]
 
     assert not_serving() == "0"
-    up.says(*simulation, "break", "node-2", "3", "xid79")
-    up.says(*simulation, "break", "node-2", "5", "lost")
-    up.until(lambda: not_serving() == "2", "both GPUs are found broken")
-    up.says(*simulation, "mend", "node-2", "3")
-    up.until(lambda: not_serving() == "1", "the mended GPU serves again, and it alone")
-    status, _, errors = up.run(*simulation, "break", "node-22", "0", "lost")
+    shared.says(*simulation, "break", "node-2", "3", "xid79")
+    shared.says(*simulation, "break", "node-2", "5", "lost")
+    shared.until(lambda: not_serving() == "2", "both GPUs are found broken")
+    shared.says(*simulation, "mend", "node-2", "3")
+    shared.until(lambda: not_serving() == "1", "the mended GPU serves again, and it alone")
+    status, _, errors = shared.run(*simulation, "break", "node-22", "0", "lost")
     assert (status, errors) == (
         1,
         "Error: there is no node node-22; did you mean node-2? Nodes are node-1, node-2, node-3\n",
     )
-    up.env["KUBECONFIG"] = "/nonexistent/kubeconfig"
-    assert up.run(*simulation, "mend", "node-2")[2].startswith(
+    monkeypatch.setitem(shared.env, "KUBECONFIG", "/nonexistent/kubeconfig")
+    assert shared.run(*simulation, "mend", "node-2")[2].startswith(
         "Error: /nonexistent/kubeconfig is not the kubeconfig of a running simulation; run `topogpu-sim up`"
     )
 

@@ -105,7 +105,7 @@ def test_a_process_that_is_killed_ends_the_plan_with_a_sentence() -> None:
 
     killing = Thread(target=kill)
     killing.start()
-    answer = plan(*MIX, "--count", "100000", "--policy", "binpack", "--policy", "spread", "--processes", "2")
+    answer = plan(*MIX, "--count", "10000", "--policy", "binpack", "--policy", "spread", "--processes", "2")
     killing.join()
     assert answer.exit_code == 1
     assert "Error: a process of the plan ended early" in answer.output
