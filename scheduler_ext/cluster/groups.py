@@ -41,6 +41,8 @@ FAILED_BIND_SECONDS = 30.0
 """How long a member whose bind failed keeps its GPUs beside members that are bound: kube-scheduler tries it again after
 10 seconds at the latest.
 """
+SCHEDULER_ERROR = "SchedulerError"
+"""The reason in a pod's status if an attempt failed after a node was found, such as a bind."""
 REFUSED_SECONDS = 1.0
 """How long the rest of a group is kept after a member was refused: a group may do without some members.
 
@@ -300,8 +302,10 @@ class Groups:
         record = self._records.reserved(uid)
         if record is None or record.pending.binding:
             return
-        if lets_go(record.pending.seen, after):
-            this = self._attempts.get(record.pending.group)
+        this = self._attempts.get(record.pending.group)
+        # A member of a group is tried again at once, and its status may show later that a bind failed.
+        keeps = this is not None and this.needed > 0 and after.refusal.startswith(SCHEDULER_ERROR)
+        if lets_go(record.pending.seen, after) and not keeps:
             for each in {uid} if this is None else self._held_back(this):
                 self._records.release(each)
         elif after.version > record.pending.seen.version:

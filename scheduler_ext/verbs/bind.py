@@ -1,5 +1,6 @@
 """Answers `/bind`: the pod gets its node and its GPUs in one write."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from proto.extender import BindingArgs, BindingResult, decode_binding_args, encode_binding_result
@@ -9,6 +10,15 @@ from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
 from scheduler_ext.verbs.readiness import VerbReadiness
+
+AT_ONCE_SECONDS = 1.0
+"""A bind that comes sooner than this after a failed one of the same pod is a repetition: kube-scheduler 1.37 pauses
+before it tries a single pod again, and does not for a member of a group.
+"""
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 5.0
+MOST_FAILED = 1_000
+"""Pods whose failed binds are remembered."""
 
 
 class Bind:
@@ -20,6 +30,8 @@ class Bind:
         self._bound = bound
         self._readiness = readiness
         self._log = log
+        self._failed: dict[str, tuple[int, float]] = {}
+        """By UID the number of binds that failed one after the other, and when the last one was answered."""
 
     async def answer(self, message: HttpRequest) -> HttpAnswer:
         began = self._log.now()
@@ -28,10 +40,22 @@ class Bind:
         if not problem:
             problem = await self._bound(args)
             self._log.events(_reference(args), [_notice(args, problem)])
+            await self._pause(args.pod_uid, failed=bool(problem), began=began)
         self._log.answered("bind", AnswerOutcome.FAILED if problem else AnswerOutcome.OK, began)
         pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
         self._log.trace("bind", pod, began, problem or f"bound to node {args.node}")
         return HttpAnswer(encode_binding_result(BindingResult(problem)))
+
+    async def _pause(self, uid: str, *, failed: bool, began: float) -> None:
+        """Waits longer before each answer that the bind failed, while kube-scheduler repeats it at once."""
+        number, at = self._failed.pop(uid, (0, began - AT_ONCE_SECONDS))
+        if not failed:
+            return
+        number = number + 1 if began - at < AT_ONCE_SECONDS else 0
+        if number:
+            await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2.0 ** min(number, 10), LONGEST_PAUSE_SECONDS))
+        if len(self._failed) < MOST_FAILED:
+            self._failed[uid] = number, self._log.now()
 
 
 def _reference(args: BindingArgs) -> ObjectReference:

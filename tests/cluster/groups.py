@@ -29,11 +29,15 @@ def plane_with_groups(kubernetes: Binaries, folder: Path, gates: str) -> Iterato
         yield running
 
 
-async def add_pod_group(cluster: Cluster, name: str, members: int, domain: str = "") -> None:
+async def add_pod_group(
+    cluster: Cluster, name: str, members: int, domain: str = "", *, priority_class: str = ""
+) -> None:
     """The object alone. The pods of the group get nodes with the same value of the label `domain`."""
     spec: JsonObject = {"schedulingPolicy": {"gang": {"minCount": members}}}
     if domain:
         spec["schedulingConstraints"] = {"topology": [{"key": domain}]}
+    if priority_class:
+        spec["priorityClassName"] = priority_class
     group = {"apiVersion": GROUPS, "kind": "PodGroup", "metadata": {"name": name}, "spec": spec}
     await cluster.peer.create(f"/apis/{GROUPS}/namespaces/{cluster.namespace}/podgroups", group)
 
@@ -46,11 +50,12 @@ async def add_group(
     domain: str = "",
     *,
     annotations: Mapping[str, str] = MappingProxyType({}),
+    priority_class: str = "",
 ) -> None:
     """A group that is bound as a whole or not at all. Its pods have these annotations, and ranks as those of a Job."""
-    await add_pod_group(cluster, name, members, domain)
+    await add_pod_group(cluster, name, members, domain, priority_class=priority_class)
     for number in range(members):
-        pod = gpu_pod(f"{name}{number}", gpus, gpucores=100)
+        pod = gpu_pod(f"{name}{number}", gpus, gpucores=100, priority_class=priority_class)
         pod["spec"]["schedulingGroup"] = {"podGroupName": name}
         pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), **annotations}
         pod["metadata"]["labels"] = {**pod["metadata"].get("labels", {}), RANK: str(number)}

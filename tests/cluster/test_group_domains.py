@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -102,3 +103,72 @@ async def test_pods_that_come_before_the_binds_do_not_get_the_groups_gpus(cluste
         await until(partial(are_free, cluster, *(name for name in NODES if name != "b0")))
         if asked_domains(cluster, f"{group}0") == "ab":
             return
+
+
+async def test_a_member_whose_bind_fails_keeps_its_gpus_until_it_is_bound(cluster: Cluster) -> None:
+    async with no_binding(cluster, "gm2"):
+        await add(cluster, "gm")
+        await cluster.bound("gm0", "gm1", "gm3")
+        others = [f"s{number}" for number in range(MEMBERS + 1)]
+        for name in others:
+            await cluster.add(gpu_pod(name, 8, gpucores=100))
+        await cluster.refused(others[-1])
+        assert await cluster.node_of("gm2") == ""
+    await cluster.bound("gm2")
+    assert len(await domains_of(cluster, "gm")) == 1
+    failed = [answered["Error"] for _, answered in cluster.recorder.of("bind") if answered.get("Error")]
+    assert len(failed) < 30
+
+
+@asynccontextmanager
+async def no_binding(cluster: Cluster, pod: str) -> AsyncIterator[None]:
+    """The API server refuses Bindings of pods with this name."""
+    admission, name = "/apis/admissionregistration.k8s.io/v1", {"name": f"no-binding-{pod}"}
+    rules = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods/binding"]}]
+    expression = f"object.metadata.name != '{pod}'"
+    policy = {"matchConstraints": {"resourceRules": rules}, "validations": [{"expression": expression}]}
+    binding = {"policyName": name["name"], "validationActions": ["Deny"]}
+    made = {"validatingadmissionpolicies": policy, "validatingadmissionpolicybindings": binding}
+    for resource, spec in made.items():
+        await cluster.peer.create(f"{admission}/{resource}", {"metadata": name, "spec": spec})
+    probe = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": pod}, "target": {"name": NODES[0]}}
+
+    async def refuses() -> bool:
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}/binding?dryRun=All"
+        _, answer = await cluster.peer.send("POST", path, probe)
+        return "denied request" in str(answer["message"])
+
+    await until(refuses)
+    try:
+        yield
+    finally:
+        for resource in reversed(made):
+            status, answer = await cluster.peer.send("DELETE", f"{admission}/{resource}/{name['name']}")
+            assert status == 200, answer
+
+
+async def test_pods_are_evicted_for_a_whole_group_and_it_gets_their_room(plane: ControlPlane, tmp_path: Path) -> None:
+    async with real(plane) as peer:
+        urgent = {"metadata": {"name": "urgent"}, "value": 1000}
+        await peer.send("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
+        nodes = [domain_node(name, name[0]) for name in NODES]
+        async with running(plane, peer, tmp_path, *nodes, options=("--gpu-preemption",)) as cluster:
+            low = [f"low{number}" for number in range(len(NODES))]
+            for name in low:
+                await cluster.add(gpu_pod(name, 8, gpucores=100))
+            await cluster.bound(*low)
+            await add_group(cluster, "gm", members=MEMBERS, gpus=8, domain=CLIQUE, priority_class="urgent")
+            gone: list[str] = []
+
+            async def evicted() -> bool:
+                gone[:] = [
+                    name for name, pod in (await cluster.pods()).items() if "deletionTimestamp" in pod["metadata"]
+                ]
+                return len(gone) == MEMBERS
+
+            await until(evicted)
+            domain = {(await cluster.node_of(name))[0] for name in gone}
+            assert len(domain) == 1
+            await asyncio.gather(*(cluster.remove(name) for name in gone))
+            await cluster.bound(*names("gm"))
+            assert await domains_of(cluster, "gm") == domain

@@ -10,6 +10,7 @@ from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.extender import FilterResult
 from proto.kubernetes.objects import (
+    Condition,
     GangPolicy,
     GroupSchedulingPolicy,
     Node,
@@ -214,6 +215,22 @@ def test_a_member_whose_bind_failed_keeps_its_gpus_for_a_while() -> None:
     played.step(Dropped("uid-g1"))
     played.now += FAILED_BIND_SECONDS
     assert played.held() == {}
+
+
+def test_a_status_that_shows_the_failed_bind_later_takes_nothing_from_the_next_attempt() -> None:
+    played = Played("a", "b")
+    members = played.gang("g", 2)
+    places = [played.filter(each) for each in members]
+    played.bind(members[0], places[0])
+    played.bind(members[1], places[1], shown=False)
+    played.step(Dropped("uid-g1"))
+    assert played.filter(members[1]) == places[1]
+    for version, (reason, held) in enumerate({"SchedulerError": 1, "Unschedulable": 0}.items(), start=2):
+        late = member("g1", "g")
+        late.metadata.resource_version = str(version)
+        late.status.conditions = [Condition(type="PodScheduled", status="False", reason=reason, message="refused")]
+        played.step(Applied(late))
+        assert len(played.held()) == held
 
 
 def test_a_new_leader_finds_the_rest_of_a_group_that_is_bound_in_part() -> None:

@@ -1,6 +1,7 @@
 """Binds against the embedded API server."""
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -480,3 +481,14 @@ async def test_a_pod_created_anew_does_not_own_the_lock_of_its_namesake() -> Non
         node = rig.server.store.get("nodes", "", "n")
         assert node is not None
         assert node["metadata"]["annotations"][keys.NODE_LOCK_UID].endswith("," + pod["metadata"]["uid"])
+
+
+async def test_kube_scheduler_that_repeats_a_failed_bind_at_once_waits_longer_each_time() -> None:
+    async with running(node_json("n")) as rig:
+        pod = rig.add_pod("p")
+        await rig.filter(pod, "n")
+        rig.server.inject(Fault(subresource="binding", status=422, times=3))
+        began = time.monotonic()
+        assert all([await rig.bind(pod, "n") for _ in range(3)])
+        assert time.monotonic() - began >= 0.2 + 0.4
+        assert await rig.bind(pod, "n") == ""
