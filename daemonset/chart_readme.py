@@ -17,7 +17,7 @@ _HEAD = """<!-- Written from values.yaml by `make manifests`; change it there. -
 # Chart topogpu
 
 {description}. [How to install it](../../../docs/install.md), and how to
-[open the status page](../../../docs/status-page.md).
+[open the status page](../../../docs/kubectl.md#the-status-page).
 
 ```console
 $ helm install topogpu daemonset/chart/topogpu --namespace topogpu-system --create-namespace \\

@@ -22,6 +22,8 @@ def _built() -> Path | None:
         return None
     try:
         library: Path = _BUILD["build_library"](Path(tempfile.mkdtemp()))
+    except _BUILD["BuildFailed"]:
+        raise
     except _BUILD["NoCompiler"] as problem:
         print(f"without the library of the simulated driver: {problem}")
         return None

@@ -1,10 +1,9 @@
 """The table of a bind in `docs/architecture.md`, from the machine that binds: `python -m tests.binding_document`."""
 
 from collections.abc import Iterable, Iterator
-from itertools import groupby
 from pathlib import Path
 
-from scheduler_ext.verbs.state_machine import GIVING_UP, TABLE, BindState, Transition
+from scheduler_ext.verbs.state_machine import GIVING_UP, TABLE, BindEvent, BindState, Transition
 from tests.settings_manual import filled
 
 PAGE = Path(__file__).parents[1] / "docs/architecture.md"
@@ -16,14 +15,19 @@ def document(page: str) -> str:
 
 
 def _table() -> Iterator[str]:
-    """Events that a state answers alike, one after another, share a row."""
+    """Events that a state answers alike share a row, and so do states that answer these alike."""
     yield "| state | what happens | next state | unanswered | what is done |"
     yield "|---|---|---|---|---|"
-    for (state, row), alike in groupby(TABLE.items(), lambda entry: (entry[0][0], entry[1])):
+    events: dict[tuple[BindState, Transition], list[BindEvent]] = {}
+    for (state, event), row in TABLE.items():
+        events.setdefault((state, row), []).append(event)
+    states: dict[tuple[Transition, tuple[BindEvent, ...]], list[BindState]] = {}
+    for (state, row), alike in events.items():
+        states.setdefault((row, tuple(alike)), []).append(state)
+    for (row, happened), where in states.items():
         known = {None: "as before", True: "yes", False: "no"}[row.unanswered]
         done = _listed(row.effects) if row.to else "gives up"
-        events = _listed(event for (_, event), _ in alike)
-        yield f"| {state} | {events} | {' or '.join(_next(row))} | {known} | {done} |"
+        yield f"| {_listed(where)} | {_listed(happened)} | {' or '.join(_next(row))} | {known} | {done} |"
     for unanswered, (to, effects) in GIVING_UP.items():
         yield f"| any, gives up | | {to} | {'yes' if unanswered else 'no'} | {_listed(effects)} |"
 

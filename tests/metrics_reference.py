@@ -81,12 +81,14 @@ def extender_families() -> tuple[Family, ...]:
 def reference() -> str:
     """The tables."""
     daemon, extender = (_table(_HEAD, each, _row) for each in (daemon_families(), extender_families()))
-    dcgm = _table(_DCGM_HEAD, telemetry_families(), _dcgm_row)
+    nvidias = [family for family in telemetry_families() if family.name.startswith("DCGM_")]
+    dcgm = _table(_DCGM_HEAD, tuple(family for family in telemetry_families() if family not in nvidias), _dcgm_row)
+    named = f"NVIDIA documents these: {', '.join(f'`{family.name}`' for family in nvidias)}."
     shared = f"Series of GPUs have the labels {_DCGM_LABELS}; a holder has `UUID`, `namespace`, `pod` and `container`."
     return "\n".join(
         (
             f"### Of the node daemon\n\n{daemon}",
-            f"### Of the node daemon, at /metrics/dcgm\n\n{shared}\n\n{dcgm}",
+            f"### Of the node daemon, at /metrics/dcgm\n\n{named}\n\n{shared}\n\n{dcgm}",
             f"### Of the extender\n\n{extender}",
         )
     )

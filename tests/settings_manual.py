@@ -5,6 +5,15 @@ from typing import Any
 
 from program.settings.declared import Alias, C, Setting, Table
 
+_OBVIOUS = (
+    "true or false",
+    "a path",
+    "an absolute path",
+    "a resource name such as nvidia.com/gpu",
+    "a whole number from 0 to 2147483647",
+    "a name of lower-case letters, digits, - and .",
+)
+"""What name and default of a setting show already."""
 _HEAD = ("key", "default", "meaning")
 _HAMI_HEAD = ("key", "`device-config.yaml`", "entry in `config.json`")
 
@@ -19,7 +28,7 @@ def manual(table: Table[C]) -> str:
 
 def _row(setting: Setting) -> tuple[str, ...]:
     sentences = [setting.help]
-    if setting.kind.expected != "true or false":
+    if setting.kind.expected not in _OBVIOUS:
         sentences.append(f"Expected: {setting.kind.expected}.")
     flags = (*setting.flags, *(flag for alias in setting.aliases for flag in alias.flags))
     environment = (*setting.environment, *(alias.environment for alias in setting.aliases if alias.environment))

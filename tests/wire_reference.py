@@ -250,10 +250,11 @@ def recorded_reasons() -> set[str]:
 def _reasons(tree: ast.Module) -> Iterator[str]:
     """Reasons are written where a Notice is made, or given to the one class that makes Notices for others."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id == "Notice":
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            if called == "Notice":
                 given = [each.value for each in node.keywords if each.arg == "reason"]
-            elif node.func.id == "Complaints":
+            elif called in ("Complaints", "self._announce"):
                 given = node.args
             else:
                 continue

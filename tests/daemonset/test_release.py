@@ -34,7 +34,7 @@ Later.
 
 ## [0.0.1] - 2029-01-01
 
-[Unreleased]: docs/upgrade.md
+[Unreleased]: docs/install.md
 """
 
 
