@@ -16,6 +16,7 @@ from deviceplugin.feedback import FeedbackLoop
 from deviceplugin.following import Choice, follow
 from deviceplugin.gpus import Gpus
 from deviceplugin.host_paths import cgroups
+from deviceplugin.limits.changing import LimitChanges
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.limits.watch import LimitsWatch
 from deviceplugin.metrics.metrics import Metrics
@@ -29,6 +30,7 @@ from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint_file import checkpoint_reader
 from deviceplugin.remediation.remedy import NodeClocks, Remediation
+from deviceplugin.resizing.resizer import MemoryResizer
 from deviceplugin.serving import Serving, outcome
 from deviceplugin.slim_pods import slim
 from proto.kubernetes.client import ApiServer
@@ -72,6 +74,7 @@ class Agent:
             record=self._events.record,
             count=metrics.memory_limit,
         )
+        self._resizer = MemoryResizer(api, sources, self.driver_limits, LimitChanges(self.driver_limits, memory_limits))
         self._serving = Serving(sources, metrics, self.driver_limits)
         self._limits = LimitsWatch(settings, self.driver_limits, changes, lambda: self._serving.are_slots)
         self._remediation = Remediation(api, sources, self._events, NodeClocks(now=now), count=metrics.eviction)
@@ -129,6 +132,7 @@ class Agent:
         yield self._serving.run()
         yield self._limits.run()
         yield self.driver_limits.run()
+        yield self._resizer.run()
         yield self._feedback.run()
         yield self._sweep()
         yield self._events.run()

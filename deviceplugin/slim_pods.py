@@ -9,7 +9,16 @@ from functools import lru_cache
 from itertools import islice
 
 from proto.annotations.bind_phase import BindPhase
-from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, MIG_ALLOCATIONS, POD_NODE
+from proto.annotations.keys import (
+    BIND_PHASE,
+    DEVICES_ALLOCATED,
+    DEVICES_TO_ALLOCATE,
+    MEMORY_RESIZE,
+    MEMORY_WISH,
+    MIG_ALLOCATIONS,
+    POD_NODE,
+)
+from proto.annotations.memory_resize import LONGEST_WISH
 from proto.environment import TASK_PRIORITY, VISIBLE_DEVICES, is_judged
 from proto.kubernetes.objects import (
     Container,
@@ -33,6 +42,8 @@ LONGEST_VALUE = 1024
 LONGEST_DECISION = 32_768
 """Characters of an annotation; it has room for some 500 shares of GPUs."""
 
+_LONGEST_WISH = LONGEST_WISH + 1
+"""Characters. A wish of so many is refused unread, and no answer has so many."""
 _ANNOTATIONS = (DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, MIG_ALLOCATIONS, BIND_PHASE, POD_NODE)
 _GIVEN = frozenset({TASK_PRIORITY, "CUDA_OVERSUBSCRIBE", "TRITON_LIBCUDA_PATH"})
 """Variables that the daemon sets although they are not judged."""
@@ -42,7 +53,11 @@ _Decided = Mapping[str, str]
 
 def slim(pod: Pod, resource: str, totals: Sequence[str]) -> None:
     """Cuts the pod down, in place. Containers request GPUs by `resource`; the daemon counts `totals` besides."""
-    decided: _Decided = {key: pod.metadata.annotations[key] for key in _ANNOTATIONS if key in pod.metadata.annotations}
+    annotations = pod.metadata.annotations
+    decided: _Decided = {key: annotations[key] for key in _ANNOTATIONS if key in annotations}
+    if DEVICES_ALLOCATED in decided:
+        wishes = {key: annotations[key][:_LONGEST_WISH] for key in (MEMORY_WISH, MEMORY_RESIZE) if key in annotations}
+        decided = {**decided, **wishes}
     if pod.has_ended and decided.get(BIND_PHASE) != BindPhase.ALLOCATING:
         decided = {}
     counted = (resource, *totals)

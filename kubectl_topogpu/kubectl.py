@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from proto.kubernetes.objects import Status
+from proto.kubernetes.objects import Pod, Status
 
 _SECONDS = 60
 _SHOWN_BYTES = 500
@@ -150,6 +150,18 @@ def run(connection: Connection, arguments: Sequence[str]) -> str:
             " ".join(done.stderr.decode(errors="replace").split()) or f"kubectl {arguments[0]} failed"
         )
     return done.stdout.decode(errors="replace")
+
+
+def read_pod(connection: Connection, where: str, name: str) -> Pod:
+    """Returns the pod of this namespace. Raises Unreadable."""
+    body = run(connection, ["get", "pod", f"--namespace={where}", "--output=json", "--", name])
+    found: Pod = decoded(f"pod {where}/{name}", body.encode(), Pod)
+    return found
+
+
+def annotate(connection: Connection, where: str, name: str, key: str, value: str) -> None:
+    """Writes an annotation of the pod. Raises Unreadable."""
+    run(connection, ["annotate", "pod", f"--namespace={where}", "--overwrite", "--", name, f"{key}={value}"])
 
 
 def namespace(connection: Connection) -> str:

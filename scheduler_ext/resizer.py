@@ -6,10 +6,10 @@ replicas, and what a stopped one had begun goes on from the pod's own annotation
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE
-from proto.annotations.memory_resize import ResizeAnswer, ResizeState, encode_answer
+from proto.annotations.memory_resize import ResizeAnswer, ResizeState, answer_in, answer_words, encode_answer
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
@@ -53,8 +53,17 @@ class Resizer:
             except TimeoutError:
                 written.clear()
             wished.clear()
+            ended = self._cluster.state.wishes.take_ended()
             if self._leads():
+                self._announce(ended)
                 written = await self._look(written)
+
+    def _announce(self, ended: Sequence[Pod]) -> None:
+        """Records one event for each wish that has come to its end, whichever program wrote that."""
+        for pod in ended:
+            answer = answer_in(pod.metadata.annotations)
+            if answer is not None:
+                self._cluster.record_event(pod_reference(pod), notice_of(answer))
 
     async def _look(self, written: dict[str, str]) -> dict[str, str]:
         """Takes the next step for each pod that waits, except for those whose last write the watch has not shown yet.
@@ -109,17 +118,12 @@ class Resizer:
                     metadata.namespace, metadata.name, error)  # fmt: skip
             return 0
         log.info("pod %s/%s: %s", metadata.namespace, metadata.name, annotations)
-        if write.answer is not None and (notice := notice_of(write.answer)) is not None:
-            self._cluster.record_event(pod_reference(pod), notice)
         return version_number(found.metadata.resource_version)
 
 
-def notice_of(answer: ResizeAnswer) -> Notice | None:
+def notice_of(answer: ResizeAnswer) -> Notice:
     """Returns the event of a wish that has come to its end."""
+    message = answer_words(answer)
     if answer.state is ResizeState.DONE:
-        message = f"GPU memory changed as wished ({answer.wish})"
         return Notice(reason="GPUMemoryResized", message=message, warning=False, distinct=True)
-    if answer.state is ResizeState.REFUSED:
-        message = f"GPU memory stays as it is ({answer.wish} wished): {answer.why}"
-        return Notice(reason="GPUMemoryNotResized", message=message, distinct=True)
-    return None
+    return Notice(reason="GPUMemoryNotResized", message=message, distinct=True)

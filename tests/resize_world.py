@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from deviceplugin.resizing.step import PodLook, SetLimits, WriteAnswer, next_step, served
+from deviceplugin.resizing.step import PodLook, SetLimits, WriteAnswer, is_looked_at, next_step, served
 from proto.annotations import keys
 from proto.annotations.memory_resize import ResizeState, answer_in, encode_answer, wished
 from proto.annotations.pod_devices import decode_pod_devices, encode_pod_devices
@@ -132,7 +132,7 @@ class Daemon:
         """Its container starts, also again."""
         seen = self.pods[name]
         answer = answer_in(seen.metadata.annotations)
-        shares = served(wish_of(seen), answer, names_of(seen), shares_of(seen))
+        shares = served(answer, names_of(seen), shares_of(seen))
         part, held = (name, container), shares[names_of(seen).index(container)]
         self.driver.files[part] = self.driver.limits[part] = held[0].memory_mib
         self.driver.used[part] = 0
@@ -140,6 +140,8 @@ class Daemon:
     def act(self, name: str, *, dies: bool = False) -> Write | None:
         """One step for the pod. It may die once the driver has its limits."""
         seen = self.pods[name]
+        if not is_looked_at(seen.metadata.annotations):
+            return None
         held = {each: self.driver.files[name, each] for each in names_of(seen) if (name, each) in self.driver.files}
         step = next_step(
             PodLook(

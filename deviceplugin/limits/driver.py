@@ -18,7 +18,7 @@ import msgspec
 
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.container_folders import split_folder
-from deviceplugin.container.limit_folder import read_limits, remove_limit_folder
+from deviceplugin.container.limit_folder import read_limits, remove_limit_folder, write_limits
 from deviceplugin.gpus import Gpus
 from deviceplugin.limits.asking import ask_driver
 from deviceplugin.limits.conditions import NOT_ASKED, Judgement, judge
@@ -49,6 +49,8 @@ class Limited:
 
     limits_mib: Mapping[DeviceUUID, int]
     container_id: str = ""
+    before: str = ""
+    """The container id that the pod's status had when the hook was expected: that of an earlier start."""
     group: str = ""
     """The folder of its control group; empty while it is not known."""
     seen: bool = False
@@ -76,8 +78,8 @@ class DriverLimits:
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         """Without `memory` the driver limits nothing. `cgroups` has the host's control groups, `folder` one folder for
-        each container. `count` gets `set`, `restored` or `refused`. `look_seconds` lie between two looks at the limits
-        of all containers.
+        each container. `count` gets `set`, `resized`, `restored` or `refused`. `look_seconds` lie between two looks at
+        the limits of all containers.
         """
         self._memory = memory
         self._monotonic = monotonic
@@ -94,6 +96,10 @@ class DriverLimits:
         self._told: dict[Key, str] = {}
         self._happened: dict[Key, Counter[str]] = {}
         self._judgement: Judgement = NOT_ASKED
+        self.writing = asyncio.Lock()
+        """Held from reading what a container shall have until the driver has it."""
+        self.recalled = asyncio.Event()
+        """The event is set once the containers of an earlier daemon are known."""
         self.is_known = asyncio.Event()
         if memory is None:
             self.is_known.set()
@@ -131,7 +137,9 @@ class DriverLimits:
         """
         self._forget((pod_uid, container))
         if limits_mib:
-            self._limited[pod_uid, container] = Limited(limits_mib=limits_mib, seen=pod_uid in self._own.pods)
+            pod = self._own.pods.get(pod_uid)
+            before = "" if pod is None else _container_id(pod, container)
+            self._limited[pod_uid, container] = Limited(limits_mib=limits_mib, before=before, seen=pod is not None)
             self._pipes.open(self._folder_of((pod_uid, container)))
         else:
             remove_limit_folder(self._folder_of((pod_uid, container)))
@@ -140,6 +148,7 @@ class DriverLimits:
         """Reads the limits of containers back, and sets those again that are missing, until cancelled."""
         for pod_uid, container, limits_mib in await self._thread.call(lambda: tuple(read_limits(self._folder))):
             self._limited.setdefault((pod_uid, container), Limited(limits_mib=limits_mib))
+        self.recalled.set()
         while True:
             if self._memory is not None and self._own.pods_known:
                 await self._keep(self._memory)
@@ -166,6 +175,22 @@ class DriverLimits:
             if isinstance(answer, MemoryLimit)
         }
 
+    def of_pod(self, pod_uid: str) -> Mapping[str, Limited]:
+        """Returns the pod's containers that the driver limits, or will once they start, by name."""
+        return {container: each for (uid, container), each in self._limited.items() if uid == pod_uid}
+
+    async def change(self, key: Key, limited: Limited, limits_mib: Mapping[DeviceUUID, int]) -> bool:
+        """Keeps the container to other limits, which the driver has already. Returns False if it has ended, or starts
+        again. Raises OSError.
+        """
+        if self._limited.get(key) is limited:
+            await self._thread.call(partial(write_limits, self._folder_of(key), limits_mib))
+        if self._limited.get(key) is not limited:
+            return False
+        self._limited[key] = replace(limited, limits_mib=limits_mib)
+        self._count("resized")
+        return True
+
     async def _grant(self, folder: str, state: bytes) -> str:
         """Sets the limits of the container for its hook. Returns why that failed, empty if it did not."""
         pod_uid, container = key = split_folder(Path(folder).name)
@@ -180,7 +205,8 @@ class DriverLimits:
         if group is None:
             problem = f"the control group of container {container_id} is not seen below {self._root}"
         else:
-            problem = not_set(await self._memory.set(str(group), _bytes(limited.limits_mib)))
+            async with self.writing:
+                problem = not_set(await self._memory.set(str(group), bytes_of(limited.limits_mib)))
         if problem:
             self._count("refused")
             log.warning("container %s of pod %s does not start: %s", container, pod_uid, problem)
@@ -204,7 +230,7 @@ class DriverLimits:
         self._told = {key: problem for key, problem in self._told.items() if key in limited}
         answers = await memory.read({each.group: tuple(each.limits_mib) for each in limited.values()})
         for key, each in limited.items():
-            wanted = _bytes(each.limits_mib)
+            wanted = bytes_of(each.limits_mib)
             heard = {gpu: answer for gpu, answer in answers[each.group].items() if not is_slow(answer)}
             if not all(holds(answer, wanted[gpu]) for gpu, answer in heard.items()):
                 is_read = all(isinstance(answer, MemoryLimit) for answer in heard.values())
@@ -233,14 +259,18 @@ class DriverLimits:
         """Returns the group of the container's last start. Its hook names it before its pod's status does. Blocks."""
         if limited.group and Path(limited.group).is_dir():
             return limited, limited.group
-        for each in filter(None, (limited.container_id, container_id)):
+        current = "" if container_id == limited.before else container_id
+        for each in filter(None, (limited.container_id, current)):
             if (group := container_group(self._root, pod_uid, each)) is not None:
                 return limited, str(group)
         return limited, ""
 
     async def _restore(self, memory: MemoryLimits, key: Key, limited: Limited, *, is_read: bool) -> None:
         """Sets the limits again. Those that the driver does not show, `is_read`, may still hold."""
-        problem = not_set(await memory.set(limited.group, _bytes(limited.limits_mib)))
+        async with self.writing:
+            if self._limited.get(key) is not limited:
+                return  # it starts again, or shall have other limits
+            problem = not_set(await memory.set(limited.group, bytes_of(limited.limits_mib)))
         if self._limited.get(key) is not limited or not await self._thread.call(lambda: Path(limited.group).is_dir()):
             return  # it has ended, or starts again
         amounts = ", ".join(f"{mib} MiB of {gpu}" for gpu, mib in sorted(limited.limits_mib.items()))
@@ -273,7 +303,8 @@ def is_recorded(times: int) -> bool:
     return times & (times - 1) == 0
 
 
-def _bytes(limits_mib: Mapping[DeviceUUID, int]) -> dict[DeviceUUID, int | None]:
+def bytes_of(limits_mib: Mapping[DeviceUUID, int]) -> dict[DeviceUUID, int | None]:
+    """Returns the limits as the driver takes them."""
     return {gpu: mib * _MIB for gpu, mib in limits_mib.items()}
 
 

@@ -71,7 +71,7 @@ class Metrics:
         self._health_events = Counter(
             "topogpu_health_events", "Events that changed or may change a GPU's health.", ("kind",), registry=registry
         )
-        changes = "Limits of GPU memory that the driver was given, by what happened: set, restored or refused."
+        changes = "Limits of GPU memory that the driver was given, by what happened: set, resized, restored or refused."
         self._memory_limits = Counter("topogpu_memory_limit_changes", changes, ("outcome",), registry=registry)
         self._evictions = Counter(
             "topogpu_evictions",

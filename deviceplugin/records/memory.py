@@ -9,12 +9,13 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE
 from proto.annotations.node_allocation import AllocationMode
 from proto.devices import DeviceUUID
 from proto.environment import is_judged
 from proto.kubernetes.objects import Container, ContainerStatus, Node, ObjectMeta, Pod, PodSpec, PodStatus
 
+_ANNOTATIONS = (DEVICES_ALLOCATED, MEMORY_RESIZE)
 FORM = 1
 MEMORY_FOLDER = ".topogpu"
 
@@ -95,7 +96,7 @@ def memorable(pod: Pod) -> Pod | None:
             namespace=metadata.namespace,
             uid=metadata.uid,
             resource_version=metadata.resource_version,
-            annotations={DEVICES_ALLOCATED: metadata.annotations[DEVICES_ALLOCATED]},
+            annotations={key: metadata.annotations[key] for key in _ANNOTATIONS if key in metadata.annotations},
             deletion_timestamp=metadata.deletion_timestamp,
         ),
         spec=PodSpec(

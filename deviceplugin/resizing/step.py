@@ -6,13 +6,15 @@ These rules keep every GPU within what it has, whichever program stops at whiche
 - The driver's limits are never above that.
 - The answer `ready` promises that they are not above the wish either. Only then the extender writes smaller amounts.
 - So the answer goes before a limit is raised above what it promises. The wish may be the same again by then.
+- An answer is there before a limit is lowered, until all are what the pod holds: a pod without one is not looked at.
 - The answer `ready` comes after the limits were read back, and when no container uses more than it shall have.
 """
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import MEMORY_RESIZE, MEMORY_WISH
 from proto.annotations.memory_resize import ResizeAnswer, ResizeState, smaller, wished
 from proto.devices import DeviceUUID, PodShares
 
@@ -51,6 +53,9 @@ class PodLook:
         """Returns how far this wish has come; None if there is no answer to it."""
         return self.answer.state if self.answer is not None and self.is_answered else None
 
+    def using(self, used_bytes: Mapping[str, Mapping[DeviceUUID, int]]) -> "PodLook":
+        return replace(self, used_bytes=used_bytes)
+
 
 @dataclass(frozen=True, slots=True)
 class SetLimits:
@@ -72,12 +77,14 @@ Step = SetLimits | WriteAnswer | None
 
 _OPEN = frozenset({ResizeState.SHRINKING, ResizeState.READY, ResizeState.GROWING})
 _ALREADY = "it has these amounts already"
+_TAKEN_BACK = "the wish was taken back"
 
 
 def next_step(look: PodLook) -> Step:
     """Returns the next step."""
     if look.answer is not None and not look.is_answered and look.answer.state in _OPEN:
-        return WriteAnswer(None)
+        # Without a wish the answer stays until the limits are what the pod holds: it is what the pod is looked at for.
+        return WriteAnswer(None) if look.wish else _answer(look, ResizeState.REFUSED, _TAKEN_BACK)
     if look.problem:
         return _without_shares(look)
     is_over = look.state is not None and look.state not in _OPEN
@@ -102,21 +109,31 @@ def _under_way(look: PodLook) -> Step:
         return _answer(look, ResizeState.REFUSED, _why_not_held(strangers[0]))
     if unheld:
         return None
+    if not look.is_answered and smaller(look.shares, wanted) != look.shares:
+        return _answer(look, ResizeState.SHRINKING)
     return _set_next(look, smaller(look.shares, wanted)) or _answered(look, wanted)
 
 
-def served(wish: str, answer: ResizeAnswer | None, containers: Sequence[str], shares: PodShares) -> PodShares:
-    """Returns what containers that start now get of what they hold: no more than the wish and a promise allow, because
-    the extender may be about to write less.
+def is_looked_at(annotations: Mapping[str, str]) -> bool:
+    """Returns whether a pod with these annotations is looked at."""
+    return MEMORY_WISH in annotations or MEMORY_RESIZE in annotations
+
+
+def needs_use(look: PodLook) -> bool:
+    """Returns whether the next step depends on what the containers use."""
+    return bool(look.wish) and look.state in (None, ResizeState.SHRINKING)
+
+
+def served(answer: ResizeAnswer | None, containers: Sequence[str], shares: PodShares) -> PodShares:
+    """Returns what containers that start now get of what they hold: no more than an open answer allows, because the
+    extender may be about to write less.
     """
-    is_over = answer is not None and answer.wish == wish and answer.state not in _OPEN
-    promised = answer.wish if answer is not None and answer.state is ResizeState.READY else ""
-    for text in filter(None, ("" if is_over else wish, promised)):
-        try:
-            shares = smaller(shares, wished(text, containers, shares))
-        except AnnotationError:
-            continue
-    return shares
+    if answer is None or answer.state not in _OPEN:
+        return shares
+    try:
+        return smaller(shares, wished(answer.wish, containers, shares))
+    except AnnotationError:
+        return shares
 
 
 def _without_shares(look: PodLook) -> Step:
@@ -147,7 +164,8 @@ def _answered(look: PodLook, wanted: PodShares) -> Step:
     failed = next(iter(look.failed.values()), "")
     if busy:
         why = f"{busy}; {failed}" if failed else busy
-        return None if look.state is ResizeState.SHRINKING else _answer(look, ResizeState.SHRINKING, why)
+        is_said = look.answer is not None and look.answer.why
+        return None if is_said else _answer(look, ResizeState.SHRINKING, why)
     if failed:
         return _answer(look, ResizeState.REFUSED, failed)
     return _answer(look, ResizeState.READY) if look.shares != wanted else _answer(look, ResizeState.DONE, _ALREADY)

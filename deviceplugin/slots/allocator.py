@@ -33,6 +33,7 @@ from deviceplugin.records.checkpoint import witness_reader
 from deviceplugin.records.listed import ListedContainer
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.replicas import preferred_replicas
+from deviceplugin.resizing.size import size_now
 from deviceplugin.settings import UnenforcedShares
 from deviceplugin.slots.files import SlotFiles, Spec
 from deviceplugin.slots.promises import Promises
@@ -41,7 +42,7 @@ from deviceplugin.slots.slot import Start, applied, container_id, named, refused
 from deviceplugin.slots.specs import SlotSpecs
 from deviceplugin.slots.turn import shares_in_turn
 from program.tasks import Tasks
-from proto.devices import Device, DeviceUUID
+from proto.devices import ContainerShares, Device, DeviceUUID
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import Pod
 
@@ -184,8 +185,11 @@ class SlotAllocator:
             except TimeoutError:
                 return f"pod {pod_name(answer.pod)}: the driver has not answered yet whether it limits GPU memory"
             try:
+                sizes = self._sizes(answer)
                 async with self._folders:
-                    prepared = await asyncio.to_thread(self._prepared, ids, answer)
+                    prepared = await asyncio.to_thread(self._prepared, ids, answer, sizes)
+                if self._sizes(answer) != sizes:
+                    return f"pod {pod_name(answer.pod)}: its GPU memory changes at this moment"
                 for each in prepared.values():
                     self._driver.expect(answer.pod.metadata.uid, each.container, each.driver_mib)
                 await self.specs.put({slot: each.spec for slot, each in prepared.items()}, self._starts(answer))
@@ -268,6 +272,21 @@ class SlotAllocator:
             log.warning("pod %s could not be read: %s", name, error or "no answer in time")
             return None
 
+    def _sizes(self, proven: ProvenPod) -> Mapping[str, ContainerShares]:
+        """Returns what the driver gives the container of each slot, which may be less than what the pod holds: another
+        size may be about to be written.
+        """
+        uid = proven.pod.metadata.uid
+        limited = {} if self._own.pods_known else self._driver.of_pod(uid)
+        found = {}
+        for slot in proven.slots:
+            name = proven.pod.all_containers[slot.position].name
+            # An earlier daemon's state may be older than the last change of the limits.
+            before = limited[name].limits_mib if name in limited else None
+            pod = self._own.pods.get(uid, proven.pod)
+            found[slot.name] = size_now(pod, slot.position, slot.shares, self._resource, before)
+        return found
+
     def _starts(self, proven: ProvenPod) -> Mapping[str, Start]:
         """Returns starts by slot."""
         uid, now = proven.pod.metadata.uid, self._monotonic()
@@ -278,7 +297,9 @@ class SlotAllocator:
             for slot, name in names.items()
         }
 
-    def _prepared(self, ids: frozenset[str], proven: ProvenPod) -> Mapping[str, PreparedSlot]:
+    def _prepared(
+        self, ids: frozenset[str], proven: ProvenPod, sizes: Mapping[str, ContainerShares]
+    ) -> Mapping[str, PreparedSlot]:
         """Makes the specs of the slots. None of their containers runs, so their folders are emptied. Blocks. Raises
         CannotLimit or CannotWriteSpec.
         """
@@ -291,9 +312,11 @@ class SlotAllocator:
         )
         if others:
             raise CannotLimit(others)
-        return {slot.name: self._prepared_one(proven.pod, slot, known) for slot in proven.slots}
+        return {slot.name: self._prepared_one(proven.pod, slot, sizes[slot.name], known) for slot in proven.slots}
 
-    def _prepared_one(self, pod: Pod, slot: ProvenSlot, known: Mapping[DeviceUUID, Device]) -> PreparedSlot:
+    def _prepared_one(
+        self, pod: Pod, slot: ProvenSlot, size: ContainerShares, known: Mapping[DeviceUUID, Device]
+    ) -> PreparedSlot:
         container = pod.all_containers[slot.position]
         has_run = bool(container_id(pod, container.name))
         facts = replace(container_facts(pod.metadata.uid, container, self._priority_resource), has_run=has_run)
@@ -312,7 +335,11 @@ class SlotAllocator:
         )
         if ran_without(limits, facts):
             known = self._gpus.with_own_memory(known)
-        edits = applied(prepared_edits(slot.shares, known, facts, self._allocation, hardware, limits=limits))
+        facts_of = known, facts, self._allocation, hardware
+        edits = prepared_edits(slot.shares, *facts_of, limits=limits)
+        if edits.driver_mib and size != slot.shares:
+            edits = prepared_edits(size, *facts_of, limits=limits)
+        edits = applied(edits)
         is_part = is_limited(slot.shares, known)
         limited = is_part and limits.allowed is UnenforcedShares.REFUSE
         if problem := unreplaced(

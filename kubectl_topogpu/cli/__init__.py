@@ -11,6 +11,7 @@ _COMMANDS = {
     "who": (_ROOM + "who", "Show who holds a node, a GPU, or which GPUs a pod holds."),
     "why": (_ROOM + "why", "Explain why a pod waits and what would help, or why it has its node."),
     "fit": (_ROOM + "fit", "Show how many more pods of one shape fit, and on which nodes."),
+    "resize": (_ROOM + "resize", "Change the GPU memory of a pod while it runs."),
     "topo": (_ROOM + "topo", "Show how the GPUs of a node are connected, and who holds them."),
     "waste": (_ROOM + "waste", "Show memory that no pod asked for: idle, unused, or stranded."),
     "frag": (_ROOM + "frag", "Show how large a request still fits."),
@@ -26,7 +27,8 @@ _COMMANDS = {
 def main() -> None:
     """Show who holds which GPU, why a pod waits, and what still fits.
 
-    It reads nodes, pods and quotas through kubectl, or from a file. It changes nothing and needs no server.
+    It reads nodes, pods and quotas through kubectl, or from a file, and needs no server. Only `resize` changes
+    anything.
 
     \b
       kubectl topogpu top                    nodes, their GPUs, and the pods on them

@@ -5,7 +5,8 @@ from typing import Any
 import click
 
 from kubectl_topogpu import fit as fitting
-from kubectl_topogpu.amounts import AmountError, AskedMemory, read_memory, read_percent
+from kubectl_topogpu.amounts import AmountError, AskedMemory, read_percent
+from kubectl_topogpu.cli.memory import MemoryType
 from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
 from kubectl_topogpu.report import TableReport
@@ -13,16 +14,6 @@ from program.commands import WholeNumber
 from proto.annotations.keys import GPU_POLICY, NODE_POLICY, USE_GPU_TYPE
 from scheduler_ext.policies import GPU_WORDS, NodePolicy
 from scheduler_ext.requests import read_request
-
-
-class _MemoryType(click.ParamType[AskedMemory]):
-    name = "memory"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> AskedMemory:
-        try:
-            return read_memory(str(value))
-        except AmountError as error:
-            self.fail(str(error), param, ctx)
 
 
 class _PercentType(click.ParamType[int]):
@@ -37,7 +28,7 @@ class _PercentType(click.ParamType[int]):
 
 @click.command()
 @click.option("--gpus", type=WholeNumber(1, 256), default=1, show_default=True, help="GPUs of one pod.")
-@click.option("--memory", type=_MemoryType(), metavar="AMOUNT", default=None,
+@click.option("--memory", type=MemoryType(), metavar="AMOUNT", default=None,
               help="Memory of each GPU: 8192 (MiB), 8Gi, or 50% of it [default: all].")  # fmt: skip
 @click.option(
     "--cores", type=_PercentType(), metavar="PERCENT", help="Cores of each GPU, such as 20% [default: no limit]."

@@ -16,12 +16,13 @@ import msgspec
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import MEMORY_RESIZE, MEMORY_WISH
 from proto.annotations.values import LARGEST, decode_json
-from proto.devices import ContainerShares, PodShares
+from proto.devices import ContainerShares, DeviceUUID, PodShares
 from proto.quantity import QuantityError, parse_quantity
 
 LONGEST_WISH = 4096
 """Characters. A longer wish is refused unread."""
 _MIB = 1 << 20
+_SHOWN = 200
 
 
 class ResizeState(StrEnum):
@@ -36,6 +37,9 @@ class ResizeState(StrEnum):
     DONE = "done"
     REFUSED = "refused"
     """Either: nothing grows, and this wish is not looked at again."""
+
+
+ENDED = frozenset({ResizeState.DONE, ResizeState.REFUSED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +77,19 @@ def answer_in(annotations: Mapping[str, str]) -> ResizeAnswer | None:
         return decode_answer(value) if value else None
     except AnnotationError:
         return None
+
+
+def answer_words(answer: ResizeAnswer) -> str:
+    """Returns what became of the wish, in words for people."""
+    wish = answer.wish.partition("@")[0][:_SHOWN]
+    words = {
+        ResizeState.SHRINKING: f"GPU memory becomes smaller ({wish})",
+        ResizeState.READY: f"GPU memory changes ({wish}): the scheduler decides",
+        ResizeState.GROWING: f"GPU memory becomes larger ({wish})",
+        ResizeState.DONE: f"GPU memory changed as wished ({wish})",
+        ResizeState.REFUSED: f"GPU memory stays as it is, though {wish} was wished",
+    }[answer.state]
+    return f"{words}: {answer.why}" if answer.why else words
 
 
 def encode_wish(amounts_mib: Mapping[str, int], stamp: str = "") -> str:
@@ -117,6 +134,14 @@ def wished(value: str, containers: Sequence[str], shares: PodShares) -> PodShare
     return tuple(
         tuple(replace(share, memory_mib=amounts[name]) for share in held) if name in amounts else held
         for name, held in zip(containers, shares, strict=True)
+    )
+
+
+def with_sizes(shares: PodShares, sizes_mib: Mapping[DeviceUUID, int]) -> PodShares:
+    """Returns the shares; one without a size is the whole GPU."""
+    return tuple(
+        tuple(replace(each, memory_mib=each.memory_mib or sizes_mib.get(each.uuid, 0)) for each in held)
+        for held in shares
     )
 
 

@@ -96,8 +96,8 @@ async def test_a_quota_limits_growth() -> None:
         await until(lambda: events(rig))
         assert events(rig)[0] == (
             "GPUMemoryNotResized",
-            "GPU memory stays as it is (5001 wished): the quota of namespace default is 5000 MiB of GPU memory, of "
-            "which 0 MiB are taken beside this pod: it cannot have 5001 MiB",
+            "GPU memory stays as it is, though 5001 was wished: the quota of namespace default is 5000 MiB of GPU "
+            "memory, of which 0 MiB are taken beside this pod: it cannot have 5001 MiB",
         )
         wish(rig, "p", "5000")
         await until(lambda: memory(rig, "p") == 5000)

@@ -50,8 +50,9 @@ def test_a_pod_that_shrinks_is_limited_first_and_is_ready_once_it_uses_no_more()
     busy = f"container c0 uses 6 MiB of {A}, and shall have 4 MiB; it gets no more until it has given that back"
     converse(
         step,
-        (0, look("4"), [SetLimits("c0", {A: 4})]),
-        (1, look("4", limit=4, used=6), [WriteAnswer(answer("4", "shrinking", busy))]),
+        (0, look("4"), [WriteAnswer(answer("4", "shrinking"))]),
+        (1, look("4", answer=answer("4", "shrinking")), [SetLimits("c0", {A: 4})]),
+        (1, look("4", limit=4, used=6, answer=answer("4", "shrinking")), [WriteAnswer(answer("4", "shrinking", busy))]),
         (2, look("4", limit=4, used=5, answer=answer("4", "shrinking", busy)), []),
         (3, look("4", limit=4, used=4, answer=answer("4", "shrinking", busy)), [WriteAnswer(answer("4", "ready"))]),
         (4, look("4", limit=4, answer=answer("4", "ready")), []),
@@ -76,9 +77,10 @@ def test_a_wish_that_changes_or_goes_takes_its_promise_away_before_a_limit_is_ra
     converse(
         step,
         (0, look("6", limit=4, answer=ready), [WriteAnswer(None)]),
-        (1, look("6", limit=4), [SetLimits("c0", {A: 6})]),
-        (2, look("", limit=4, answer=ready), [WriteAnswer(None)]),
-        (3, look("", answer=answer("4", "growing")), [WriteAnswer(None)]),
+        (1, look("6", limit=4), [WriteAnswer(answer("6", "shrinking"))]),
+        (1, look("6", limit=4, answer=answer("6", "shrinking")), [SetLimits("c0", {A: 6})]),
+        (2, look("", limit=4, answer=ready), [refusal("", "the wish was taken back")]),
+        (3, look("", answer=answer("4", "growing")), [refusal("", "the wish was taken back")]),
         (4, look("", limit=4, answer=answer("4", "refused", "no")), [SetLimits("c0", {A: 8})]),
         (5, look("", answer=answer("4", "refused", "no")), [WriteAnswer(None)]),
         (6, look("", answer=None), []),
@@ -115,7 +117,7 @@ def test_a_refused_wish_leaves_the_container_what_it_holds() -> None:
     ],
 )
 def test_what_the_driver_does_not_take(facts: Mapping[str, Any], expected: object) -> None:
-    assert next_step(look("4", failed={"c0": "broken"}, **facts)) == expected
+    assert next_step(look("4", failed={"c0": "broken"}, **{"answer": answer("4", "shrinking"), **facts})) == expected
 
 
 def test_growth_that_the_driver_does_not_take_is_tried_again() -> None:
@@ -123,7 +125,7 @@ def test_growth_that_the_driver_does_not_take_is_tried_again() -> None:
 
 
 def test_use_that_the_driver_does_not_show_promises_nothing() -> None:
-    assert next_step(look("4", limit=4, used_bytes={})) is None
+    assert next_step(look("4", limit=4, used_bytes={}, answer=answer("4", "shrinking"))) is None
 
 
 def test_a_container_that_does_not_run_yet_is_waited_for_and_one_that_the_driver_does_not_hold_refused() -> None:
@@ -157,29 +159,28 @@ def test_containers_that_shrink_and_grow_together_are_limited_by_the_smaller_amo
     }
     held = {"c0": {A: 8}, "c1": {A: 4}}
     wish = "c0=2,c1=10"
-    low = held | {"c0": {A: 2}}
+    low, unused = held | {"c0": {A: 2}}, {"c0": {A: 0}, "c1": {A: 0}}
+    ready = WriteAnswer(answer(wish, "ready"))
     converse(
         step,
-        (0, look(wish, **pair, held=held), [SetLimits("c0", {A: 2})]),
-        (1, look(wish, **pair, held=low), [WriteAnswer(answer(wish, "ready"))]),
+        (0, look(wish, **pair, held=held), [WriteAnswer(answer(wish, "shrinking"))]),
+        (1, look(wish, **pair, held=held, answer=answer(wish, "shrinking")), [SetLimits("c0", {A: 2})]),
+        (2, look(wish, **pair, held=low, answer=answer(wish, "shrinking"), used_bytes=unused), [ready]),
     )
 
 
 @pytest.mark.parametrize(
-    ("wish", "given", "expected"),
+    ("given", "expected"),
     [
-        ("4", None, 4),
-        ("12", None, 8),
-        ("nonsense", None, 8),
-        ("4", answer("4", "refused", "no"), 8),
-        ("", answer("4", "ready"), 4),
-        ("6", answer("4", "ready"), 4),
-        ("", answer("4", "shrinking"), 8),
-        ("4", answer("4", "shrinking"), 4),
-        ("", None, 8),
+        (None, 8),
+        (answer("4", "ready"), 4),
+        (answer("4", "shrinking"), 4),
+        (answer("12", "growing"), 8),
+        (answer("4", "refused", "no"), 8),
+        (answer("nonsense", "ready"), 8),
     ],
 )
-def test_a_container_that_starts_gets_no_more_than_wish_and_promise_allow(
-    wish: str, given: ResizeAnswer | None, expected: int
+def test_a_container_that_starts_gets_no_more_than_an_open_answer_says(
+    given: ResizeAnswer | None, expected: int
 ) -> None:
-    assert served(wish, given, ["c0"], shares(8)) == shares(expected)
+    assert served(given, ["c0"], shares(8)) == shares(expected)

@@ -22,6 +22,7 @@ from deviceplugin.slots.allocator import PreparedSlot
 from deviceplugin.slots.files import Spec
 from deviceplugin.slots.proof import ProvenPod
 from deviceplugin.slots.slot import SPEC_FILE, Start, named
+from proto.devices import ContainerShares
 from proto.environment import FEATURES
 from proto.kubernetes.objects import ContainerStatus
 from simulation.hami_core import install_placeholder
@@ -430,11 +431,13 @@ async def test_a_thread_that_hangs_cannot_empty_the_folder_of_a_container_starte
         hanging, entered = asyncio.Event(), asyncio.Event()
         loop, prepared = asyncio.get_running_loop(), rig.allocator._prepared
 
-        def slow(ids: frozenset[str], proven: ProvenPod) -> Mapping[str, PreparedSlot]:
+        def slow(
+            ids: frozenset[str], proven: ProvenPod, sizes: Mapping[str, ContainerShares]
+        ) -> Mapping[str, PreparedSlot]:
             if not hanging.is_set():
                 loop.call_soon_threadsafe(entered.set)
                 asyncio.run_coroutine_threadsafe(hanging.wait(), loop).result()
-            return prepared(ids, proven)
+            return prepared(ids, proven, sizes)
 
         rig.allocator._prepared = slow  # type: ignore[method-assign]
         late = asyncio.create_task(rig.allocator.pre_start([X]))
@@ -462,10 +465,12 @@ async def test_a_disk_that_hangs_leaves_threads_to_all_others() -> None:
             rig.kubelet.hold(pod, "c0", each)
         hangs, entered, prepared = threading.Event(), list[ProvenPod](), rig.allocator._prepared
 
-        def slow(ids: frozenset[str], proven: ProvenPod) -> Mapping[str, PreparedSlot]:
+        def slow(
+            ids: frozenset[str], proven: ProvenPod, sizes: Mapping[str, ContainerShares]
+        ) -> Mapping[str, PreparedSlot]:
             entered.append(proven)
             hangs.wait()
-            return prepared(ids, proven)
+            return prepared(ids, proven, sizes)
 
         rig.allocator._prepared = slow  # type: ignore[method-assign]
         starts = [asyncio.create_task(rig.allocator.pre_start([each])) for each in ids]

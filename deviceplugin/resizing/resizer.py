@@ -1,0 +1,134 @@
+"""Carries out the daemon's steps about wishes for other GPU memory (edge of the API server and the driver)."""
+
+import asyncio
+import logging
+
+from deviceplugin.allocation.capacity import exceeded, held_by, lives
+from deviceplugin.allocation.decision import decided_devices, pod_name
+from deviceplugin.allocation.sources import AllocationSources
+from deviceplugin.limits.changing import STARTS_AGAIN, LimitChanges
+from deviceplugin.limits.driver import DriverLimits
+from deviceplugin.resizing.step import PodLook, SetLimits, WriteAnswer, is_looked_at, needs_use, next_step
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE, MEMORY_WISH
+from proto.annotations.memory_resize import ResizeAnswer, answer_in, encode_answer, with_sizes
+from proto.devices import PodShares
+from proto.kubernetes.client import ApiServer
+from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
+from proto.kubernetes.objects import PODS, Pod
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+"""Seconds between two looks; a change of a pod begins one at once."""
+_MOST_STEPS = 2 * 256
+"""The most steps of one look: two for each container that a pod may have."""
+
+
+class MemoryResizer:
+    def __init__(self, api: ApiServer, sources: AllocationSources, driver: DriverLimits, changes: LimitChanges) -> None:
+        self._api = api
+        self._own = sources.own
+        self._gpus = sources.gpus
+        self._resource = sources.resource
+        self._news = sources.changes
+        self._driver = driver
+        self._changes = changes
+        self._told: dict[str, str] = {}
+        """The last problem of each pod that was logged, by UID."""
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        await self._driver.recalled.wait()
+        while True:
+            change = self._news.next()
+            if self._own.pods_known:
+                wishing = [uid for uid, pod in self._own.pods.items() if _has_wish(pod)]
+                self._told = {uid: problem for uid, problem in self._told.items() if uid in wishing}
+                for uid in wishing:
+                    await self._pod(uid)
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    await change.wait()
+            except TimeoutError:
+                continue
+
+    async def _pod(self, uid: str) -> None:
+        """Takes steps for the pod until one of them waits for others."""
+        failed: dict[str, str] = {}
+        for _ in range(_MOST_STEPS):
+            pod = self._own.pods.get(uid)
+            step = None if pod is None else next_step(await self._look(pod, failed))
+            if pod is None or step is None:
+                return
+            if isinstance(step, WriteAnswer):
+                await self._write(pod, step.answer)
+                return
+            problem = self._over(pod, step) or await self._changes.set(uid, step.container, step.limits_mib)
+            if problem is STARTS_AGAIN:
+                return
+            if problem:
+                failed[step.container] = problem
+                self._tell(pod, f"container {step.container} keeps its limits of GPU memory: {problem}")
+            else:
+                log.info("pod %s, container %s: the driver limits GPU memory to %s", pod_name(pod), step.container,
+                         ", ".join(f"{mib} MiB of {gpu}" for gpu, mib in step.limits_mib.items()))  # fmt: skip
+
+    async def _look(self, pod: Pod, failed: dict[str, str]) -> PodLook:
+        uid, annotations = pod.metadata.uid, pod.metadata.annotations
+        shares, problem = self._shares(pod)
+        limited = self._driver.of_pod(uid)
+        statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
+        look = PodLook(
+            wish=annotations.get(MEMORY_WISH, ""),
+            answer=answer_in(annotations),
+            containers=[container.name for container in pod.all_containers],
+            shares=shares,
+            problem=problem,
+            running=frozenset(each.name for each in statuses if each.state.running is not None),
+            expected=limited.keys(),
+            held={name: each.limits_mib for name, each in limited.items() if each.group},
+            failed=dict(failed),
+        )
+        return look.using(await self._changes.used_bytes(uid)) if needs_use(look) else look
+
+    def _shares(self, pod: Pod) -> tuple[PodShares, str]:
+        try:
+            decided = decided_devices(pod, DEVICES_ALLOCATED, self._resource)
+        except AnnotationError as error:
+            return (), str(error)
+        return with_sizes(decided, {gpu: device.memory_mib for gpu, device in self._gpus.kept_by_uuid().items()}), ""
+
+    def _over(self, pod: Pod, step: SetLimits) -> str:
+        """Returns why larger limits would give out more than a GPU has; empty if they would not. It is the second check
+        behind the scheduler.
+        """
+        limited = self._driver.of_pod(pod.metadata.uid).get(step.container)
+        if limited is None or all(mib <= limited.limits_mib.get(gpu, 0) for gpu, mib in step.limits_mib.items()):
+            return ""
+        inventory, pods = self._gpus.kept_by_uuid(), self._own.pods
+        holders = [(each, held_by(each, inventory, self._resource)) for each in pods.values()]
+        return exceeded(pod, holders, inventory, self._resource, pods.keys())
+
+    async def _write(self, pod: Pod, answer: ResizeAnswer | None) -> None:
+        metadata = pod.metadata
+        annotations = {MEMORY_RESIZE: None if answer is None else encode_answer(answer)}
+        precondition = {"uid": metadata.uid, "resourceVersion": metadata.resource_version}
+        body = {"metadata": {**precondition, "annotations": annotations}}
+        try:
+            await self._api.patch(PODS, metadata.name, body, namespace=metadata.namespace)
+        except (Conflict, NotFound) as error:
+            log.debug("pod %s: %s", pod_name(pod), error)  # the watch will show why
+        except (ApiError, ApiUnreachable) as error:
+            self._tell(pod, f"its wish for other GPU memory has no answer: {error}")
+        else:
+            log.info("pod %s: %s is now %s", pod_name(pod), MEMORY_RESIZE, annotations[MEMORY_RESIZE])
+
+    def _tell(self, pod: Pod, problem: str) -> None:
+        if self._told.get(pod.metadata.uid) != problem:
+            self._told[pod.metadata.uid] = problem
+            log.warning("pod %s: %s", pod_name(pod), problem)
+
+
+def _has_wish(pod: Pod) -> bool:
+    return lives(pod) and pod.metadata.deletion_timestamp is None and is_looked_at(pod.metadata.annotations)
