@@ -1,16 +1,17 @@
 """Stands in for kube-scheduler towards an HTTP extender (edge).
 
-One scheduling cycle at a time, bindings in the background, replies read as kube-scheduler reads them
-(`nodeCacheCapable: true`). Objects stay the JSON that the API server sent, so the extender sees whole pods.
+One scheduling cycle at a time, of a pod or of a group; bindings in the background; replies read as kube-scheduler reads
+them (`nodeCacheCapable: true`). Objects stay the JSON that the API server sent, so the extender sees whole pods.
 """
 
 import asyncio
 import json
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import astuple
 from datetime import UTC, datetime
+from random import Random
 from typing import Any
 
 import aiohttp
@@ -20,6 +21,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import POD_SCHEDULED, UNSCHEDULABLE, Object, ObjectMeta, Resource
 from proto.kubernetes.reflector import ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.requests import ResourceNames
+from simulation import group_cycle as cycle
 from simulation import scheduling_queue as queue
 from simulation.moments import Moments
 
@@ -51,6 +53,7 @@ class WholeObject(Object):
 
 _PODS = Resource("v1", "pods", True, WholeObject)
 _NODES = Resource("v1", "nodes", False, WholeObject)
+_GROUPS = Resource("scheduling.k8s.io/v1beta1", "podgroups", True, WholeObject)
 
 
 class KubeSchedulerStandIn:
@@ -65,8 +68,9 @@ class KubeSchedulerStandIn:
         managed_resources: Collection[str] = MANAGED_RESOURCES,
         extender_timeout_seconds: float = 30.0,
         also_default: bool = False,
+        seed: int = 0,
     ) -> None:
-        """With `also_default` it schedules pods that name no scheduler, too."""
+        """With `also_default` it schedules pods that name no scheduler, too. `seed` is for the order of domains."""
         self.moments = Moments[str]()
         """Observers of every call to the extender, by its verb."""
         self._api = api
@@ -77,6 +81,10 @@ class KubeSchedulerStandIn:
         self._timeout = aiohttp.ClientTimeout(total=extender_timeout_seconds)
         self._pods: dict[str, JsonObject] = {}
         self._nodes: dict[str, JsonObject] = {}
+        self._groups: dict[str, JsonObject] = {}
+        self._random = Random(seed)  # noqa: S311 - an order to repeat
+        self.failing_binds: set[str] = set()
+        """Names of pods whose next bind fails before the extender is called, as behind a plugin that fails."""
         self._assumed: dict[str, str] = {}
         """The node of each pod that is bound or about to be, by its uid."""
         self._synced: set[str] = set()
@@ -90,6 +98,7 @@ class KubeSchedulerStandIn:
         self._session = aiohttp.ClientSession(headers=agent, connector=aiohttp.TCPConnector(limit=0))
         self._start(self._follow(_PODS, self._pods))
         self._start(self._follow(_NODES, self._nodes))
+        self._start(self._follow(_GROUPS, self._groups))
         self._start(self._schedule())
         return self
 
@@ -149,9 +158,10 @@ class KubeSchedulerStandIn:
         while True:
             self._news.clear()
             now = asyncio.get_running_loop().time()
-            pod = self._next(now) if {"pods", "nodes"} <= self._synced else None
+            pod = self._next(now) if {"pods", "nodes", "podgroups"} <= self._synced else None
             if pod is not None:
-                await self._cycle(pod)
+                group = self._group_of(pod)
+                await (self._cycle(pod) if group is None else self._group_cycle(group, self._members(pod)))
                 continue
             due = self._backoff.next_due(uid for uid, pod in self._pods.items() if self._waits(uid, pod))
             with suppress(TimeoutError):
@@ -159,7 +169,26 @@ class KubeSchedulerStandIn:
                     await self._news.wait()
 
     def _waits(self, uid: str, pod: JsonObject) -> bool:
-        return uid not in self._assumed and queue.is_waiting(pod, self._names)
+        """Returns whether the pod is to be scheduled. One of a group waits until as many exist as start together."""
+        if uid in self._assumed or not queue.is_waiting(pod, self._names):
+            return False
+        if cycle.group_key(pod) is None:
+            return True
+        group = self._group_of(pod)
+        return group is not None and len(self._siblings(pod)) >= cycle.min_count(group)
+
+    def _group_of(self, pod: JsonObject) -> JsonObject | None:
+        key = cycle.group_key(pod)
+        groups = self._groups.values() if key is not None else ()
+        names = ((each["metadata"]["namespace"], each["metadata"]["name"]) for each in groups)
+        return next((each for each, name in zip(groups, names, strict=True) if name == key), None)
+
+    def _siblings(self, pod: JsonObject) -> list[JsonObject]:
+        key = cycle.group_key(pod)
+        return [each for each in self._pods.values() if cycle.group_key(each) == key]
+
+    def _members(self, pod: JsonObject) -> list[JsonObject]:
+        return sorted(self._siblings(pod), key=queue.order)
 
     def _next(self, now: float) -> JsonObject | None:
         waiting = (pod for uid, pod in self._pods.items() if self._waits(uid, pod) and self._backoff.is_due(uid, now))
@@ -167,25 +196,72 @@ class KubeSchedulerStandIn:
 
     async def _cycle(self, pod: JsonObject) -> None:
         """Makes one attempt: filter, take the first node, bind in the background; or record why not."""
-        problems = {node["metadata"]["name"]: self._problem(pod, node) for node in self._nodes.values()}
-        passed = sorted(name for name, problem in problems.items() if not problem)
-        extended = queue.mentions_managed_resource(pod, self._managed)
-        uid = pod["metadata"]["uid"]
         try:
-            if passed and extended:
-                asked = {"Pod": pod, "Nodes": None, "NodeNames": passed}
-                passed, refused = queue.passed_nodes(await self._extender("filter", asked), passed)
-                problems |= refused
+            node, message = await self._chosen(pod, [node["metadata"]["name"] for node in self._nodes.values()])
         except (ExtenderCallError, ValueError) as e:
             await self._failed(pod, str(e), "SchedulerError", park=False)
             return
-        if not passed:
-            reasons = [problem or "node(s) didn't pass the extender" for problem in problems.values()]
-            message = queue.unschedulable_message(len(problems), reasons)
+        if not node:
             await self._failed(pod, message, UNSCHEDULABLE, park=True)
             return
-        self._assumed[uid] = passed[0]
-        self._start(self._bind(pod, passed[0], extended=extended))
+        self._assumed[pod["metadata"]["uid"]] = node
+        self._start(self._bind(pod, node))
+
+    async def _chosen(self, pod: JsonObject, among: Collection[str]) -> tuple[str, str]:
+        """Returns the first of these nodes that passes, or why none does. Raises ExtenderCallError, ValueError."""
+        nodes = [node for node in self._nodes.values() if node["metadata"]["name"] in among]
+        problems = {node["metadata"]["name"]: self._problem(pod, node) for node in nodes}
+        passed = sorted(name for name, problem in problems.items() if not problem)
+        if passed and queue.mentions_managed_resource(pod, self._managed):
+            asked = {"Pod": pod, "Nodes": None, "NodeNames": passed}
+            passed, refused = queue.passed_nodes(await self._extender("filter", asked), passed)
+            problems |= refused
+        if passed:
+            return passed[0], ""
+        reasons = [problem or "node(s) didn't pass the extender" for problem in problems.values()]
+        return "", queue.unschedulable_message(len(problems), reasons)
+
+    async def _group_cycle(self, group: JsonObject, members: Sequence[JsonObject]) -> None:
+        """Simulates the members that wait in each domain, and binds the winner without another question."""
+        nodes = {pod["metadata"]["uid"]: pod["spec"].get("nodeName") or "" for pod in members} | self._assumed
+        held = [name for pod in members if (name := nodes[pod["metadata"]["uid"]])]
+        waiting = [pod for pod in members if self._waits(pod["metadata"]["uid"], pod)]
+        domains = cycle.domains(group, self._nodes.values(), held, self._random)
+        try:
+            simulated = [await self._simulated(group, waiting, names, len(held)) for names in domains]
+        except (ExtenderCallError, ValueError) as e:
+            for pod in waiting:
+                await self._failed(pod, str(e), "SchedulerError", park=False)
+            return
+        won = cycle.winner(simulated, self._random)
+        for pod in waiting:
+            uid = pod["metadata"]["uid"]
+            if won is not None and uid in won:
+                self._assumed[uid] = won[uid]
+                self._start(self._bind(pod, won[uid]))
+                continue
+            problem = next((each.problems[uid] for each in simulated if uid in each.problems), "")
+            await self._failed(pod, problem or "pod group is unschedulable", UNSCHEDULABLE, park=True)
+
+    async def _simulated(
+        self, group: JsonObject, waiting: Sequence[JsonObject], names: Collection[str], before: int
+    ) -> cycle.Simulated:
+        found = cycle.Simulated(cycle.min_count(group), before, len(waiting))
+        try:
+            for pod in waiting:
+                if found.is_hopeless:
+                    break
+                uid = pod["metadata"]["uid"]
+                node, problem = await self._chosen(pod, names)
+                if node:
+                    found.placed(uid, node)
+                    self._assumed[uid] = node
+                else:
+                    found.refused(uid, problem)
+        finally:
+            for uid in found.nodes:
+                self._assumed.pop(uid, None)
+        return found
 
     def _problem(self, pod: JsonObject, node: JsonObject) -> str:
         """Returns the reason of the node filters before the extender; empty if the extender gets the node."""
@@ -197,10 +273,13 @@ class KubeSchedulerStandIn:
         )
         return queue.node_problem(pod, node) or queue.insufficient_resource(pod, node, beside, self._managed)
 
-    async def _bind(self, pod: JsonObject, node: str, *, extended: bool) -> None:
+    async def _bind(self, pod: JsonObject, node: str) -> None:
         metadata = pod["metadata"]
         try:
-            if extended:
+            if metadata["name"] in self.failing_binds:
+                self.failing_binds.remove(metadata["name"])
+                raise ExtenderCallError("a plugin failed")
+            if queue.mentions_managed_resource(pod, self._managed):
                 body = {
                     "PodName": metadata["name"],
                     "PodNamespace": metadata["namespace"],
