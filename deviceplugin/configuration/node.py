@@ -108,7 +108,7 @@ AGENT: Any = part(
         help="What holds containers that start from now on to their parts of GPUs. driver: NVIDIA's driver, which "
         "holds memory and no cores; it needs release 615, control groups of version 2 and allocation by slots. "
         "hami-core: HAMi-core, where it is installed. auto: each of both that is there; then the driver holds memory, "
-        "and HAMi-core cores. none: nothing.",
+        "and HAMi-core cores. none: nothing. The chart mounts the host's control groups writable for auto and driver.",
     ),
     unenforced_shares=of_sharing(
         kind=words_of(UnenforcedShares),

@@ -220,7 +220,8 @@ class DriverLimits:
         """Looks once at all containers."""
         for key, each in [(key, each) for key, each in self._limited.items() if key[0] not in self._own.pods]:
             # The watch may be late for a pod that was read; its folder goes a while after a pod that was never seen.
-            if each.seen or not await self._thread.call(partial(os.path.isdir, self._folder_of(key))):
+            ends = each.seen or not await self._thread.call(partial(os.path.isdir, self._folder_of(key)))
+            if ends and self._limited.get(key) is each:
                 self._forget(key)
         found = await self._thread.call(lambda: {key: self._group(*item) for key, item in self._seen().items()})
         for key, (before, group) in found.items():

@@ -5,6 +5,7 @@ a control group of version 2; the driver refuses an allocation that would exceed
 """
 
 import ctypes
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -181,4 +182,4 @@ def _struct(calls: NvmlCalls, name: str, group: str, *amounts: int) -> Any:
     make = getattr(calls.pynvml, name, None)
     if make is None:
         raise CallFailed(name, FUNCTION_NOT_FOUND, "this release of nvidia-ml-py has no limits of memory")
-    return make(group.encode(), *amounts)
+    return make(os.fsencode(group), *amounts)

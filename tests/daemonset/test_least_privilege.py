@@ -172,6 +172,21 @@ def test_folders_of_another_kubelet() -> None:
 
 
 @pytest.mark.usefixtures("chart")
+@pytest.mark.parametrize(
+    ("values", "is_read_only"),
+    [
+        ("devicePlugin.settings.limits=hami-core", True),
+        ("devicePlugin.settings.limits=none,devicePlugin.configs.mig.mig_strategy=mixed", True),
+        ("devicePlugin.settings.limits=none,devicePlugin.configs.new.limits=driver", False),
+    ],
+)
+def test_control_groups_are_writable_if_any_settings_let_the_driver_limit(values: str, is_read_only: bool) -> None:
+    changed = render.render("", "--set", values)
+    [daemon] = [each for each in containers(changed) if each.spec["name"] == "device-plugin"]
+    assert host_folders(daemon.pod, daemon.spec)["/sys/fs/cgroup"] == ("/host/sys/fs/cgroup", is_read_only)
+
+
+@pytest.mark.usefixtures("chart")
 def test_hami_core_that_is_on_the_nodes_already_is_mounted_and_not_installed() -> None:
     changed = render.render("", "--set", "hamiCore.enabled=true,hamiCore.install=false")
     assert {container.spec["name"] for container in containers(changed)} == {
