@@ -126,7 +126,7 @@ async def test_a_gang_with_too_few_gpus_keeps_nothing_from_other_pods(
     async with nodes(plane, api_server, tmp_path, 2) as cluster:
         names = ("gang0", "gang1", "gang2")
         await add_gang(cluster, "gang", *(member("gang", name) for name in names))
-        await promised(cluster, "gang0")
+        await cluster.refused("gang0")
         others = [f"other{number}" for number in range(4)]
         for name in others:
             await cluster.add(gpu_pod(name, 4, gpucores=100))
@@ -158,13 +158,14 @@ async def test_a_gang_of_which_another_plugin_refuses_a_member_keeps_nothing_fro
 async def test_once_permit_waited_long_enough_the_gang_lets_go(
     plane: ControlPlane, api_server: Peer, tmp_path: Path
 ) -> None:
-    async with nodes(plane, api_server, tmp_path, 1) as cluster:
+    async with nodes(plane, api_server, tmp_path, 2) as cluster:
         await add_group(cluster, "gang", members=2, scheduleTimeoutSeconds=5)
         await cluster.add(member("gang", "gang1", schedulingGates=[GATE]))
         await cluster.add(member("gang", "gang0"))
         await promised(cluster, "gang0")
-        await cluster.add(gpu_pod("other", 8, gpucores=100))
-        await cluster.bound("other")
+        for name in ("other0", "other1"):
+            await cluster.add(gpu_pod(name, 8, gpucores=100))
+        await cluster.bound("other0", "other1")
         assert await bound_of(cluster, "gang0", "gang1") == []
 
 

@@ -132,7 +132,7 @@ async def test_gpus_freed_by_kube_scheduler_are_kept_for_the_pod_it_nominated(
         await cluster.bound(*(f"low{number}" for number in range(8)))
         await cluster.add(gpu_pod("urgent", 8, cpu="16", priority_class="urgent"))
         await until(partial(_leave, cluster, 8))
-        assert (await cluster.pod("urgent"))["status"]["nominatedNodeName"] == "a"
+        await until(partial(_is_nominated, cluster, "urgent", "a"))
         late = [f"late{number}" for number in range(8)]
         for number, name in enumerate(late):
             await cluster.add(gpu_pod(name, 1))
@@ -147,6 +147,11 @@ async def _leaving(cluster: Cluster) -> list[str]:
 
 async def _leave(cluster: Cluster, number: int) -> bool:
     return len(await _leaving(cluster)) == number
+
+
+async def _is_nominated(cluster: Cluster, name: str, node: str) -> bool:
+    """kube-scheduler writes the node after it has deleted the victims."""
+    return bool((await cluster.pod(name))["status"].get("nominatedNodeName") == node)
 
 
 async def _events(cluster: Cluster) -> dict[tuple[str, str], str]:
