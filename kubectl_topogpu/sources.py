@@ -7,10 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol, TypeVar
+from urllib.parse import quote
 
 import msgspec
 
 from kubectl_topogpu.cluster import Objects
+from kubectl_topogpu.extender import EXTENDER_LABELS, is_extender
 from kubectl_topogpu.kubectl import Api, Connection, ObjectsUnreadable, RequestRefused, connected, decoded, namespace
 from program.words import nearest
 from proto.kubernetes.objects import (
@@ -31,6 +33,7 @@ T = TypeVar("T", bound=Object)
 
 PAGE = 1000
 """Objects of one request."""
+MOST_EXTENDERS = 50
 METRICS_BYTES = 16 * 2**20
 """The longest page of a daemon that is read. Anyone who can create pods can write one."""
 METRICS_SECONDS = 10
@@ -57,6 +60,10 @@ class Source(Protocol):
 
     def metrics(self, namespace: str, pod: str) -> bytes:
         """Returns the page of a pod with a port named `metrics`."""
+        ...
+
+    def extenders(self) -> Iterable[Pod]:
+        """Returns the pods that look like the extender."""
         ...
 
     def check_namespace(self, name: str) -> None:
@@ -102,6 +109,12 @@ class Live:
 
     def pod_names(self, namespace: str) -> Iterable[str]:
         return [pod.metadata.name for pod in self._all(PODS, namespace)] if _NAME.fullmatch(namespace) else []
+
+    def extenders(self) -> Iterable[Pod]:
+        labels = ",".join(f"{name}={value}" for name, value in EXTENDER_LABELS.items())
+        path = f"{PODS.path()}?labelSelector={quote(labels)}&limit={MOST_EXTENDERS}"
+        found: ObjectList[Pod] = decoded(path, self._page(path), ObjectList[Pod])
+        return found.items
 
     def check_namespace(self, name: str) -> None:
         if not _NAME.fullmatch(name):
@@ -227,6 +240,9 @@ class Recorded:
         return [
             each.metadata.name for each in self._all("Pod", Pod) if (each.metadata.namespace or "default") == namespace
         ]
+
+    def extenders(self) -> Iterable[Pod]:
+        return filter(is_extender, self._all("Pod", Pod))
 
     def check_namespace(self, name: str) -> None:
         """Accepts every name: a file has no namespaces."""

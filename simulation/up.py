@@ -68,6 +68,7 @@ async def run_up(
     async with simulated_cluster(simulated, progress, now) as cluster:
         (cluster.directory / SAMPLE).write_text(json.dumps(sample_pod(), indent=2) + "\n")
         show_daemons(cluster)
+        show_extender(cluster)
         (cluster.directory / TARGETS).write_text(json.dumps(targets(cluster), indent=2) + "\n")
         announce(welcome(cluster))
         works = [_keep_running(cluster, process) for process in cluster.processes]
@@ -104,6 +105,22 @@ def show_daemons(cluster: SimulatedCluster) -> None:
             status = {"status": {"podIP": address.hostname}}
             cluster.server.patch("pods", name, status, namespace=SYSTEM_NAMESPACE, subresource="status")
             cluster.server.proxied[SYSTEM_NAMESPACE, name] = cluster.metrics[node.name]
+
+
+def show_extender(cluster: SimulatedCluster) -> None:
+    """Shows the extender as a static pod of the first node: what it runs with is read of its arguments."""
+    arguments = next(each.arguments for each in cluster.processes if each.name == "extender")
+    labels = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "scheduler"}
+    metadata = {"name": "topogpu-scheduler", "namespace": SYSTEM_NAMESPACE, "labels": labels}
+    container = {"name": "extender", "image": "topogpu:simulated", "args": arguments[1:]}
+    cluster.server.create(
+        {
+            "kind": "Pod",
+            # Without a controller, kubectl drain passes over static pods alone.
+            "metadata": {**metadata, "annotations": {"kubernetes.io/config.mirror": "simulated"}},
+            "spec": {"nodeName": cluster.nodes[0].name, "containers": [container]},
+        }
+    )
 
 
 def targets(cluster: SimulatedCluster) -> list[dict[str, object]]:

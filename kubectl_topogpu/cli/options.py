@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
-from functools import partial, wraps
+from functools import cached_property, partial, wraps
 from typing import Any
 
 import click
 
 from kubectl_topogpu.cli.completion import CONTEXTS, NAMESPACES
 from kubectl_topogpu.cluster import GpuCluster, GpuNode, Objects, Wanted, pod_name, read_cluster
+from kubectl_topogpu.extender import FoundExtender, found_extender
 from kubectl_topogpu.kubectl import Connection, ObjectsUnreadable
 from kubectl_topogpu.report import Output, TableReport, UnknownOrder
 from kubectl_topogpu.sources import Recorded, Source, live
@@ -45,14 +46,22 @@ class CommonOptions:
         self._selects = selects
         self._namespace = given.chosen
 
+    @cached_property
+    def extender(self) -> FoundExtender:
+        """Returns what the extender runs with. Raises Unreadable."""
+        return found_extender(self.source.extenders())
+
     @property
     def settings(self) -> RequestSettings:
-        return RequestSettings()
+        """Returns the extender's settings. Raises Unreadable."""
+        return self.extender.settings
 
     def cluster(self, wanted: Wanted) -> GpuCluster:
         """Raises Unreadable."""
         objects = self.source.objects()
-        self.notes = objects.notes
+        # A file need not have the pods of all namespaces, and only what is decided here depends on defaults.
+        says_defaults = wanted.decisions and self.extender.note and not self.is_recorded
+        self.notes = (*objects.notes, *([self.extender.note] if says_defaults else []))
         selected = label_selector(self._selector)
         if not self._selector:
             return read_cluster(objects, self.settings, wanted)

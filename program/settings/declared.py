@@ -134,6 +134,10 @@ class Table(Generic[C]):
         """Returns the value of one setting."""
         return attrgetter(".".join(self._paths[key]))(configuration)
 
+    def part_of(self, key: str) -> str:
+        """Returns the field of the table whose value has the setting."""
+        return self._paths[key][0]
+
     @cached_property
     def _paths(self) -> Mapping[str, _Path]:
         return {setting.key: path for path, setting in self._declared}

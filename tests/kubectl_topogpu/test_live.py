@@ -51,6 +51,27 @@ async def ask(folder: Path, *arguments: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
+async def test_the_settings_of_the_extender_decide_and_the_answer_says_where_they_are_not_known(
+    server: EmbeddedApiServer, tmp_path: Path
+) -> None:
+    unknown = "! no pod of the extender was found: policies and defaults are those of a new installation"
+    _, out, _ = await ask(tmp_path, "fit", "--memory", "1000", "--cores", "0%")
+    assert unknown in " ".join(out.split())
+    labels = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "scheduler"}
+    container = {"name": "extender", "image": "i", "args": ["serve", "--default-mem=20480", "--default-cores=50"]}
+    server.create(
+        {
+            "kind": "Pod",
+            "metadata": {"name": "extender", "namespace": "topogpu-system", "labels": labels},
+            "spec": {"nodeName": "n0", "containers": [container]},
+        }
+    )
+    _, out, _ = await ask(tmp_path, "fit")
+    # Two of 20 GiB and 50 % on each of ten GPUs, but for the one with 1 000 MiB held.
+    assert out.startswith("room for 19 pods of this shape, on 5 nodes\n")
+    assert "extender" not in out
+
+
 async def test_a_cluster_is_read_through_kubectl(server: EmbeddedApiServer, tmp_path: Path) -> None:
     status, out, err = await ask(tmp_path, "who", "held", "-o", "json")
     assert (status, err) == (0, "")
