@@ -15,7 +15,7 @@ _DEFAULTS = "policies and defaults are those of a new installation"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundExtender:
-    """Its settings, and what is not known of them; empty if all are."""
+    """The settings of the extender, and a note of what is not known of them; empty if all are."""
 
     settings: RequestSettings = field(default_factory=RequestSettings)
     note: str = ""
