@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from program.words import spaced
 from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.annotations.memory_resize import resize_words
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.capacity import unused
@@ -125,6 +126,8 @@ class GpuCluster:
     """Namespace and name of the pods with the node daemon's labels, by node. Anyone may write these labels."""
     holders: Mapping[str, tuple[GpuHolder, ...]] = field(default_factory=dict)
     """The pods that hold GPUs, by node, if decisions are wanted."""
+    resizes: Mapping[str, str] = field(default_factory=dict)
+    """How far wishes for other GPU memory have come, by pod, if holders are wanted."""
     problems: Mapping[str, str] = field(default_factory=dict)
     """Errors of nodes, pods and quotas that could not be read, by `kind name`."""
 
@@ -160,6 +163,7 @@ class _Reading:
         """Name, phase and request of each pod that holds GPUs, by UID."""
         self._holders: dict[str, list[GpuHolder]] = {}
         self._daemons: dict[str, list[tuple[str, str]]] = {}
+        self._resizes: dict[str, str] = {}
         self._waiting = 0
         self._pods: list[Pod] = []
 
@@ -180,6 +184,8 @@ class _Reading:
         elif self._wanted.holders and pod.spec.node_name and not pod.has_ended:
             asked = asked_for(pod, self._settings) if self._wanted.asks else ""
             self._names[pod_key(pod)] = pod_name(pod), phase(pod), asked
+            if words := resize_words(pod.metadata.annotations):
+                self._resizes[pod_name(pod)] = words
             if self._wanted.decisions:
                 self._holders.setdefault(pod.spec.node_name, []).append(_holder(pod))
 
@@ -201,6 +207,7 @@ class _Reading:
             pods=tuple(self._pods),
             daemons=self._daemons,
             holders={node: tuple(holders) for node, holders in self._holders.items()},
+            resizes=self._resizes,
             problems=problems,
         )
 

@@ -323,6 +323,8 @@ def notes(cluster: GpuCluster, readings: Readings | None) -> Iterator[Text]:
     if cluster.waiting:
         are = "waits" if cluster.waiting == 1 else "wait"
         yield Text(f"{counted(cluster.waiting, 'pod')} {are} for GPUs: kubectl topogpu why -A")
+    for pod, words in sorted(cluster.resizes.items()):
+        yield Text(f"! pod {pod}: {words}", "yellow")
     for subject, problem in sorted(cluster.problems.items()):
         yield Text(f"! {subject}: {problem}", "yellow")
     for node, why in sorted(readings.missing.items()) if readings is not None else ():

@@ -20,14 +20,14 @@ def everyone(cluster: GpuCluster, namespace: str = "", order: str = "") -> Table
     if not pods:
         whose = f"namespace {namespace}" if namespace else "any namespace"
         return TableReport(rows=[], named="pod", text=lambda _: Text(f"no pod of {whose} holds a GPU"))
-    return _report(held, pods, order)
+    return _report(cluster, held, pods, order)
 
 
 def holders_of(cluster: GpuCluster, target: str, order: str = "") -> TableReport | None:
     """Reports on a node, or on GPUs by `node/index`, UUID or its beginning. None if there are none."""
     node = cluster.node(target)
     gpus = [(node, gpu) for gpu in node.gpus] if node is not None else list(gpus_named(cluster, target))
-    return _report(gpus, None, order) if gpus else None
+    return _report(cluster, gpus, None, order) if gpus else None
 
 
 def pods_named(cluster: GpuCluster, name: str, namespace: str = "", order: str = "") -> TableReport | None:
@@ -40,7 +40,7 @@ def pods_named(cluster: GpuCluster, name: str, namespace: str = "", order: str =
         if held.pod.partition("/")[2] == name and held.pod.startswith(namespace and f"{namespace}/")
     }
     gpus = [each for pod in sorted(names) for each in gpus_of(cluster, pod)]
-    return _report(gpus, names, order) if gpus else None
+    return _report(cluster, gpus, names, order) if gpus else None
 
 
 def nothing(pod: str) -> TableReport:
@@ -48,7 +48,9 @@ def nothing(pod: str) -> TableReport:
     return TableReport(rows=[], named="pod", text=lambda _: Text(f"pod {pod} holds no GPU"))
 
 
-def _report(gpus: Sequence[tuple[GpuNode, GpuView]], pods: Collection[str] | None, order: str) -> TableReport:
+def _report(
+    cluster: GpuCluster, gpus: Sequence[tuple[GpuNode, GpuView]], pods: Collection[str] | None, order: str
+) -> TableReport:
     """`pods` are those to show; None for all, and for GPUs without pods."""
     rows = in_order(
         [row for node, gpu in gpus for row in pod_rows(node, gpu) if pods is None or row["pod"] in pods], order
@@ -72,7 +74,9 @@ def _report(gpus: Sequence[tuple[GpuNode, GpuView]], pods: Collection[str] | Non
             Text(f"! pod {name} has GPUs of node {node} without a decision of the scheduler", "yellow")
             for name, node in undecided.items()
         ]
-        return Group(table, *notes)
+        shown = {row["pod"] for row in rows}
+        resizes = [Text(f"! pod {pod}: {words}", "yellow") for pod, words in cluster.resizes.items() if pod in shown]
+        return Group(table, *notes, *resizes)
 
     return TableReport(rows=rows, text=text, named="pod")
 

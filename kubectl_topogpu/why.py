@@ -98,13 +98,14 @@ def _asks(request: GpuRequest) -> tuple[str, ...]:
 def _placed(cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision) -> PodAccount:
     name, node = pod_name(pod), pod.spec.node_name
     held = gpus_of(cluster, name)
+    words = cluster.resizes.get(name, "")
     ranked = _ranked(request, decision)
     order = [node, *(each for each in ranked if each != node)] if node in decision.fits else ranked
     return PodAccount(
         pod=name,
         phase=phase(pod),
         node=node,
-        sentence=f"is on node {node} with {described(held, name) if held else _UNNAMED}",
+        sentence=f"is on node {node} with {described(held, name) if held else _UNNAMED}{words and f'; {words}'}",
         asks=_asks(request),
         nodes=candidates(decision, order, node),
         placement=placement(request, snapshot, decision, node, held),

@@ -1,10 +1,12 @@
 """The use of each GPU by pods, counted again from the JSON of the API server: nothing of the extender is used."""
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
+MEMORY_RESIZE = "topogpu.io/gpu-memory-resize"
 
 Amount = tuple[int, int, int]
 """Slots, MiB, cores."""
@@ -17,7 +19,7 @@ def recount(pods: Iterable[Mapping[str, Any]]) -> Held:
     """Returns the most that these pods may hold at once; each may be at the worst of its moments."""
     sums: dict[str, Amount] = defaultdict(lambda: NONE)
     for pod in pods:
-        for uuid, amount in peak(moments(pod, allocated(pod))).items():
+        for uuid, amount in peak(moments(pod, counted(pod))).items():
             sums[uuid] = _plus(sums[uuid], amount)
     return sums
 
@@ -39,6 +41,29 @@ def allocated(pod: Mapping[str, Any]) -> list[Held]:
     """Returns the shares by container, init containers first, as the annotation has them."""
     entries = annotations(pod)[DEVICES_ALLOCATED].split(";")[:-1]
     return [{share[0]: (1, int(share[2]), int(share[3])) for share in _shares(entry)} for entry in entries]
+
+
+def counted(pod: Mapping[str, Any]) -> list[Held]:
+    """Returns the shares by container; of a pod that is about to get more memory, with that."""
+    held = allocated(pod)
+    answer = json.loads(annotations(pod).get(MEMORY_RESIZE, "{}"))
+    if answer.get("state") != "growing":
+        return held
+    names = [each["name"] for each in (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"])]
+    wanted = dict(_wanted(entry) for entry in answer["wish"].partition("@")[0].split(","))
+    return [
+        {
+            uuid: (slots, max(mib, wanted.get(name, wanted.get("", 0))), cores)
+            for uuid, (slots, mib, cores) in shares.items()
+        }
+        for name, shares in zip(names, held, strict=True)
+    ]
+
+
+def _wanted(entry: str) -> tuple[str, int]:
+    name, _, amount = entry.rpartition("=")
+    unit = {"Gi": 1024, "Mi": 1}.get(amount.strip()[-2:], 0)
+    return name.strip(), int(amount.strip()[:-2]) * unit if unit else int(amount)
 
 
 def peak(states: Iterable[Collection[Held]]) -> Held:

@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from deviceplugin.allocation.decision import pod_name
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.slot_names import slot_in
@@ -23,6 +24,7 @@ from program.tables import Column, FittingTable
 from program.words import model
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LIMITS, NODE_REGISTER
+from proto.annotations.memory_resize import resize_words
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_register import decode_register
 from proto.devices import Device, DeviceUUID
@@ -53,7 +55,8 @@ def list_allocations(given: dict[str, str | None], output: str) -> bool:
     sources = asyncio.run(_read(configuration, problems))
     rows = agreement(sources)
     if output == "json":
-        print_json({"limits": sources.limits, "allocations": [_as_json(row) for row in rows], "problems": problems})
+        printed = {"limits": sources.limits, "allocations": [_as_json(row) for row in rows], "problems": problems}
+        print_json({**printed, "resizes": _resizes(sources)})
     else:
         print_text(_as_text(rows, sources, problems, wide=output == "wide"))
     unknown = sources.recorded is None and sources.listed is None
@@ -162,7 +165,14 @@ def _as_text(rows: tuple[Row, ...], sources: Sources, problems: list[str], *, wi
         everything=wide,
         more="--output wide shows all.",
     )
-    return Group(table, *(Text(sentence, "red") for row in rows for sentence in _differences(row)), *notes)
+    resizes = [Text(f"pod {name}: {words}.", "yellow") for name, words in _resizes(sources).items()]
+    return Group(table, *(Text(sentence, "red") for row in rows for sentence in _differences(row)), *resizes, *notes)
+
+
+def _resizes(sources: Sources) -> Mapping[str, str]:
+    """Returns how far wishes for other GPU memory have come, by pod."""
+    found = {pod_name(pod): resize_words(pod.metadata.annotations) for pod in sources.pods or () if not pod.has_ended}
+    return {name: words for name, words in found.items() if words}
 
 
 def _cells(row: Row, sources: Sources, checked: Sequence[str], *, wide: bool) -> tuple[str | Text, ...]:

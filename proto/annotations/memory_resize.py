@@ -92,6 +92,16 @@ def answer_words(answer: ResizeAnswer) -> str:
     return f"{words}: {answer.why}" if answer.why else words
 
 
+def resize_words(annotations: Mapping[str, str]) -> str:
+    """Returns how far a pod's wish has come, in words for people; empty without one, and for one that was fulfilled."""
+    wish, answer = annotations.get(MEMORY_WISH, ""), answer_in(annotations)
+    if not wish:
+        return ""
+    if answer is None or answer.wish != wish:
+        return f"GPU memory shall change ({wish.partition('@')[0][:_SHOWN]}): its node's daemon has not answered yet"
+    return "" if answer.state is ResizeState.DONE else answer_words(answer)
+
+
 def encode_wish(amounts_mib: Mapping[str, int], stamp: str = "") -> str:
     """Writes the wish; the name is empty for the one container that has GPUs."""
     entries = ",".join(f"{name}={mib}" if name else str(mib) for name, mib in amounts_mib.items())

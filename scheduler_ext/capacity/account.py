@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from program.words import model, ranges
 from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.annotations.memory_resize import resize_words
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.judged import Judged, judged
 from scheduler_ext.cluster.gangs import Gang
@@ -60,7 +61,7 @@ def account(
     if request is not None and answer.decision is not None:
         lines = _with_undecided(explain(request, answer.decision), snapshot)
     held = _held(devices, snapshot.nodes.get(node))
-    sentence = _sentence(pod, held, problem, answer) + _unhealthy(pod, devices, snapshot)
+    sentence = _sentence(pod, held, problem, answer) + _unhealthy(pod, devices, snapshot) + _resize(pod)
     return Account(
         pod=f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}",
         node=node,
@@ -95,6 +96,12 @@ def _unhealthy(pod: Pod, devices: str, snapshot: Snapshot) -> str:
         return ""
     ill = [gpu.device.index for gpu in usage.gpus if not gpu.device.healthy and gpu.device.uuid in devices]
     return f"; unhealthy: GPU {ranges(ill)}, and events of the node have the reason" if ill else ""
+
+
+def _resize(pod: Pod) -> str:
+    """Returns the end of a sentence about other GPU memory that is wished for the pod. Empty without that."""
+    words = "" if pod.has_ended else resize_words(pod.metadata.annotations)
+    return f"; {words}" if words else ""
 
 
 def _held(devices: str, usage: NodeUsage | None) -> str:
