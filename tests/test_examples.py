@@ -46,7 +46,7 @@ EXPECTED: dict[str, list[Granted]] = {
     "gke-critical-pods": [],
     "gpu-type": [WHOLE],
     "gpu-uuid": [{"main": [(NAMED, ALL_MIB, 100)]}],
-    "init-container": [{"convert": [(2, 12000, 0)], "serve": [(2, 12000, 0)]}],
+    "init-container": [{"convert": [(2, 12000, 0)], "serve": [(2, 6000, 0)]}],
     "job": [{"task": [(gpu, ALL_MIB, 100)]} for gpu in (2, 1)],
     "mig": [{"main": [(CUT, INSTANCE.memory_mib, 100)]}],
     "percentage": [{"main": [(2, ALL_MIB // 2, 50)]}],
