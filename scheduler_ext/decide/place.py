@@ -66,18 +66,22 @@ def with_pod(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUs
     return replace(usage, gpus=tuple(map(taken, usage.gpus)))
 
 
-MOST_PODS_ON = 256
+EFFORT_OF_A_POD = 8
+"""Effort for choosing a pod's GPUs, in addition to what the containers take."""
+MOST_PODS_ON = 32
 """The most pods of one node that are counted."""
+EFFORT_OF_PODS_ON = 1_000
+"""The effort for counting the pods of one node, after the first. Beyond that there may be room for more."""
 
 
-def pods_on(usage: NodeUsage, request: GpuRequest) -> int:
-    """Returns how many pods with this request fit on the node one after the other, up to `MOST_PODS_ON`. No quota
-    counts.
-    """
+def pods_on(usage: NodeUsage, request: GpuRequest, effort: Effort) -> int:
+    """Returns how many pods with this request surely fit on the node one after the other. No quota counts."""
+    most = effort.made + EFFORT_OF_PODS_ON
     for number in range(MOST_PODS_ON):
-        shares = place(request, usage, None)
-        if isinstance(shares, Misfit):
-            return number
+        effort.made += EFFORT_OF_A_POD
+        shares = place(request, usage, None, effort)
+        if isinstance(shares, Misfit) or effort.made >= most:
+            return number + (not isinstance(shares, Misfit))
         usage = with_pod(usage, request, shares)
     return MOST_PODS_ON
 

@@ -88,7 +88,8 @@ class Filter:
             return Filtered(result=simulate(request, args.nodes, self._cluster.requests))
         node_names = args.node_names or []
         if not await self._readiness.wait():
-            await self._readiness.search(request, node_names)
+            rooms = bool(group_of(args.pod)) and (request.wish is not None or self._decision.index.has_domains())
+            await self._readiness.search(request, node_names, rooms=rooms)
         return self._decided(args.pod, request, node_names)
 
     def _decided(self, pod: Pod, request: GpuRequest, node_names: Sequence[str]) -> Filtered:

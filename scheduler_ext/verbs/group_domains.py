@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 
 from scheduler_ext.cluster.gangs import MissingMember
 from scheduler_ext.decide.index import NodeIndex
@@ -13,7 +12,9 @@ from scheduler_ext.domains.wish import DomainWish
 from scheduler_ext.requests import GpuRequest
 
 MOST_TRIED = 16
-"""Domains that are tried for one kind of members before the group counts as too large: the others are alike."""
+"""Domains that are tried for a group of several kinds of members before it counts as too large."""
+MOST_KINDS = 4
+"""Kinds of members that differ in a plan. The members of a group of more kinds count as its largest."""
 
 NodesOfMembers = Mapping[str, str]
 """The node of each member, by UID."""
@@ -47,7 +48,7 @@ class GroupDomains:
         kinds = _kinds(members)
         beside = self.index.domains(placed)
         rooms = self.index.rooms(kinds[0][0].request, node_names)
-        attempt = _Attempt(self.index, self.levels, wish, node_names)
+        attempt = _Attempt(self.index, self.levels, wish, node_names, iter(range(MOST_TRIED)))
         found = next(attempt.solutions(kinds, beside, {}, rooms), None)
         if wish is None or not wish.required:
             return None if found is None else MemberNodes(by_uid=found, others=node_names)
@@ -64,6 +65,8 @@ class _Attempt:
     levels: Sequence[str]
     wish: DomainWish | None
     node_names: Sequence[str]
+    tries: Iterator[int]
+    """The tries that are left."""
 
     def solutions(
         self,
@@ -79,14 +82,22 @@ class _Attempt:
             yield from (_by_rank(members, each) for each in found)
             return
         domains = {room.node: room.domains for room in rooms}
-        for placement in islice(found, MOST_TRIED):
+        for placement, _ in zip(found, self.tries, strict=False):
             own = _by_rank(members, placement)
             now = {**taken}
             for member in members:
                 now[own[member.uid]] = (*now.get(own[member.uid], ()), member.request)
             near = (*beside, *(domains[node] for node in placement.nodes))
-            left = self.index.rooms(others[0][0].request, self.node_names, now)
+            left = self.index.rooms(others[0][0].request, self._within(domains, placement), now)
             yield from ({**own, **rest} for rest in self.solutions(others, near, now, left))
+
+    def _within(self, domains: Mapping[str, Domains], placement: Placement) -> Sequence[str]:
+        """Returns the nodes where the other members may go."""
+        if self.wish is None or not self.wish.required:
+            return self.node_names
+        level = self.wish.level
+        own = domains[placement.nodes[0]][level]
+        return [name for name in self.node_names if domains.get(name, {}).get(level) == own]
 
 
 def _kinds(members: Sequence[MissingMember]) -> list[list[MissingMember]]:
@@ -98,7 +109,7 @@ def _kinds(members: Sequence[MissingMember]) -> list[list[MissingMember]]:
             kinds.append([member])
         else:
             alike.append(member)
-    return kinds
+    return kinds if len(kinds) <= MOST_KINDS else [[member for kind in kinds for member in kind]]
 
 
 def _is_like(one: GpuRequest, other: GpuRequest) -> bool:

@@ -46,7 +46,9 @@ class GroupSearch:
         wanted = min(gang.needed - len(placed), len(members), MOST_AHEAD)
         before = [record for each in members if (record := self._reserved(each.uid)) is not None]
         first, spare = members[:wanted], list(members[wanted:])
-        where = self.domains.nodes_of(first, node_names, self._nodes(asked.pod, placed, node_names))
+        # A domain has to hold all of them, also those for whom GPUs are found later.
+        every = members[: max(gang.needed - len(placed), 0)]
+        where = self.domains.nodes_of(every, node_names, self._nodes(asked.pod, placed, node_names))
         if isinstance(where, NoDomain):
             return _in_no_domain(gang.group, where, node_names)
         found, refusals = dict[str, NodeChoice](), list[NodeChoice]()

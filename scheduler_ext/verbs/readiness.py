@@ -62,8 +62,12 @@ class VerbReadiness:
             return f"not ready: the API server has not listed {', '.join(missing)} yet"
         return problem
 
-    async def search(self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> None:
-        """Searches in advance, so that the decision itself is quick. Between the steps of a long search others get
-        their answers.
+    async def search(
+        self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False, rooms: bool = False
+    ) -> None:
+        """Searches in advance, so that the decision itself is quick: also for all pods of a group, with `rooms`.
+        Between the steps of a long search others get their answers.
         """
+        if rooms:
+            await self._turns.take(request.namespace, self._index.prepare_rooms(request, node_names))
         await self._turns.take(request.namespace, self._index.prepare(request, node_names, every=every))

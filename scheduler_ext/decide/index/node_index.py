@@ -8,6 +8,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.choice import MOST_NODES_NAMED, NodeChoice, Tally, choice_of
 from scheduler_ext.decide.decision import NO_NODE_OFFERED, decide
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fgd import NOTHING_LOST
 from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.polls import Polls
@@ -144,12 +145,22 @@ class NodeIndex:
         ranking = self._ranking(self._shape(request))
         return ranking.judge(node_names, self._effort(prepared=prepared)) and ranking.best_known(node_names) is None
 
+    def prepare_rooms(self, request: GpuRequest, node_names: Sequence[str]) -> Iterator[None]:
+        """Counts what `rooms` needs, in steps of about a millisecond."""
+        for _ in range(max(self._most_effort() // self._step_effort, 1)):
+            self._catch_up()
+            if self._ranking(PodShape(request=request, quota=None)).count(node_names, self._step_effort):
+                return
+            yield
+
     def rooms(self, request: GpuRequest, node_names: Collection[str], beside: PodsBeside = NO_PODS) -> list[Room]:
         """Returns for how many pods of the shape each node has GPUs, once those `beside` are there. The best nodes for
-        one such pod come first. No quota counts.
+        one such pod come first. No quota counts. What is not counted within the effort for one answer is 0; the next
+        answer counts it.
         """
         self._catch_up()
         ranking, states, names = self._ranking(PodShape(request=request, quota=None)), self._states, set(node_names)
+        ranking.count(node_names, self._most_effort())
         policy = NodePolicy.BINPACK if request.policies.node is NodePolicy.FGD else request.policies.node
         found = []
         for *_, name in states.orders[policy]:
@@ -284,7 +295,7 @@ def _left_beside(usage: NodeUsage, request: GpuRequest, others: Sequence[GpuRequ
         if isinstance(shares, Misfit):
             return 0
         usage = with_pod(usage, other, shares)
-    return pods_on(usage, request)
+    return pods_on(usage, request, Effort())
 
 
 def _none_fits(ranking: Ranking, failed: Mapping[str, str], unresolvable: Mapping[str, str]) -> NodeChoice:

@@ -21,7 +21,7 @@ EFFORT_OF_BOUNDS = 5
 """Effort per node for upper bounds: half of what one answer may take. Beyond that, nodes count as the best."""
 EFFORT_AHEAD = 500
 """Effort for an answer that may never be requested."""
-MOST_MEMBERS_KNOWN = 4_000
+MOST_MEMBERS_KNOWN = 20_000
 """States of nodes whose number of pods is remembered."""
 
 
@@ -65,7 +65,7 @@ class Ranking:
         self.unresolvable: dict[str, str] = {}
         self.words: dict[str, str] = {}
         """The reasons of both for people."""
-        self._members: dict[int, int] = {}
+        self._members: dict[tuple[int, str], int] = {}
         """The number of pods that fit on a node, by its state."""
         self._ahead: tuple[NodeUsage, PodShares] | None = None
 
@@ -149,21 +149,33 @@ class Ranking:
             return self._ahead[1]
         return cast("PodShares", place(self._shape.request, usage, self._shape.quota))
 
-    def members(self, node: str) -> int:
-        """Returns how many pods of the shape fit on the node one after the other, up to `MOST_PODS_ON`."""
-        state = self._states[node]
-        found = self._members.get(state.number)
-        if found is None or self._shape.named:
-            self._members[state.number] = found = self._count(state)
-            if len(self._members) > MOST_MEMBERS_KNOWN:
+    def count(self, names: Iterable[str], effort: int) -> bool:
+        """Counts the pods of the shape that fit on each node, with at most about `effort`. Returns whether all are
+        counted.
+        """
+        limit = self._limit(effort)
+        for name in names:
+            state = self._states.get(name)
+            if state is None or self._key(name, state) in self._members:
+                continue
+            if self._is_over(limit):
+                return False
+            if len(self._members) >= MOST_MEMBERS_KNOWN:
                 self._members.clear()
-        return found
+            # The judgement finds the many nodes without any room in a short time.
+            refused = isinstance(self._judge.judge(state), NodeRefusal)
+            counted = 0 if refused else pods_on(state.usage, self._shape.request, self._judge.effort)
+            self._members[self._key(name, state)] = counted
+        return True
 
-    def _count(self, state: NodeState) -> int:
-        """The first pod is judged, because that finds the many nodes without any room in a short time."""
-        if isinstance(self._judge.judge(state), NodeRefusal):
-            return 0
-        return pods_on(state.usage, self._shape.request)
+    def members(self, node: str) -> int:
+        """Returns how many pods of the shape fit on the node one after the other; 0 if they are not counted."""
+        return self._members.get(self._key(node, self._states[node]), 0)
+
+    def _key(self, name: str, state: NodeState) -> tuple[int, str]:
+        """Returns what nodes with equal counts have in common: those in one state, unless the pod names their GPUs."""
+        named = self._shape.named
+        return state.number, name if named and any(gpu.device.uuid in named for gpu in state.usage.gpus) else ""
 
     def misfit(self, node: str) -> Misfit | None:
         """Returns why the pod does not fit on the node, with figures; None if it fits or the node is gone."""

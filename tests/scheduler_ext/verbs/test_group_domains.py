@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from proto.annotations.keys import NODE_CLIQUE, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
+from proto.annotations.keys import NO_USE_GPU_UUID, NODE_CLIQUE, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.gangs import MissingMember
 from scheduler_ext.cluster.ledger import Ledger
@@ -139,3 +139,42 @@ def test_every_node_counts_as_many_members_as_it_takes() -> None:
     assert rooms[scene.names[0]] == 1
     beside = {scene.names[1]: [replace(asked, uid="x")]}
     assert {room.node: room.members for room in scene.index.rooms(asked, scene.names, beside)}[scene.names[1]] == 1
+
+
+def test_a_clique_has_to_hold_all_members_of_a_large_group() -> None:
+    scene = Scene("3x:gb200-nvl72")
+    quarters = [member(f"g-{number}", 1, {REQUIRED_TOPOLOGY: NODE_CLIQUE}, number) for number in range(72)]
+    assert len(set(scene.found(quarters).values())) == 18
+    refused = scene.domains.nodes_of([*quarters, member("g-72", 1, {REQUIRED_TOPOLOGY: NODE_CLIQUE})], scene.names, ())
+    assert str(refused) == "needs room for 73 in one clique; the largest free clique has room for 72"
+
+
+def test_a_group_of_many_kinds_costs_no_more_than_one_of_few() -> None:
+    scene = Scene("8x:gb200-nvl72-tray")
+    kinds = [
+        MissingMember(uid=f"uid-{n}", pod=each.pod, request=replace(each.request, uid=f"uid-{n}"))
+        for n in range(40)
+        for each in [member(f"g-{n}", 4, {REQUIRED_TOPOLOGY: NODE_CLIQUE}, 0)]
+    ]
+    different = [
+        replace(each, request=replace(each.request, needs=(replace(need, priority=n),)))
+        for n, each in enumerate(kinds)
+        if (need := each.request.needs[0]) is not None
+    ]
+    refused = scene.domains.nodes_of(different, scene.names, ())
+    assert str(refused) == "needs 40 nodes of one clique; the largest free clique has 8"
+
+
+def test_pods_that_refuse_a_gpu_by_its_uuid_are_counted_without_it() -> None:
+    scene = Scene("gb200-nvl72")
+    gpu = scene.ledger.nodes.usages()[scene.names[0]].gpus[0].device.uuid
+    asked = member("g", 1, {NO_USE_GPU_UUID: gpu}).request
+    rooms = {room.node: room.members for room in scene.index.rooms(asked, scene.names)}
+    assert (rooms[scene.names[0]], rooms[scene.names[1]]) == (3, 4)
+
+
+def test_rooms_are_counted_in_steps_that_end() -> None:
+    scene = Scene("hgxh100-two-racks")
+    asked = member("g", 1).request
+    assert len(list(scene.index.prepare_rooms(asked, scene.names))) <= 1
+    assert [room.members for room in scene.index.rooms(asked, scene.names)] == [8] * 8
