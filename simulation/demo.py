@@ -1,7 +1,7 @@
 """The demo: machines without GPUs, the real daemons and the real extender, and pods from GPU to container."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,7 +10,7 @@ import aiohttp
 from deviceplugin.machine.topology import Topology, build_topology, pair_scores
 from program.words import counted
 from proto.annotations.errors import AnnotationError
-from proto.kubernetes.objects import PODS, Pod
+from proto.kubernetes.objects import PODS, Pod, PodGroup, Resource
 from simulation.cluster import (
     READY_SECONDS,
     ClusterSettings,
@@ -35,7 +35,19 @@ from simulation.outcome import (
 from simulation.scheduling_queue import passed_nodes
 from simulation.verification import score_violations
 from simulation.watching import ClusterView
-from simulation.workload import MACHINES, NAMESPACE, SHAPES, Shape, pod_object, workload
+from simulation.workload import (
+    GROUPS,
+    MACHINES,
+    NAMESPACE,
+    SHAPES,
+    TRAYS,
+    GroupShape,
+    Shape,
+    group_object,
+    members,
+    pod_object,
+    workload,
+)
 
 _QUIET_SECONDS = 2.0
 _SECONDS_PER_POD = 2.0
@@ -59,28 +71,35 @@ class DemoSettings:
 async def run_demo(settings: DemoSettings, progress: Callable[[str], None], now: Callable[[], datetime]) -> DemoOutcome:
     """Stops and removes everything before it returns or raises. Raises SimulationFailed."""
     started = time.monotonic()
-    placed = machine_kinds(settings.machines, settings.nodes)
+    as_it_is = not settings.machines and settings.nodes is None
+    groups = GROUPS if as_it_is else ()
+    placed = machine_kinds((*MACHINES, *TRAYS) if as_it_is else settings.machines, settings.nodes)
     simulated = ClusterSettings(
         machines=tuple(each.kind for each in placed),
         labels=tuple(each.labels for each in placed),
         api_port=settings.api_port,
         keep=settings.keep,
+        daemon_options=("--feature-labels",) if groups else (),
     )
     async with simulated_cluster(simulated, progress, now) as cluster:
-        pods = workload(settings.pods)
+        together, alone = members(groups), workload(settings.pods)
+        pods = (*alone, *together)
         progress(f"{counted(len(pods), 'pod')} for {counted(len(cluster.nodes), 'node')}")
-        await _create_pods(cluster.server.url, pods)
+        await _create(cluster.server.url, groups, (*together, *alone))
         await _wait_for_pods(cluster, dict(pods))
         refusals = await _refusals(cluster)
         return _outcome(cluster, dict(pods), refusals, time.monotonic() - started)
 
 
-async def _create_pods(url: str, pods: tuple[tuple[str, Shape], ...]) -> None:
+async def _create(url: str, groups: Sequence[GroupShape], pods: Sequence[tuple[str, Shape]]) -> None:
+    path = Resource("scheduling.k8s.io/v1beta1", "podgroups", True, PodGroup).path(NAMESPACE)
+    made = [(path, group_object(group)) for group in groups]
+    made += [(PODS.path(NAMESPACE), pod_object(name, shape)) for name, shape in pods]
     async with aiohttp.ClientSession() as session:
-        for name, shape in pods:
-            async with session.post(url + PODS.path(NAMESPACE), json=pod_object(name, shape)) as answer:
+        for where, body in made:
+            async with session.post(url + where, json=body) as answer:
                 if answer.status >= 400:
-                    raise SimulationFailed(f"the API server refused pod {name}: {await answer.text()}")
+                    raise SimulationFailed(f"the API server refused {body['kind']}: {await answer.text()}")
 
 
 async def _wait_for_pods(cluster: SimulatedCluster, pods: Mapping[str, Shape]) -> None:
@@ -153,6 +172,7 @@ def _outcome(
         created |= node.kubelet.created
     seen = [view.pods[name] for name in pods if name in view.pods]
     problems = [*view.overbooked, *violations(seen, created, devices, _must_run(cluster.settings.machines, pods))]
+    problems += _split_groups(view, seen)
     for node, outcome in zip(published, nodes, strict=True):
         problems += score_violations(node.name, outcome.scores, pair_scores(_topology(node)))
     return DemoOutcome(
@@ -162,6 +182,18 @@ def _outcome(
         seconds=round(seconds, 1),
         kept_directory=str(cluster.directory) if cluster.settings.keep else "",
     )
+
+
+def _split_groups(view: ClusterView, pods: Sequence[Pod]) -> Iterator[str]:
+    """Yields a sentence for each group that is bound in part, or in several domains."""
+    for group in GROUPS:
+        name = group.member.name
+        known = ((pod.spec.node_name, pod.spec.scheduling_group) for pod in pods)
+        nodes = {node for node, its in known if its is not None and its.pod_group_name == name}
+        if "" in nodes:
+            yield f"not all pods of group {name} have a node"
+        elif group.domain and len({view.nodes[node].metadata.labels.get(group.domain) for node in nodes}) > 1:
+            yield f"the pods of group {name} are in several domains"
 
 
 def _node_outcome(view: ClusterView, node: SimulatedNode) -> NodeOutcome:
@@ -185,7 +217,7 @@ def _pod_outcome(
 
 def _must_run(kinds: Sequence[str], pods: Mapping[str, Shape]) -> frozenset[str]:
     """With one round of pods or less for every four machines there is room for all that fit at all."""
-    rounds = -(-len(pods) // len(SHAPES))
+    rounds = -(-sum(not shape.group for shape in pods.values()) // len(SHAPES))
     if min(kinds.count(kind) for kind in MACHINES) < rounds:
         return frozenset()
     return frozenset(name for name, shape in pods.items() if shape.fits)

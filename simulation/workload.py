@@ -1,10 +1,11 @@
 """The demo's machines and pods: every common shape, as users write it."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from proto.annotations.keys import (
     GPU_POLICY,
+    NODE_CLIQUE,
     NODE_POLICY,
     RESOURCE_CORES,
     RESOURCE_COUNT,
@@ -54,6 +55,17 @@ class Shape:
     init: tuple[Ask, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     fits: bool = True
+    group: str = ""
+    """The group of which the pod is a member; empty for a pod alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupShape:
+    """Pods that start together. All of them get nodes with one value of the label `domain`, if it names one."""
+
+    size: int
+    member: Shape
+    domain: str = ""
 
 
 def _policies(node: str = "", gpu: str = "") -> dict[str, str]:
@@ -160,6 +172,50 @@ SHAPES = (
 )
 
 
+TRAYS = ("gb200-nvl72-tray",) * 2
+"""Further machines of the demo, in one NVLink clique."""
+GROUPS = (
+    GroupShape(
+        size=2,
+        member=Shape(
+            name="across-nodes",
+            why="4 whole GPUs on each of 2 nodes of a clique",
+            containers=_train(4),
+            annotations={USE_GPU_TYPE: "GB200"},
+        ),
+        domain=NODE_CLIQUE,
+    ),
+    GroupShape(
+        size=3,
+        member=Shape(
+            name="gang",
+            why="3 pods that start together",
+            containers=_NOTEBOOK,
+            annotations=_policies("binpack", "binpack"),
+        ),
+    ),
+)
+"""Groups of the demo. They come before its other pods."""
+
+
+def members(groups: Iterable[GroupShape]) -> tuple[tuple[str, Shape], ...]:
+    """Returns the pods of the groups by name."""
+    return tuple(
+        (f"{group.member.name}-{number + 1}", replace(group.member, group=group.member.name))
+        for group in groups
+        for number in range(group.size)
+    )
+
+
+def group_object(group: GroupShape) -> dict[str, object]:
+    """Returns the PodGroup as posted to the API server."""
+    spec: dict[str, object] = {"schedulingPolicy": {"gang": {"minCount": group.size}}}
+    if group.domain:
+        spec["schedulingConstraints"] = {"topology": [{"key": group.domain}]}
+    metadata = {"name": group.member.name, "namespace": NAMESPACE}
+    return {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "PodGroup", "metadata": metadata, "spec": spec}
+
+
 def workload(pods: int) -> tuple[tuple[str, Shape], ...]:
     """Returns that many pods by name, the shapes in turn; later rounds carry their number."""
     rounds = (divmod(position, len(SHAPES)) for position in range(pods))
@@ -179,6 +235,7 @@ def pod_object(name: str, shape: Shape) -> dict[str, object]:
             "schedulerName": SCHEDULER_NAME,
             "initContainers": [_container(ask) for ask in shape.init],
             "containers": [_container(ask) for ask in shape.containers],
+            **({"schedulingGroup": {"podGroupName": shape.group}} if shape.group else {}),
         },
     }
 

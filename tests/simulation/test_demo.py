@@ -84,8 +84,8 @@ def assert_verified(result: dict[str, Any]) -> None:
     assert result["verification"] == {"passed": True, "violations": []}
     waiting = {pod["name"]: pod for pod in result["pods"] if pod["phase"] != "Running"}
     assert set(waiting) == {"too-big"}
-    assert waiting["too-big"]["reason"].startswith("0/4 nodes are available")
-    assert set(waiting["too-big"]["refusals"]) == {"node-1", "node-2", "node-3", "node-4"}
+    assert waiting["too-big"]["reason"].startswith("0/6 nodes are available")
+    assert set(waiting["too-big"]["refusals"]) == {f"node-{number}" for number in range(1, 7)}
     for refusal in waiting["too-big"]["refusals"].values():
         assert "CardInsufficientMemory (needs 200000 MiB; largest GPU of the node has " in refusal
 
@@ -96,7 +96,9 @@ def test_the_whole_path_is_verified_and_nothing_is_left_behind(demo: Demo) -> No
     result = json.loads(output)
     assert_verified(result)
     assert status == 0
-    assert len(result["pods"]) == 20
+    assert len(result["pods"]) == 25
+    nodes = {pod["name"]: pod["node"] for pod in result["pods"]}
+    assert {nodes["across-nodes-1"], nodes["across-nodes-2"]} == {"node-5", "node-6"}
     chosen = {pod["name"]: pod["choice"] for pod in result["pods"]}
     assert chosen["train-4-topology"] == "best-linked node, NV18 among all 4"
     assert chosen["on-rtx4090"].endswith("only RTX 4090")
