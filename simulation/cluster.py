@@ -26,6 +26,7 @@ from simulation.controlling import control
 from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.lives import Life, life
+from simulation.kubelet.runtime import KubeletSettings
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import MachineDescription
 from simulation.machines.sets import PlacedMachine, expanded
@@ -282,12 +283,14 @@ async def _start_node(cluster: SimulatedCluster, name: str, kind: str, labels: M
         name,
         root,
         cluster.api,
-        api_url=cluster.server.url,
+        KubeletSettings(
+            api_url=cluster.server.url,
+            labels={"topogpu.io/machine": Path(kind).stem, **labels},
+            cdi_directories=[root / "cdi"],
+            cgroups=root / "cgroup",
+            runtime_version=_OLD_RUNTIME if kind == MACHINES[-1] else _RUNTIME,
+        ),
         now=cluster.now,
-        labels={"topogpu.io/machine": Path(kind).stem, **labels},
-        cdi_directories=[root / "cdi"],
-        cgroups=root / "cgroup",
-        runtime_version=_OLD_RUNTIME if kind == MACHINES[-1] else _RUNTIME,
         life=partial(_life, cluster.server) if cluster.settings.pods_end else lambda _: None,
     )
     cluster.kubelets.append(kubelet)

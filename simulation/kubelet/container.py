@@ -6,7 +6,7 @@ CRI-O's server/container_create.go, and the Container Device Interface specifica
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal
 
@@ -107,6 +107,18 @@ class CreatedContainer:
     container_id: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeManner:
+    """How a runtime makes containers. `has_file` returns whether the host has the file."""
+
+    order: CdiOrder = CdiOrder.LAST
+    image_env: Mapping[str, str] = field(default_factory=dict)
+    has_file: Callable[[str], bool] = lambda _: True
+
+
+_USUAL = RuntimeManner()
+
+
 def create_container(
     container: Container,
     phase: Phase,
@@ -114,20 +126,18 @@ def create_container(
     answers: Sequence[ContainerAllocateResponse],
     specs: Sequence[CdiSpec],
     *,
-    order: CdiOrder = CdiOrder.LAST,
-    image_env: Mapping[str, str] | None = None,
-    has_file: Callable[[str], bool] = lambda _: True,
+    manner: RuntimeManner = _USUAL,
 ) -> CreatedContainer:
     """Kubelet's merge of all answers and the pod's environment, over that of the image, and the runtime's CDI edits.
 
-    `has_file` is True if the host has it. Raises CdiError for a CDI device that no spec holds, or whose device file
-    is missing.
+    Raises CdiError for a CDI device that no spec holds, or whose device file is missing.
     """
+    order = manner.order
     names = tuple(device.name for answer in answers for device in answer.cdi_devices)
     edits = [edit for name in names for edit in resolve_cdi(name, specs)] if order is not CdiOrder.NEVER else []
-    _find_device_files(edits, has_file)
+    _find_device_files(edits, manner.has_file)
     own_env = {variable.name: variable.value for variable in container.env if variable.value_from is None}
-    asked = {**(image_env or {}), **_answered_env(answers), **own_env}
+    asked = {**manner.image_env, **_answered_env(answers), **own_env}
     return CreatedContainer(
         name=container.name,
         phase=phase,

@@ -1,14 +1,10 @@
 """One node's kubelet: registers the Node, admits bound pods one at a time, creates their containers on paper."""
 
 import asyncio
-import os
-import shutil
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from secrets import token_hex
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
@@ -17,23 +13,14 @@ from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved
 from simulation.kubelet import status
 from simulation.kubelet.admission import check_totals
 from simulation.kubelet.apiserver import NodeApi, StatusNotWritten
-from simulation.kubelet.container import (
-    CdiError,
-    CdiOrder,
-    CdiSpec,
-    CreatedContainer,
-    Phase,
-    create_container,
-    decode_cdi_spec,
-)
+from simulation.kubelet.container import CdiError, CreatedContainer, Phase
 from simulation.kubelet.device_ids import AdmissionRefused
 from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
 from simulation.kubelet.lives import Life
 from simulation.kubelet.pod_resources import PodResourcesServer
-from simulation.kubelet.runtime_hooks import remove_group, run_hooks
+from simulation.kubelet.reports import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, PodReports
+from simulation.kubelet.runtime import KubeletSettings, PaperRuntime
 
-_FIRST_RETRY_SECONDS = 0.2
-_LONGEST_RETRY_SECONDS = 5.0
 _FIRST_CRASH_SECONDS, _LONGEST_CRASH_SECONDS = 1.0, 30.0
 """The pause before containers start again; kubelet's are ten times as long."""
 _NODE_STATUS_SECONDS = 10.0
@@ -41,63 +28,44 @@ _NODE_STATUS_SECONDS = 10.0
 
 
 class KubeletStandIn:
-    """`created` holds, by pod UID, the containers in creation order; `freed` is called for every pod that left."""
+    """`created` holds, by pod UID, the containers in creation order."""
 
     def __init__(
         self,
         node_name: str,
         root: Path,
         api: ApiServer,
+        settings: KubeletSettings,
         *,
-        api_url: str,
         now: Callable[[], datetime],
-        labels: Mapping[str, str] | None = None,
-        cdi_directories: Iterable[Path] = (),
-        runtime_version: str = "simulated://1",
-        cdi_order: CdiOrder = CdiOrder.LAST,
-        cdi_lags: bool = False,
-        image_env: Mapping[str, str] | None = None,
-        plugins_by_path: bool = True,
         life: Callable[[Pod], Life | None] = lambda _: None,
-        cgroups: Path | None = None,
     ) -> None:
-        """With `cdi_lags` the runtime's cache of CDI specs sees a change too late, as containerd's and
-        CRI-O's may; each container sees the folder as it was for the one before. `image_env` is that of every image.
-        `plugins_by_path`: see DeviceManager. `life` returns how a pod ends by itself. Below `cgroups` it makes control
-        groups, and runs the hooks of containers.
-        """
+        """`life` returns how a pod ends by itself."""
         self.node_name = node_name
         self.root = root
-        self.devices = DeviceManager(root / "device-plugins", by_path=plugins_by_path)
-        self.created: dict[str, list[CreatedContainer]] = {}
-        self._running: dict[str, dict[str, CreatedContainer]] = {}
+        self.life = life
+        self.devices = DeviceManager(root / "device-plugins", by_path=settings.plugins_by_path)
         self._pods: dict[str, Pod] = {}
         self.pod_resources = PodResourcesServer(
             root / "pod-resources", self.devices, lambda: tuple(self._pods.values())
         )
+        self._runtime = PaperRuntime(settings, self.devices)
+        self.created = self._runtime.created
         self._api = api
-        self._writes = NodeApi(api_url, node_name)
+        self._writes = NodeApi(settings.api_url, node_name)
+        self._reports = PodReports(self._writes, node_name, now)
         self._now = now
-        self._labels = dict(labels or {})
-        self._cdi_directories = tuple(cdi_directories)
-        self._runtime_version = runtime_version
-        self._cdi_order = cdi_order
-        self._cdi_lags = cdi_lags
-        self._cached: list[CdiSpec] = []
-        self._image_env = dict(image_env or {})
-        self._cgroups = cgroups
+        self._settings = settings
         self._admissions: asyncio.Queue[Pod] = asyncio.Queue()
         self._seen: set[str] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}
         self._endings: dict[str, asyncio.Task[None]] = {}
         self._lives: dict[str, asyncio.Task[None]] = {}
-        self.life = life
         self._loops: list[asyncio.Task[None]] = []
-        self._events = 0
 
     async def start(self) -> None:
         """Returns once the sockets listen and the Node exists."""
-        node = status.node_object(self.node_name, self._labels, self._runtime_version, self._now())
+        node = status.node_object(self.node_name, self._settings.labels, self._settings.runtime_version, self._now())
         await self._writes.register_node(node, self.node_name)
         await self.come_back(pods_after_seconds=0)
 
@@ -128,7 +96,8 @@ class KubeletStandIn:
 
     def running(self) -> dict[str, dict[str, CreatedContainer]]:
         """Returns the containers of the pods that have not ended, by pod UID and name."""
-        return {uid: made for uid, made in self._running.items() if uid in self._pods and not self._pods[uid].has_ended}
+        alive = {uid for uid, pod in self._pods.items() if not pod.has_ended}
+        return {uid: made for uid, made in self._runtime.there.items() if uid in alive}
 
     async def restart(self) -> None:
         """Kubelet's process restarts: new sockets, plugins forgotten until they register again, pods kept."""
@@ -145,20 +114,12 @@ class KubeletStandIn:
         phase: Phase = "init" if any(one.name == name for one in pod.spec.init_containers) else "app"
         container = next(one for one in pod.all_containers if one.name == name)
         await self.devices.pre_start(pod_uid, name)
-        made = await self._create(pod, container, phase)
-        self._note(pod_uid, made)
-        return made
-
-    def _note(self, pod_uid: str, made: CreatedContainer) -> None:
-        self.created.setdefault(pod_uid, []).append(made)
-        self._running.setdefault(pod_uid, {})[made.name] = made
+        return await self._runtime.create(pod_uid, container, phase)
 
     def _end(self, pod_uid: str) -> None:
         """Ends the pod's containers and gives its devices back."""
         self._pods.pop(pod_uid, None)
-        self._running.pop(pod_uid, None)
-        if self._cgroups is not None:
-            shutil.rmtree(self._cgroups / "kubepods" / f"pod{pod_uid}", ignore_errors=True)
+        self._runtime.end(pod_uid)
         self.devices.release(pod_uid)
 
     async def _report_devices(self) -> None:
@@ -171,7 +132,7 @@ class KubeletStandIn:
             try:
                 await self._writes.patch_node_status(self.node_name, status.device_capacity(capacity))
             except StatusNotWritten:
-                await asyncio.sleep(_FIRST_RETRY_SECONDS)
+                await asyncio.sleep(FIRST_RETRY_SECONDS)
                 self.devices.changed.set()
 
     async def _watch_pods(self) -> None:
@@ -207,8 +168,8 @@ class KubeletStandIn:
 
     async def _finish_deletion(self, pod: Pod) -> None:
         if pod.is_running:
-            await self._write_status(pod, status.ended(pod, self._now()))
-        await self._insist(lambda: self._writes.finish_deletion(pod))
+            await self._reports.write(pod, status.ended(pod, self._now()))
+        await self._reports.deleted(pod)
         self._endings.pop(pod.metadata.uid, None)
 
     def _known_uids(self) -> set[str]:
@@ -233,7 +194,7 @@ class KubeletStandIn:
                 await self.devices.admit(pod)
                 await self._check_totals(pod)
             except AdmissionRefused as refusal:
-                await self._refuse(pod, refusal)
+                await self._reports.refused(pod, refusal)
                 continue
             if pod.metadata.uid not in self._seen:
                 # Deleted while the plugin answered.
@@ -244,31 +205,27 @@ class KubeletStandIn:
 
     async def _create_containers(self, pod: Pod) -> None:
         """Creates init containers first; each is tried until it can be created. Those that are there stay."""
-        made = self._running.setdefault(pod.metadata.uid, {})
+        made = self._runtime.of(pod.metadata.uid)
         ordered: list[tuple[Container, Phase]] = [(container, "init") for container in pod.spec.init_containers]
         ordered += [(container, "app") for container in pod.spec.containers]
         for container, phase in ordered:
             if container.name in made:
                 continue
-            delay_seconds = _FIRST_RETRY_SECONDS
+            delay_seconds = FIRST_RETRY_SECONDS
             while True:
                 try:
                     await self.devices.pre_start(pod.metadata.uid, container.name)
-                    self._note(pod.metadata.uid, await self._create(pod, container, phase))
+                    await self._runtime.create(pod.metadata.uid, container, phase)
                     break
                 except (PreStartRefused, CdiError) as refusal:
                     # The runtime refuses what kubelet had no objection to.
                     reason = "CreateContainerError" if isinstance(refusal, CdiError) else "CreateContainerConfigError"
-                    await self._report_waiting(pod, container.name, list(made), reason, str(refusal))
+                    await self._reports.waiting(pod, container.name, list(made), reason, str(refusal))
                     await asyncio.sleep(delay_seconds)
-                    delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)
-        await self._write_status(pod, status.running(pod, self._now(), ids=self._ids(pod)))
+                    delay_seconds = min(2 * delay_seconds, LONGEST_RETRY_SECONDS)
+        await self._reports.write(pod, status.running(pod, self._now(), ids=self._runtime.ids(pod.metadata.uid)))
         if (life := self.life(pod)) is not None:
             self._lives[pod.metadata.uid] = asyncio.create_task(self._live(pod, life))
-
-    def _ids(self, pod: Pod) -> Mapping[str, str]:
-        """Returns the ids of the pod's containers by name."""
-        return {name: made.container_id for name, made in self._running[pod.metadata.uid].items()}
 
     async def _live(self, pod: Pod, life: Life) -> None:
         """Lets the containers run for their time, again and again where they are started again; then frees devices."""
@@ -279,40 +236,17 @@ class KubeletStandIn:
             if not life.starts_again:
                 break
             restarts += 1
-            await self._write_status(pod, status.crashed(pod, self._now(), restarts))
+            await self._reports.write(pod, status.crashed(pod, self._now(), restarts))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _LONGEST_CRASH_SECONDS)
             for container in pod.spec.containers:
                 with suppress(PreStartRefused, CdiError):
                     await self.restart_container(pod.metadata.uid, container.name)
-            await self._write_status(pod, status.running(pod, self._now(), restarts, self._ids(pod)))
+            ids = self._runtime.ids(pod.metadata.uid)
+            await self._reports.write(pod, status.running(pod, self._now(), restarts, ids))
         codes = {name: ending.exit_code for name, ending in life.endings.items()}
-        await self._write_status(pod, status.ended(pod, self._now(), codes, since))
+        await self._reports.write(pod, status.ended(pod, self._now(), codes, since))
         self._end(pod.metadata.uid)
-
-    async def _create(self, pod: Pod, container: Container, phase: Phase) -> CreatedContainer:
-        held = [one for one in self.devices.held(pod.metadata.uid) if one.container == container.name]
-        ids = [name for one in held for name in one.ids]
-        made = create_container(
-            *(container, phase, ids, [one.response for one in held], self._cdi_specs()),
-            order=self._cdi_order,
-            image_env=self._image_env,
-            has_file=os.path.lexists,
-        )
-        if self._cgroups is None:
-            return made
-        before = self._running.get(pod.metadata.uid, {}).get(container.name)
-        if before is not None:
-            remove_group(self._cgroups / "kubepods", pod.metadata.uid, before.container_id)
-        made = replace(made, container_id=token_hex(32))
-        await run_hooks(made.hooks, self._cgroups / "kubepods", pod.metadata.uid, made.container_id)
-        return made
-
-    def _cdi_specs(self) -> list[CdiSpec]:
-        files = [file for directory in self._cdi_directories for file in sorted(directory.glob("*.json"))]
-        found = [decode_cdi_spec(file.read_bytes()) for file in files]
-        before, self._cached = self._cached, found
-        return before if self._cdi_lags else found
 
     async def _check_totals(self, pod: Pod) -> None:
         """Raises AdmissionRefused and gives the devices back. While the API server is away nothing is checked."""
@@ -326,33 +260,3 @@ class KubeletStandIn:
         except AdmissionRefused:
             self.devices.release(pod.metadata.uid)
             raise
-
-    async def _refuse(self, pod: Pod, refusal: AdmissionRefused) -> None:
-        message, body = str(refusal), status.refused(str(refusal), refusal.reason)
-        await self._record_event(pod, refusal.reason, message)
-        await self._write_status(pod, body)
-
-    async def _report_waiting(self, pod: Pod, container: str, started: list[str], reason: str, message: str) -> None:
-        await self._record_event(pod, "Failed", f"Error: {message}")
-        await self._write_status(
-            pod, status.waiting(pod, container, started, self._now(), reason=reason, message=message)
-        )
-
-    async def _record_event(self, pod: Pod, reason: str, message: str) -> None:
-        self._events += 1
-        record = status.event(pod, self.node_name, serial=self._events, reason=reason, message=message, at=self._now())
-        with suppress(StatusNotWritten):
-            await self._writes.record_event(pod.metadata.namespace, record)
-
-    async def _write_status(self, pod: Pod, body: status.Body) -> None:
-        await self._insist(lambda: self._writes.patch_pod_status(pod, body))
-
-    async def _insist(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Waits until the API server takes it."""
-        delay_seconds = _FIRST_RETRY_SECONDS
-        while True:
-            try:
-                return await write()
-            except StatusNotWritten:
-                await asyncio.sleep(delay_seconds)
-                delay_seconds = min(2 * delay_seconds, _LONGEST_RETRY_SECONDS)

@@ -28,6 +28,7 @@ from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
 from simulation.hami_core import install_placeholder
 from simulation.kubelet.container import CdiOrder
+from simulation.kubelet.runtime import KubeletSettings
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import MachineDescription, gpu_uuid
 from simulation.nvml.build import build_library
@@ -289,14 +290,16 @@ async def daemon(
         cdi = root / "cdi"
         kubelet = KubeletStandIn(
             *(NODE, root, api),
-            api_url=server.url,
+            KubeletSettings(
+                api_url=server.url,
+                cdi_directories=[cdi],
+                runtime_version=runtime_version,
+                cdi_order=cdi_order,
+                cdi_lags=cdi_lags,
+                image_env=image_env or {},
+                cgroups=root / "cgroup" if control_groups else None,
+            ),
             now=lambda: T0,
-            cdi_directories=[cdi],
-            runtime_version=runtime_version,
-            cdi_order=cdi_order,
-            cdi_lags=cdi_lags,
-            image_env=image_env,
-            cgroups=root / "cgroup" if control_groups else None,
         )
         stack.push_async_callback(kubelet.stop)
         await kubelet.start()

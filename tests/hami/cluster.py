@@ -26,6 +26,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import PODS, Pod
 from simulation import machines
 from simulation.hami_core import install_placeholder
+from simulation.kubelet.runtime import KubeletSettings
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
@@ -134,11 +135,13 @@ class Lab:
         install_placeholder(root / "hook")
         kubelet = KubeletStandIn(
             *(name, root, self.api),
-            api_url=self.url,
+            KubeletSettings(
+                api_url=self.url,
+                labels={"kubernetes.io/os": "linux", **labels},
+                cdi_directories=[root / "cdi"],
+                runtime_version="containerd://2.4.2",
+            ),
             now=lambda: datetime.now(UTC),  # noqa: TID251 - it is kubelet's clock
-            labels={"kubernetes.io/os": "linux", **labels},
-            cdi_directories=[root / "cdi"],
-            runtime_version="containerd://2.4.2",
         )
         await kubelet.start()
         files = plugin.Node(

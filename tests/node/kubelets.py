@@ -14,6 +14,7 @@ from grpc import aio
 from proto.kubernetes.client import ApiServer
 from proto.podresources import podresources_v1_pb2 as wire
 from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
+from simulation.kubelet.runtime import KubeletSettings
 from simulation.kubelet.standin import KubeletStandIn
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, embedded, real
@@ -244,9 +245,8 @@ async def stand_in(folder: Path) -> AsyncIterator[Kubelet]:
             NODE,
             folder / "k",
             api,
-            api_url=peer.url,
+            KubeletSettings(api_url=peer.url, cdi_directories=[cdi]),
             now=lambda: datetime.now(UTC),  # noqa: TID251 - it is kubelet's clock
-            cdi_directories=[cdi],
         )
         await kubelet.start()
         try:

@@ -22,6 +22,7 @@ from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
 from simulation.hami_core import install_placeholder
+from simulation.kubelet.runtime import KubeletSettings
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
@@ -103,7 +104,9 @@ async def fake_node() -> AsyncIterator[FakeNode]:
         config.write_text(server.kubeconfig())
         api = await ApiServer.connect(str(config))
         stack.push_async_callback(api.close)
-        kubelet = KubeletStandIn(NODE, root, api, api_url=server.url, now=lambda: datetime(2030, 1, 1, tzinfo=UTC))
+        kubelet = KubeletStandIn(
+            *(NODE, root, api, KubeletSettings(api_url=server.url)), now=lambda: datetime(2030, 1, 1, tzinfo=UTC)
+        )
         stack.push_async_callback(kubelet.stop)
         await kubelet.start()
         machine = machines.load("4x-a100-pcie-80g-bridged")

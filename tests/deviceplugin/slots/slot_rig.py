@@ -35,6 +35,7 @@ from simulation.hami_core import install_placeholder
 from simulation.kubelet.container import (
     CdiEdits,
     CreatedContainer,
+    RuntimeManner,
     create_container,
     decode_cdi_spec,
     resolve_cdi,
@@ -149,7 +150,8 @@ class SlotRig:
             if (one.container_name, one.ids) == (container, frozenset(ids))
         ]
         spec = decode_cdi_spec((self.directory / SPEC_FILE).read_bytes())
-        return create_container(Container(name=container), "app", ids, answers, [spec], has_file=os.path.lexists)
+        manner = RuntimeManner(has_file=os.path.lexists)
+        return create_container(Container(name=container), "app", ids, answers, [spec], manner=manner)
 
     def edits_of(self, slot: str) -> CdiEdits:
         spec = decode_cdi_spec((self.directory / SPEC_FILE).read_bytes())

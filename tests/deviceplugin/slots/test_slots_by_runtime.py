@@ -11,7 +11,7 @@ from deviceplugin.container.slot_names import SLOT_KIND
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.slots.slot import NOT_APPLIED, applied, named
 from proto.kubernetes.objects import Container
-from simulation.kubelet.container import CdiOrder, CdiSpec, create_container
+from simulation.kubelet.container import CdiOrder, CdiSpec, RuntimeManner, create_container
 from tests.deviceplugin.daemon_rig import daemon
 from tests.deviceplugin.gpus import INVENTORY, A, share
 from tests.polling import until
@@ -33,8 +33,7 @@ def test_no_order_of_cdi_and_environment_lets_an_image_choose_gpus(
     spec = msgspec.json.decode(msgspec.json.encode(cdi_spec(SLOT_KIND, "s", edits)), type=CdiSpec)
     made = create_container(
         *(Container(name="c"), "app", ["id"], [allocate_response(named("s"))], [spec]),
-        order=order,
-        image_env={"NVIDIA_VISIBLE_DEVICES": image},
+        manner=RuntimeManner(order=order, image_env={"NVIDIA_VISIBLE_DEVICES": image}),
     )
     given_by_slot = {A, "void", "/var/run/nvidia-container-devices"}
     seen = made.env["NVIDIA_VISIBLE_DEVICES"]

@@ -6,7 +6,14 @@ import pytest
 
 from proto.kubelet import deviceplugin_v1beta1_pb2 as wire
 from proto.kubernetes.objects import Container, EnvVar
-from simulation.kubelet.container import CdiError, CreatedDeviceNode, CreatedMount, create_container, decode_cdi_spec
+from simulation.kubelet.container import (
+    CdiError,
+    CreatedDeviceNode,
+    CreatedMount,
+    RuntimeManner,
+    create_container,
+    decode_cdi_spec,
+)
 
 SPEC = decode_cdi_spec(
     json.dumps(
@@ -51,5 +58,6 @@ def test_a_cdi_device_without_spec_cannot_be_created() -> None:
 
 def test_a_device_file_without_a_number_must_be_on_the_host() -> None:
     answer = wire.ContainerAllocateResponse(cdi_devices=[wire.CDIDevice(name="topogpu.io/slot=s1")])
+    manner = RuntimeManner(has_file=lambda _: False)
     with pytest.raises(CdiError, match='failed to stat CDI host device "/dev/nvidia0": no such file or directory'):
-        create_container(Container(name="c"), "app", ["id"], [answer], [SPEC], has_file=lambda _: False)
+        create_container(Container(name="c"), "app", ["id"], [answer], [SPEC], manner=manner)
