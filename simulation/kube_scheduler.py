@@ -6,11 +6,9 @@ them (`nodeCacheCapable: true`). Objects stay the JSON that the API server sent,
 
 import asyncio
 import json
-import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import astuple
-from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
@@ -18,22 +16,16 @@ import aiohttp
 import msgspec
 
 from proto.kubernetes.client import ApiServer
-from proto.kubernetes.objects import POD_SCHEDULED, UNSCHEDULABLE, Object, ObjectMeta, Resource
+from proto.kubernetes.objects import UNSCHEDULABLE, Object, ObjectMeta, Resource
 from proto.kubernetes.reflector import ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.requests import ResourceNames
 from simulation import group_cycle as cycle
 from simulation import scheduling_queue as queue
 from simulation.moments import Moments
+from simulation.scheduler_writes import CallRefused, JsonObject, SchedulerWrites
 
-JsonObject = dict[str, Any]
 MANAGED_RESOURCES = frozenset(astuple(ResourceNames()))
 """Resources that kube-scheduler leaves to the extender, as shipped: `ignoredByScheduler`."""
-_STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
-_log = logging.getLogger(__name__)
-
-
-class ExtenderCallError(Exception):
-    """The extender did not answer, or answered with an error; one sentence."""
 
 
 class WholeObject(Object):
@@ -75,7 +67,6 @@ class KubeSchedulerStandIn:
         """Observers of every call to the extender, by its verb."""
         self._api = api
         self._extender_url = extender_url.rstrip("/")
-        self._scheduler_name = scheduler_name
         self._names = frozenset({scheduler_name, queue.DEFAULT_SCHEDULER} if also_default else {scheduler_name})
         self._managed = managed_resources
         self._timeout = aiohttp.ClientTimeout(total=extender_timeout_seconds)
@@ -92,6 +83,7 @@ class KubeSchedulerStandIn:
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
+        self._writes = SchedulerWrites(api.url, lambda: self._http, scheduler_name)
 
     async def __aenter__(self) -> "KubeSchedulerStandIn":
         agent = {"User-Agent": "kube-scheduler-stand-in"}
@@ -198,7 +190,7 @@ class KubeSchedulerStandIn:
         """Makes one attempt: filter, take the first node, bind in the background; or record why not."""
         try:
             node, message = await self._chosen(pod, [node["metadata"]["name"] for node in self._nodes.values()])
-        except (ExtenderCallError, ValueError) as e:
+        except (CallRefused, ValueError) as e:
             await self._failed(pod, str(e), "SchedulerError", park=False)
             return
         if not node:
@@ -208,7 +200,7 @@ class KubeSchedulerStandIn:
         self._start(self._bind(pod, node))
 
     async def _chosen(self, pod: JsonObject, among: Collection[str]) -> tuple[str, str]:
-        """Returns the first of these nodes that passes, or why none does. Raises ExtenderCallError, ValueError."""
+        """Returns the first of these nodes that passes, or why none does. Raises CallRefused, ValueError."""
         nodes = [node for node in self._nodes.values() if node["metadata"]["name"] in among]
         problems = {node["metadata"]["name"]: self._problem(pod, node) for node in nodes}
         passed = sorted(name for name, problem in problems.items() if not problem)
@@ -229,7 +221,7 @@ class KubeSchedulerStandIn:
         domains = cycle.domains(group, self._nodes.values(), held, self._random)
         try:
             simulated = [await self._simulated(group, waiting, names, len(held)) for names in domains]
-        except (ExtenderCallError, ValueError) as e:
+        except (CallRefused, ValueError) as e:
             for pod in waiting:
                 await self._failed(pod, str(e), "SchedulerError", park=False)
             return
@@ -278,7 +270,7 @@ class KubeSchedulerStandIn:
         try:
             if metadata["name"] in self.failing_binds:
                 self.failing_binds.remove(metadata["name"])
-                raise ExtenderCallError("a plugin failed")
+                raise CallRefused("a plugin failed")
             if queue.mentions_managed_resource(pod, self._managed):
                 body = {
                     "PodName": metadata["name"],
@@ -288,27 +280,17 @@ class KubeSchedulerStandIn:
                 }
                 reply = await self._extender("bind", body)
                 if problem := reply.get("Error"):
-                    raise ExtenderCallError(str(problem))
+                    raise CallRefused(str(problem))
             else:
-                await self._post_binding(metadata, node)
-        except ExtenderCallError as e:
+                await self._writes.binding(metadata, node)
+        except CallRefused as e:
             self._assumed.pop(metadata["uid"], None)
             await self._failed(pod, f"binding rejected: {e}", "SchedulerError", park=False)
             self._news.set()
             return
         where = f"{metadata['namespace']}/{metadata['name']}"
-        await self._event(pod, "Normal", "Scheduled", f"Successfully assigned {where} to {node}")
+        await self._writes.event(pod, "Normal", "Scheduled", f"Successfully assigned {where} to {node}")
         self._backoff.forget(metadata["uid"])
-
-    async def _post_binding(self, metadata: JsonObject, node: str) -> None:
-        own = {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]}
-        body = {"apiVersion": "v1", "kind": "Binding", "metadata": own, "target": {"kind": "Node", "name": node}}
-        try:
-            async with self._http.post(f"{self._pod_url(metadata)}/binding", json=body) as response:
-                if response.status >= 300:
-                    raise ExtenderCallError((await response.json()).get("message", f"status {response.status}"))
-        except (aiohttp.ClientError, TimeoutError) as e:
-            raise ExtenderCallError(f"the API server did not answer the binding: {e}") from e
 
     async def _extender(self, verb: str, body: JsonObject) -> JsonObject:
         url = f"{self._extender_url}/{verb}"
@@ -317,61 +299,19 @@ class KubeSchedulerStandIn:
             async with self._http.post(url, json=body, timeout=self._timeout) as response:
                 raw = await response.read()
                 if response.status != 200:
-                    raise ExtenderCallError(f"failed {verb} with extender at URL {url}, code {response.status}")
+                    raise CallRefused(f"failed {verb} with extender at URL {url}, code {response.status}")
                 reply = json.loads(raw)
         except (aiohttp.ClientError, TimeoutError, ConnectionError, ValueError) as e:
-            raise ExtenderCallError(f"failed {verb} with extender at URL {url}: {e or type(e).__name__}") from e
+            raise CallRefused(f"failed {verb} with extender at URL {url}: {e or type(e).__name__}") from e
         if not isinstance(reply, dict):
-            raise ExtenderCallError(f"failed {verb} with extender at URL {url}: the reply is not a JSON object")
+            raise CallRefused(f"failed {verb} with extender at URL {url}: the reply is not a JSON object")
         await self.moments.after(verb)
         return reply
 
-    # The conditions that it writes about pods that have to wait
-
     async def _failed(self, pod: JsonObject, message: str, reason: str, *, park: bool) -> None:
         self._backoff.failed(pod["metadata"]["uid"], asyncio.get_running_loop().time(), park=park)
-        await self._condition(pod, reason, message)
-        await self._event(pod, "Warning", "FailedScheduling", message)
-
-    async def _condition(self, pod: JsonObject, reason: str, message: str) -> None:
-        condition = {"type": POD_SCHEDULED, "status": "False", "reason": reason, "message": message}
-        known = (pod.get("status") or {}).get("conditions") or []
-        if any(all(one.get(key) == value for key, value in condition.items()) for one in known):
-            return
-        condition["lastTransitionTime"] = _now()
-        body = {"metadata": {"uid": pod["metadata"]["uid"]}, "status": {"conditions": [condition]}}
-        await self._write("patch", f"{self._pod_url(pod['metadata'])}/status", body)
-
-    async def _event(self, pod: JsonObject, kind: str, reason: str, message: str) -> None:
-        metadata, at = pod["metadata"], _now()
-        involved = {key: metadata[key] for key in ("name", "namespace", "uid", "resourceVersion")}
-        body = {
-            "apiVersion": "v1",
-            "kind": "Event",
-            "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
-            "involvedObject": {"apiVersion": "v1", "kind": "Pod"} | involved,
-            "type": kind,
-            "reason": reason,
-            "message": message,
-            "source": {"component": self._scheduler_name},
-            "firstTimestamp": at,
-            "lastTimestamp": at,
-            "count": 1,
-        }
-        await self._write("post", f"{self._api.url}/api/v1/namespaces/{metadata['namespace']}/events", body)
-
-    async def _write(self, method: str, url: str, body: JsonObject) -> None:
-        """Writes with best effort: a pod that is gone meanwhile or an API server that is away is only logged."""
-        headers = _STRATEGIC if method == "patch" else {}
-        try:
-            async with self._http.request(method, url, json=body, headers=headers) as response:
-                if response.status >= 300:
-                    _log.info("%s %s was answered %d", method, url, response.status)
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as e:
-            _log.info("%s %s failed: %s", method, url, e)
-
-    def _pod_url(self, metadata: JsonObject) -> str:
-        return f"{self._api.url}/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        await self._writes.condition(pod, reason, message)
+        await self._writes.event(pod, "Warning", "FailedScheduling", message)
 
 
 def _same(before: JsonObject, after: JsonObject) -> bool:
@@ -379,8 +319,3 @@ def _same(before: JsonObject, after: JsonObject) -> bool:
     own = ("labels", "annotations")
     same_metadata = all(before["metadata"].get(key) == after["metadata"].get(key) for key in own)
     return same_metadata and bool(before["spec"] == after["spec"])
-
-
-def _now() -> str:
-    now = datetime.now(UTC)  # noqa: TID251 - the stand-in's clock
-    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
