@@ -31,7 +31,7 @@ from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
 from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
-from simulation.kubelet.runtime import KubeletSettings
+from simulation.kubelet.runtime import StandInSettings
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
@@ -134,7 +134,7 @@ async def start_cluster(allocation: str, replicas: int, pods: int, stack: AsyncE
         NODE,
         root,
         api,
-        KubeletSettings(api_url=server.url, cdi_directories=[root / "cdi"], runtime_version=RUNTIME),
+        StandInSettings(api_url=server.url, cdi_directories=[root / "cdi"], runtime_version=RUNTIME),
         now=_now,
     )
     stack.push_async_callback(kubelet.stop)

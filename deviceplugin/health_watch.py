@@ -23,7 +23,7 @@ from deviceplugin.health.step import (
     step,
 )
 from deviceplugin.nvml.calls import NvmlCalls
-from deviceplugin.nvml.reader import NvmlUnavailable
+from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.signals import NvmlHealth
 from proto.devices import DeviceUUID
 

@@ -132,7 +132,7 @@ class TopApp(App[None]):
         search = self.query_one(Input)
         if search.has_class("open") or self.choice.search:
             search.value = ""
-            self._close_search()
+            self.on_input_submitted()
         elif self.choice.narrowing is not Narrowing.ALL:
             self.choice = replace(self.choice, narrowing=Narrowing.ALL)
         elif self.choice.node:
@@ -144,9 +144,6 @@ class TopApp(App[None]):
         self._draw()
 
     def on_input_submitted(self) -> None:
-        self._close_search()
-
-    def _close_search(self) -> None:
         self.query_one(Input).remove_class("open")
         self.query_one(DataTable).focus()
 
@@ -194,9 +191,10 @@ class TopApp(App[None]):
         wishes = [*_wishes(self.choice)]
         if self._drawn is not None and self._drawn.left_out:
             wishes.append(f"{counted(self._drawn.left_out, 'more row')} not drawn: search or filter")
-        line = self.query_one("#age", Static)
-        line.set_class(text.startswith(("OLD", "not read")), "old")
-        line.update("; ".join([text, *wishes]))
+        # None is there once the terminal closes.
+        for line in self.query("#age").results(Static):
+            line.set_class(text.startswith(("OLD", "not read")), "old")
+            line.update("; ".join([text, *wishes]))
 
 
 def _wishes(choice: ViewChoice) -> Sequence[str]:

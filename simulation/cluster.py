@@ -26,7 +26,7 @@ from simulation.controlling import control
 from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.lives import Life, life
-from simulation.kubelet.runtime import KubeletSettings
+from simulation.kubelet.runtime import StandInSettings
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import MachineDescription
 from simulation.machines.sets import PlacedMachine, expanded
@@ -283,7 +283,7 @@ async def _start_node(cluster: SimulatedCluster, name: str, kind: str, labels: M
         name,
         root,
         cluster.api,
-        KubeletSettings(
+        StandInSettings(
             api_url=cluster.server.url,
             labels={"topogpu.io/machine": Path(kind).stem, **labels},
             cdi_directories=[root / "cdi"],

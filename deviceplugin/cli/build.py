@@ -29,8 +29,9 @@ from deviceplugin.metrics.processes import has_ended
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.node_setup import set_up_node
 from deviceplugin.nvml.events import NvmlEvents
+from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.memory_limits import MemoryLimits, without_reserved
-from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.reader import Nvml
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.region_files import RegionReader
 from program.commands import modules_kept

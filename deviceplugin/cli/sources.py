@@ -7,7 +7,8 @@ import click
 
 from deviceplugin.host_paths import sysfs
 from deviceplugin.machine.readings import MachineReading
-from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.library import NvmlUnavailable
+from deviceplugin.nvml.reader import Nvml
 
 Command = TypeVar("Command", bound=Callable[..., object])
 

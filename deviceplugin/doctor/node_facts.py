@@ -23,8 +23,9 @@ from deviceplugin.limits.asking import ask_driver
 from deviceplugin.limits.conditions import why_no_driver
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.calls import CallFailed
+from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.memory_limits import MemoryLimits
-from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.reader import Nvml
 from deviceplugin.nvml.thread import NvmlThread
 from deviceplugin.socket_names import shared_name
 from program.address import ListenAddress

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from deviceplugin.metrics.processes import host_is_seen, owners_of
-from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.library import NvmlUnavailable
+from deviceplugin.nvml.reader import Nvml
 from deviceplugin.nvml.telemetry import read_telemetry
 from deviceplugin.nvml.usage import UsageReader
 from deviceplugin.own_threads import OwnThreads

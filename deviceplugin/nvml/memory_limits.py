@@ -14,7 +14,8 @@ from typing import Any
 from deviceplugin.machine.readings import FIRST_LIMITING_BRANCH, GpuReading, MachineReading, driver_branch
 from deviceplugin.nvml.calls import FUNCTION_NOT_FOUND, CallFailed, GpuGone, NvmlCalls
 from deviceplugin.nvml.lanes import Hangs
-from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.library import NvmlUnavailable
+from deviceplugin.nvml.reader import Nvml
 from deviceplugin.nvml.thread import NvmlThread
 from proto.devices import DeviceUUID
 

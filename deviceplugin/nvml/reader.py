@@ -4,7 +4,6 @@ Calls block and belong to one thread, which reads each GPU on that GPU's own thr
 separately. A failure that may be chance does not count at once: the earlier reading is used until it fails again.
 """
 
-import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -14,13 +13,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.machine.numa import format_cpu_list, host_node, mask_bits
 from deviceplugin.machine.readings import GpuReading, MachineReading, MissingGpu, PairReading
 from deviceplugin.nvml.abilities import cuda_version, driver_version, with_abilities
-from deviceplugin.nvml.calls import UNINITIALIZED, CallFailed, GpuGone, NvmlCalls, as_text, bus_id_of, read_uuid
+from deviceplugin.nvml.calls import CallFailed, GpuGone, NvmlCalls, as_text, bus_id_of, read_uuid
 from deviceplugin.nvml.doubts import Doubts
-from deviceplugin.nvml.lanes import HANG_SECONDS, Hangs
+from deviceplugin.nvml.lanes import Hangs
+from deviceplugin.nvml.library import NvmlLibrary
 from deviceplugin.nvml.links import Links, address_key, read_links, read_pair
 from deviceplugin.nvml.mig import read_mig_devices
 from deviceplugin.nvml.sysfs import Sysfs, kernel_address
@@ -29,36 +28,10 @@ from proto.devices import DeviceUUID
 _MASK_WORDS = 64
 """64-bit words of an affinity mask: 4096 CPUs or NUMA nodes, the kernel's own limit."""
 
-_INIT_PROBLEMS = {
-    9: "the NVIDIA driver is not loaded on this machine",
-    12: "no NVIDIA driver on this machine: libnvidia-ml.so.1 is not found",
-    18: "the NVIDIA driver was upgraded under this process; restart it",
-    28: "the NVIDIA driver finds no GPU on this machine",
-    999: "the NVIDIA driver answers only 'unknown error'; restart this process, it may have lost its access to GPUs",
-}
-_RESTART_CODES = (18, 999)
-_MOST_GPUS = 256
-"""Each is read on a thread of its own."""
 _NOBODY = DeviceUUID("")
-_GONE_PROBLEMS = {
-    9: "the NVIDIA driver was unloaded under this process; restart it",
-    18: _INIT_PROBLEMS[18],
-    999: _INIT_PROBLEMS[999],
-}
-"""The driver had worked: a library in memory does not find another one."""
-
-
-class NvmlUnavailable(Exception):
-    """No library, no driver or no access, in one sentence. `needs_restart`: only a new process can see it again."""
-
-    def __init__(self, problem: str, *, needs_restart: bool = False) -> None:
-        super().__init__(problem)
-        self.needs_restart = needs_restart
-
-
 _Pair = tuple[DeviceUUID, DeviceUUID]
-_WHOLE, _PAIRS = "machine", "pairs"
-"""Lanes beside those of the GPUs."""
+_PAIRS = "pairs"
+"""A lane beside those of the GPUs."""
 _UNDRIVEN = "it is on the PCI bus, and the NVIDIA driver does not show it"
 
 
@@ -96,9 +69,8 @@ class Nvml:
     """
 
     def __init__(self, library: str | Callable[[], str] | None = None, *, sysfs_root: Path = Path("/sys")) -> None:
-        self._library = library
+        self._library = NvmlLibrary(library, self._forget)
         self._sysfs = Sysfs(sysfs_root)
-        self._calls: NvmlCalls | None = None
         self._known: dict[DeviceUUID, _Gpu] = {}
         self._known_pairs: dict[_Pair, PairReading] = {}
         self._doubts = Doubts()
@@ -108,47 +80,20 @@ class Nvml:
 
     def open(self) -> None:
         """Loads and initialises the library once. Raises NvmlUnavailable."""
-        if self._calls is not None:
-            return
-        import pynvml  # noqa: PLC0415 - only a process that reads GPUs pays for it
-
-        if self._library is not None:
-            try:
-                path = self._library if isinstance(self._library, str) else self._library()
-                pynvml.nvmlLib = ctypes.CDLL(path)
-            except NoDriver as error:
-                raise NvmlUnavailable(str(error)) from error
-            except OSError as error:
-                raise NvmlUnavailable(f"cannot load the NVML library {path}: {error}") from error
-        calls = NvmlCalls(pynvml)
-        try:
-            calls.ask("nvmlInit")
-        except CallFailed as error:
-            problem = _INIT_PROBLEMS.get(error.code, f"the NVIDIA driver cannot be used: {error.problem}")
-            raise NvmlUnavailable(problem, needs_restart=error.code in _RESTART_CODES) from error
-        self._calls = calls
+        self._library.calls()
 
     def close(self) -> None:
         """Lets the driver go; what was known of the GPUs stays. A driver that still owes an answer is not called."""
-        if self._calls is not None:
-            if not self._calls.lanes.any_hangs:
-                with suppress(CallFailed):
-                    self._calls.ask("nvmlShutdown")
-            self._forget(self._calls)
-
-    def _forget(self, calls: NvmlCalls) -> None:
-        """Handles die with the library."""
-        calls.lanes.close()
-        self._calls = None
-        self._handles = {}
-        self._known = {uuid: replace(gpu, handle=None) for uuid, gpu in self._known.items()}
+        self._library.close()
 
     def calls(self) -> NvmlCalls:
         """Returns the opened library, for other readers on the thread that owns it. Raises NvmlUnavailable."""
-        self.open()
-        if self._calls is None:
-            raise NvmlUnavailable("NVML is not open")
-        return self._calls
+        return self._library.calls()
+
+    def _forget(self) -> None:
+        """Handles die with the library."""
+        self._handles = {}
+        self._known = {uuid: replace(gpu, handle=None) for uuid, gpu in self._known.items()}
 
     def handles(self) -> Mapping[DeviceUUID, object]:
         """Handles of the GPUs that answered the last reading; they die with `close`."""
@@ -169,7 +114,7 @@ class Nvml:
 
         A GPU lost since an earlier reading keeps its last reading with a problem; one never seen is only a problem.
         """
-        count = self._count()
+        count = self._library.count()
         calls = self.calls()
         self._doubts = Doubts(before=frozenset(self._doubts.now))
         gpus, unknown, problems = self._read_gpus(calls, count)
@@ -198,34 +143,6 @@ class Nvml:
         self._known = {gpu.reading.uuid: gpu.at(gpu.reading.index, "") for gpu in whole}
         self._known_pairs = {(at[first], at[second]): pair for (first, second), pair in pairs.items()}
         self._handles = {gpu.reading.uuid: gpu.handle for gpu in gpus if gpu.handle is not None}
-
-    def _count(self) -> int:
-        """A library that was shut down under us is initialised again. Raises NvmlUnavailable."""
-        try:
-            try:
-                return self._ask_count()
-            except CallFailed as error:
-                if error.code != UNINITIALIZED:
-                    raise
-                self._forget(self.calls())
-                return self._ask_count()
-        except CallFailed as error:
-            raise NvmlUnavailable(
-                _GONE_PROBLEMS.get(error.code, f"the NVIDIA driver does not count its GPUs: {error.problem}"),
-                needs_restart=error.code in _GONE_PROBLEMS,
-            ) from error
-
-    def _ask_count(self) -> int:
-        """Raises CallFailed or NvmlUnavailable."""
-        calls = self.calls()
-        # Without a count there is no news of any GPU that would have to wait.
-        asked = calls.lanes.ask("count", {_WHOLE: partial(calls.ask, "nvmlDeviceGetCount")}, HANG_SECONDS)
-        count = asked[_WHOLE]
-        if isinstance(count, Hangs):
-            raise NvmlUnavailable(f"{count}; dmesg may show why")
-        if count > _MOST_GPUS:
-            raise NvmlUnavailable(f"the NVIDIA driver counts {count} GPUs, which cannot be; restart the node")
-        return int(count)
 
     def _read_gpus(
         self, calls: NvmlCalls, count: int

@@ -9,10 +9,9 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from weakref import WeakValueDictionary
 
-from deviceplugin.allocation.answered import why_unlimited
 from deviceplugin.allocation.capacity import Holds, exceeded, held_by
 from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.sources import AllocationSources
@@ -21,28 +20,22 @@ from deviceplugin.by_pod import ByPod
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import (
     ContainerEdits,
-    DeviceListStrategy,
-    container_facts,
 )
-from deviceplugin.container.hami_core import CannotLimit, LimitSettings, prepared_edits, ran_without
-from deviceplugin.container.limit_hook import by_nvidia, without_limit_hook, without_nvidias_hook
-from deviceplugin.container.limits import is_limited
-from deviceplugin.container.own_variables import unreplaced
+from deviceplugin.container.hami_core import CannotLimit
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.records.checkpoint import witness_reader
 from deviceplugin.records.listed import ListedContainer
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.replicas import preferred_replicas
-from deviceplugin.resizing.size import size_now
-from deviceplugin.settings import UnenforcedShares
-from deviceplugin.slots.files import SlotFiles, Spec
+from deviceplugin.slots.files import SlotFiles
+from deviceplugin.slots.preparation import SlotPreparation
 from deviceplugin.slots.promises import Promises
-from deviceplugin.slots.proof import Evidence, ProvenPod, ProvenSlot, Unproven, prove_slot
-from deviceplugin.slots.slot import Start, applied, container_id, named, refused
+from deviceplugin.slots.proof import Evidence, ProvenPod, Unproven, prove_slot
+from deviceplugin.slots.slot import Start, container_id, named
 from deviceplugin.slots.specs import SlotSpecs
 from deviceplugin.slots.turn import shares_in_turn
 from program.tasks import Tasks
-from proto.devices import ContainerShares, Device, DeviceUUID
+from proto.devices import Device, DeviceUUID
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import Pod
 
@@ -55,15 +48,6 @@ _FOLDERS_AT_ONCE = 3
 _FIRST_LOOK_SECONDS = 0.05
 _SLOWEST_LOOK_SECONDS = 1.0
 _NAME_BYTES = 16
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedSlot:
-    """The spec of a slot for a container. `driver_mib` is the memory to which the driver limits it."""
-
-    container: str
-    spec: Spec
-    driver_mib: Mapping[DeviceUUID, int] = field(default_factory=dict)
 
 
 class SlotAllocator:
@@ -85,13 +69,10 @@ class SlotAllocator:
         self._own = own = sources.own
         self._gpus = sources.gpus
         self._changes = sources.changes
-        self._files = files
         self._pod_resources = pod_resources
         self._driver = driver
+        self._preparation = SlotPreparation(sources, files, driver)
         self._settings = sources.settings
-        # The device files too: a systemd or CPU manager that writes the cgroup again knows only those of the spec.
-        self._allocation = replace(sources.containers, pass_device_specs=True)
-        self._priority_resource = sources.priority_resource
         self._resource = resource = sources.resource
         self._read_checkpoint = sources.read_checkpoint
         self._witness = witness_reader(sources.read_checkpoint, resource)
@@ -185,10 +166,10 @@ class SlotAllocator:
             except TimeoutError:
                 return f"pod {pod_name(answer.pod)}: the driver has not answered yet whether it limits GPU memory"
             try:
-                sizes = self._sizes(answer)
+                sizes = self._preparation.sizes(answer)
                 async with self._folders:
-                    prepared = await asyncio.to_thread(self._prepared, ids, answer, sizes)
-                if self._sizes(answer) != sizes:
+                    prepared = await asyncio.to_thread(self._preparation.of, ids, answer, sizes)
+                if self._preparation.sizes(answer) != sizes:
                     return f"pod {pod_name(answer.pod)}: its GPU memory changes at this moment"
                 for each in prepared.values():
                     self._driver.expect(answer.pod.metadata.uid, each.container, each.driver_mib)
@@ -272,21 +253,6 @@ class SlotAllocator:
             log.warning("pod %s could not be read: %s", name, error or "no answer in time")
             return None
 
-    def _sizes(self, proven: ProvenPod) -> Mapping[str, ContainerShares]:
-        """Returns what the driver gives the container of each slot, which may be less than what the pod holds: another
-        size may be about to be written.
-        """
-        uid = proven.pod.metadata.uid
-        limited = {} if self._own.pods_known else self._driver.of_pod(uid)
-        found = {}
-        for slot in proven.slots:
-            name = proven.pod.all_containers[slot.position].name
-            # An earlier daemon's state may be older than the last change of the limits.
-            before = limited[name].limits_mib if name in limited else None
-            pod = self._own.pods.get(uid, proven.pod)
-            found[slot.name] = size_now(pod, slot.position, slot.shares, self._resource, before)
-        return found
-
     def _starts(self, proven: ProvenPod) -> Mapping[str, Start]:
         """Returns starts by slot."""
         uid, now = proven.pod.metadata.uid, self._monotonic()
@@ -296,59 +262,3 @@ class SlotAllocator:
             slot: Start(pod_uid=uid, container=name, known_id=container_id(known, name), since=now)
             for slot, name in names.items()
         }
-
-    def _prepared(
-        self, ids: frozenset[str], proven: ProvenPod, sizes: Mapping[str, ContainerShares]
-    ) -> Mapping[str, PreparedSlot]:
-        """Makes the specs of the slots. None of their containers runs, so their folders are emptied. Blocks. Raises
-        CannotLimit or CannotWriteSpec.
-        """
-        known = self._gpus.kept_by_uuid() if proven.is_kept else self._gpus.by_uuid()
-        others = why_unlimited(
-            *(tuple(ids), self._read_checkpoint() or (), {proven.pod.metadata.uid: proven.pod}),
-            self._gpus.with_own_memory(known),
-            settings=self._settings,
-            resource=self._resource,
-        )
-        if others:
-            raise CannotLimit(others)
-        return {slot.name: self._prepared_one(proven.pod, slot, sizes[slot.name], known) for slot in proven.slots}
-
-    def _prepared_one(
-        self, pod: Pod, slot: ProvenSlot, size: ContainerShares, known: Mapping[DeviceUUID, Device]
-    ) -> PreparedSlot:
-        container = pod.all_containers[slot.position]
-        has_run = bool(container_id(pod, container.name))
-        facts = replace(container_facts(pod.metadata.uid, container, self._priority_resource), has_run=has_run)
-        hardware = self._gpus.inventory.hardware
-        if slot.problem:
-            by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
-            edits = refused(slot.problem, hardware.driver_mounts if by_files else ())
-            return PreparedSlot(facts.name, self._files.spec(slot.name, edits))
-        settings = self._settings
-        limits = LimitSettings(
-            root=settings.hook_path,
-            folder=settings.limits_folder,
-            requested=settings.limits,
-            allowed=settings.unenforced_shares,
-            no_driver=self._driver.problem,
-        )
-        if ran_without(limits, facts):
-            known = self._gpus.with_own_memory(known)
-        facts_of = known, facts, self._allocation, hardware
-        edits = prepared_edits(slot.shares, *facts_of, limits=limits)
-        if edits.driver_mib and size != slot.shares:
-            edits = prepared_edits(size, *facts_of, limits=limits)
-        edits = applied(edits)
-        is_part = is_limited(slot.shares, known)
-        limited = is_part and limits.allowed is UnenforcedShares.REFUSE
-        if problem := unreplaced(
-            *(facts.name, facts.env, edits.env), limited=limited, by_driver=bool(edits.driver_mib)
-        ):
-            raise CannotLimit(problem)
-        spec = self._files.spec(slot.name, edits)
-        if len(set(edits.driver_mib.values())) == 1 and by_nvidia(spec, tuple(edits.driver_mib)):
-            spec = without_limit_hook(spec)
-        elif is_part:
-            spec = without_nvidias_hook(spec)
-        return PreparedSlot(facts.name, spec, edits.driver_mib)

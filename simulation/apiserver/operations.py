@@ -156,7 +156,7 @@ class Operations:
         if not metadata.get("resourceVersion") and not kind.unconditional:
             problem = "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
             raise invalid_object(kind.plural, kind.group, target.name, problem)
-        self._check_preconditions(target, before, metadata)
+        _check_preconditions(target, before, metadata)
         after = _kept_parts(kind, before, body, status=target.subresource == "status")
         try:
             after = as_typed(kind, after)
@@ -206,17 +206,8 @@ class Operations:
         """Gives a pod its node and merges the binding's labels and annotations, in one write. 409 if it has one."""
         pod = self.get(target)
         metadata = _metadata_of(binding)
-        self._check_preconditions(target, pod, metadata)
+        _check_preconditions(target, pod, metadata)
         self.store.put(target.kind.plural, bound(pod, binding, timestamp(self.now())))
-
-    @staticmethod
-    def _check_preconditions(target: Target, before: JsonObject, wanted: JsonObject) -> None:
-        current = before["metadata"]
-        if wanted.get("uid") and wanted["uid"] != current["uid"]:
-            problem = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {current['uid']}"
-            raise conflict(target.kind, target.name, problem)
-        if wanted.get("resourceVersion") and wanted["resourceVersion"] != current["resourceVersion"]:
-            raise conflict(target.kind, target.name, OBJECT_MODIFIED)
 
     def patch(self, target: Target, body: object, media_type: str, *, dry_run: bool = False) -> JsonObject:
         """Applies a patch of the media type; a resourceVersion in the patched object must be the current one."""
@@ -360,6 +351,15 @@ def _check_addressed(target: Target, metadata: JsonObject) -> None:
         raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
     if (metadata.get("namespace") or target.namespace) != target.namespace and target.kind.namespaced:
         raise bad_request(OTHER_NAMESPACE)
+
+
+def _check_preconditions(target: Target, before: JsonObject, wanted: JsonObject) -> None:
+    current = before["metadata"]
+    if wanted.get("uid") and wanted["uid"] != current["uid"]:
+        problem = f"Precondition failed: UID in precondition: {wanted['uid']}, UID in object meta: {current['uid']}"
+        raise conflict(target.kind, target.name, problem)
+    if wanted.get("resourceVersion") and wanted["resourceVersion"] != current["resourceVersion"]:
+        raise conflict(target.kind, target.name, OBJECT_MODIFIED)
 
 
 def _check_patched(target: Target, before: JsonObject, after: object) -> None:

@@ -109,7 +109,7 @@ class CreatedContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeManner:
-    """How a runtime makes containers. `has_file` returns whether the host has the file."""
+    """The way in which a runtime makes containers. `has_file` returns whether the host has the file."""
 
     order: CdiOrder = CdiOrder.LAST
     image_env: Mapping[str, str] = field(default_factory=dict)

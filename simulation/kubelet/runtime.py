@@ -22,8 +22,8 @@ from simulation.kubelet.runtime_hooks import remove_group, run_hooks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletSettings:
-    """How one node's kubelet and runtime behave."""
+class StandInSettings:
+    """The settings of one node's kubelet and runtime."""
 
     api_url: str
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class KubeletSettings:
 class PaperRuntime:
     """`created` holds, by pod UID, the containers in creation order; `there` those that have not ended, by name."""
 
-    def __init__(self, settings: KubeletSettings, devices: DeviceManager) -> None:
+    def __init__(self, settings: StandInSettings, devices: DeviceManager) -> None:
         self.created: dict[str, list[CreatedContainer]] = {}
         self.there: dict[str, dict[str, CreatedContainer]] = {}
         self._settings = settings

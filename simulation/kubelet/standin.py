@@ -19,7 +19,7 @@ from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
 from simulation.kubelet.lives import Life
 from simulation.kubelet.pod_resources import PodResourcesServer
 from simulation.kubelet.reports import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, PodReports
-from simulation.kubelet.runtime import KubeletSettings, PaperRuntime
+from simulation.kubelet.runtime import PaperRuntime, StandInSettings
 
 _FIRST_CRASH_SECONDS, _LONGEST_CRASH_SECONDS = 1.0, 30.0
 """The pause before containers start again; kubelet's are ten times as long."""
@@ -35,7 +35,7 @@ class KubeletStandIn:
         node_name: str,
         root: Path,
         api: ApiServer,
-        settings: KubeletSettings,
+        settings: StandInSettings,
         *,
         now: Callable[[], datetime],
         life: Callable[[Pod], Life | None] = lambda _: None,

@@ -16,18 +16,15 @@ from simulation.apiserver.errors import ApiRefusal
 from simulation.apiserver.faults import Fault
 from simulation.breaking import CannotBreak, broken, mended
 from simulation.cluster import MACHINE_FILE, SimulatedCluster, SimulatedNode
-from simulation.kubelet.container import CdiError
-from simulation.kubelet.device_manager import PreStartRefused
 from simulation.machines.description import gpu_uuid
 from simulation.nvml.machine_file import replace_machine_file
 from simulation.processes import ChildProcess
 from simulation.recount import Amount, holds
 from simulation.soak.leaders import Leaders
 from simulation.soak.oracle import overbooked, wrongly_given
-from simulation.workload import NAMESPACE, SHAPES, Ask, Shape, pod_object
+from simulation.soak.pod_steps import PodSteps
 
 REPLICAS_A_GPU, CORES = 10, 100
-MOST_PODS = 40
 GPU_FAULTS = ("lost", "xid79", "xid48", "xid13", "ecc", "reset", "link-down")
 _API_FAULTS: tuple[Callable[[Random], Fault], ...] = (
     lambda _: Fault(subresource="binding", drop="after", times=1),
@@ -60,9 +57,8 @@ class History:
         self.counts: Counter[str] = Counter()
         self.violations: dict[str, None] = {}
         self._rng = rng
-        self._http = http
+        self.pod_steps = PodSteps(cluster, rng, http, self.counts)
         self._leaders = leaders
-        self._created = 0
         self._checked: dict[str, int] = {}
         self._seen_version = 0
 
@@ -70,11 +66,11 @@ class History:
     def steps(self) -> Mapping[str, tuple[float, Callable[[], Awaitable[None]]]]:
         """How often each kind of step is taken, and the step, by what the report calls it."""
         return {
-            "pods created": (40, self.create_pod),
-            "pods deleted": (12, self.delete_pod),
-            "pods deleted by force": (3, self.delete_by_force),
-            "pods ended": (6, self.end_pod),
-            "containers restarted": (10, self.restart_container),
+            "pods created": (40, self.pod_steps.create_pod),
+            "pods deleted": (12, self.pod_steps.delete_pod),
+            "pods deleted by force": (3, self.pod_steps.delete_by_force),
+            "pods ended": (6, self.pod_steps.end_pod),
+            "containers restarted": (10, self.pod_steps.restart_container),
             "API faults": (8, self.api_fault),
             "watches dropped": (2, self.drop_watches),
             "history compacted": (1, self.compact),
@@ -102,7 +98,7 @@ class History:
         self.judge()
 
     def pods(self) -> list[dict[str, Any]]:
-        return self.cluster.server.store.objects("pods")
+        return self.pod_steps.pods()
 
     def judge(self) -> None:
         """Judges this moment; nothing is done where no object was written since the last."""
@@ -124,70 +120,6 @@ class History:
                     for problem in wrongly_given(pod, made.name, made.env, self.capacity):  # type: ignore[arg-type]
                         self.violations[problem] = None
                 self._checked[uid] = len(created)
-
-    # Pods
-
-    async def create_pod(self) -> None:
-        if len(self.pods()) >= MOST_PODS:
-            return await self.delete_pod()
-        self._created += 1
-        shape = self._rng.choice(SHAPES) if self._rng.random() < 0.5 else self._shape()
-        pod = pod_object(f"soak-{self._created}", shape)
-        if self._rng.random() < 0.15:
-            pod["metadata"]["labels"] = {"scheduling.x-k8s.io/pod-group": f"group-{self._created // 4}"}  # type: ignore[index]
-        self.cluster.server.create(pod)
-        return None
-
-    def _shape(self) -> Shape:
-        def ask(name: str) -> Ask:
-            gpus = self._rng.choice((0, 1, 1, 1, 2, 4))
-            part = gpus == 1 and self._rng.random() < 0.8
-            memory, cores = self._rng.choice((1_000, 5_000, 13_000, 24_564)), self._rng.choice((5, 20, 50))
-            return Ask(name=name, gpus=gpus, memory_mib=memory if part else None, cores=cores if part else None)
-
-        init = tuple(ask(f"init-{place}") for place in range(self._rng.choice((0, 0, 0, 1, 2))))
-        containers = tuple(ask(f"main-{place}") for place in range(self._rng.choice((1, 1, 1, 2, 3))))
-        return Shape(name="random", why="a random pod", init=init, containers=containers)
-
-    def _some_pod(self, *phases: str) -> dict[str, Any] | None:
-        found = [pod for pod in self.pods() if not phases or pod.get("status", {}).get("phase") in phases]
-        return self._rng.choice(found) if found else None
-
-    async def delete_pod(self) -> None:
-        if (pod := self._some_pod()) is not None:
-            await self.delete(pod)
-
-    async def delete(self, pod: Mapping[str, Any]) -> None:
-        """Deletes it as `kubectl delete` does: kubelet ends the pod's containers first."""
-        url = f"{self.cluster.server.url}/api/v1/namespaces/{NAMESPACE}/pods/{pod['metadata']['name']}"
-        async with self._http.delete(url) as answer:
-            await answer.read()
-
-    async def delete_by_force(self) -> None:
-        if (pod := self._some_pod()) is not None:
-            self.cluster.server.delete("pods", pod["metadata"]["name"], namespace=NAMESPACE)
-
-    async def end_pod(self) -> None:
-        """The pod's containers end by themselves."""
-        if (pod := self._some_pod("Running")) is not None:
-            phase = self._rng.choice(("Succeeded", "Failed"))
-            name = pod["metadata"]["name"]
-            body = {"status": {"phase": phase, "containerStatuses": []}}
-            self.cluster.server.patch("pods", name, body, namespace=NAMESPACE, subresource="status")
-
-    async def restart_container(self) -> None:
-        if (pod := self._some_pod("Running")) is None:
-            return
-        uid = pod["metadata"]["uid"]
-        kubelet = next((node.kubelet for node in self.cluster.nodes if uid in node.kubelet.created), None)
-        names = [container["name"] for container in pod["spec"]["containers"]]
-        if kubelet is not None:
-            try:
-                async with asyncio.timeout(15):
-                    await kubelet.restart_container(uid, self._rng.choice(names))
-            except (PreStartRefused, CdiError, KeyError):
-                # The plugin is away, the GPU is ill, or the pod has just gone: kubelet would try again.
-                self.counts["restarts refused"] += 1
 
     # The API server
 

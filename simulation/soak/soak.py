@@ -109,7 +109,7 @@ async def _settled(
     if not sees_slots_go:
         return found
     for pod in history.pods():
-        await history.delete(pod)
+        await history.pod_steps.delete(pod)
     while (left := _left(cluster)) and clock() < until:  # noqa: ASYNC110 - files have no event
         await asyncio.sleep(_POLL_SECONDS)
     return [*found, *left]

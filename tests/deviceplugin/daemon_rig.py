@@ -28,7 +28,7 @@ from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
 from simulation.hami_core import install_placeholder
 from simulation.kubelet.container import CdiOrder
-from simulation.kubelet.runtime import KubeletSettings
+from simulation.kubelet.runtime import StandInSettings
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import MachineDescription, gpu_uuid
 from simulation.nvml.build import build_library
@@ -290,7 +290,7 @@ async def daemon(
         cdi = root / "cdi"
         kubelet = KubeletStandIn(
             *(NODE, root, api),
-            KubeletSettings(
+            StandInSettings(
                 api_url=server.url,
                 cdi_directories=[cdi],
                 runtime_version=runtime_version,

@@ -17,7 +17,8 @@ READ = """
 import collections, dataclasses, functools, json, os, sys
 from pathlib import Path
 import pynvml
-from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.library import NvmlUnavailable
+from deviceplugin.nvml.reader import Nvml
 from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair_scores
 library, machine_file, sysfs, always_new, *states = sys.argv[1:]
 asked = collections.Counter()

@@ -18,7 +18,7 @@ import pytest
 from deviceplugin.health.step import HealthEvent, HealthSettings, Monitored, XidSeen
 from deviceplugin.health_watch import HealthWatch
 from deviceplugin.nvml.calls import NvmlCalls
-from deviceplugin.nvml.reader import NvmlUnavailable
+from deviceplugin.nvml.library import NvmlUnavailable
 from proto.devices import DeviceUUID
 from simulation.machines import gpu_uuid, load
 from simulation.nvml.build import build_library

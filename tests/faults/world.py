@@ -27,7 +27,7 @@ from simulation.apiserver.relay import Relay
 from simulation.apiserver.server import utc_now
 from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
-from simulation.kubelet.runtime import KubeletSettings
+from simulation.kubelet.runtime import StandInSettings
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.machines.description import gpu_uuid
 from simulation.nvml.build import build_library, compiler
@@ -189,7 +189,7 @@ async def world(needs: frozenset[Need]) -> AsyncIterator[World]:
             kubeconfig.write_text(server.kubeconfig().replace(server.url, relay.url))
         kubelet = KubeletStandIn(
             *(NODE, folder, api),
-            KubeletSettings(
+            StandInSettings(
                 api_url=server.url, cdi_directories=[folder / "disk/cdi"], runtime_version="containerd://2.4.2"
             ),
             now=utc_now,

@@ -26,7 +26,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import PODS, Pod
 from simulation import machines
 from simulation.hami_core import install_placeholder
-from simulation.kubelet.runtime import KubeletSettings
+from simulation.kubelet.runtime import StandInSettings
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
@@ -135,7 +135,7 @@ class Lab:
         install_placeholder(root / "hook")
         kubelet = KubeletStandIn(
             *(name, root, self.api),
-            KubeletSettings(
+            StandInSettings(
                 api_url=self.url,
                 labels={"kubernetes.io/os": "linux", **labels},
                 cdi_directories=[root / "cdi"],

@@ -14,7 +14,7 @@ from grpc import aio
 from proto.kubernetes.client import ApiServer
 from proto.podresources import podresources_v1_pb2 as wire
 from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
-from simulation.kubelet.runtime import KubeletSettings
+from simulation.kubelet.runtime import StandInSettings
 from simulation.kubelet.standin import KubeletStandIn
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, embedded, real
@@ -245,7 +245,7 @@ async def stand_in(folder: Path) -> AsyncIterator[Kubelet]:
             NODE,
             folder / "k",
             api,
-            KubeletSettings(api_url=peer.url, cdi_directories=[cdi]),
+            StandInSettings(api_url=peer.url, cdi_directories=[cdi]),
             now=lambda: datetime.now(UTC),  # noqa: TID251 - it is kubelet's clock
         )
         await kubelet.start()

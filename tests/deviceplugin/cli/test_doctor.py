@@ -22,7 +22,7 @@ from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
 from simulation.hami_core import install_placeholder
-from simulation.kubelet.runtime import KubeletSettings
+from simulation.kubelet.runtime import StandInSettings
 from simulation.kubelet.standin import KubeletStandIn
 from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_file, write_sysfs
@@ -105,7 +105,7 @@ async def fake_node() -> AsyncIterator[FakeNode]:
         api = await ApiServer.connect(str(config))
         stack.push_async_callback(api.close)
         kubelet = KubeletStandIn(
-            *(NODE, root, api, KubeletSettings(api_url=server.url)), now=lambda: datetime(2030, 1, 1, tzinfo=UTC)
+            *(NODE, root, api, StandInSettings(api_url=server.url)), now=lambda: datetime(2030, 1, 1, tzinfo=UTC)
         )
         stack.push_async_callback(kubelet.stop)
         await kubelet.start()

@@ -22,7 +22,8 @@ from tests.deviceplugin.nvml_process import HGX, facts, printed, readings
 pytestmark = pytest.mark.needs_compiler
 
 READ_A_MACHINE = """
-from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.library import NvmlUnavailable
+from deviceplugin.nvml.reader import Nvml
 try:
     Nvml().read_machine()
 except NvmlUnavailable as refused:

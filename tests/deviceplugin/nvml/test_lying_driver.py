@@ -15,7 +15,8 @@ from deviceplugin.cli.build import gpu_reader
 from deviceplugin.configuration.table import TABLE
 from deviceplugin.gpus import GpusUnavailable, Inventory
 from deviceplugin.machine.discovery import MigStrategy
-from deviceplugin.nvml.reader import Nvml, NvmlUnavailable
+from deviceplugin.nvml.library import NvmlUnavailable
+from deviceplugin.nvml.reader import Nvml
 from deviceplugin.nvml.signals import NvmlHealth
 from deviceplugin.nvml.usage import UsageReader
 from proto.annotations.node_register import decode_register, encode_register

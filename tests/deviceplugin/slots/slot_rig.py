@@ -2,7 +2,7 @@
 
 import base64
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,7 @@ from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
-from deviceplugin.container.edits import AllocationSettings, Hardware
+from deviceplugin.container.edits import AllocationSettings, ContainerEdits, Hardware
 from deviceplugin.container.slot_names import qualified, slot_in
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.limits.driver import DriverLimits
@@ -93,7 +93,15 @@ class Kubelet(PodResources):
 
 
 class CountedFiles(SlotFiles):
+    """`before_spec` may block, as a disk that hangs does."""
+
     writes = 0
+    before_spec: Callable[[], None] | None = None
+
+    def spec(self, slot: str, edits: ContainerEdits) -> Spec:
+        if self.before_spec is not None:
+            self.before_spec()
+        return super().spec(slot, edits)
 
     def write(self, specs: Sequence[Spec]) -> None:
         self.writes += 1

@@ -4,7 +4,6 @@ import errno
 import os
 import tempfile
 import threading
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -18,11 +17,8 @@ from deviceplugin.container.edits import ContainerEdits, Mount
 from deviceplugin.container.slot_names import slot_in
 from deviceplugin.gpus import Inventory
 from deviceplugin.plugin_calls import allocate_response
-from deviceplugin.slots.allocator import PreparedSlot
 from deviceplugin.slots.files import Spec
-from deviceplugin.slots.proof import ProvenPod
 from deviceplugin.slots.slot import SPEC_FILE, Start, named
-from proto.devices import ContainerShares
 from proto.environment import FEATURES
 from proto.kubernetes.objects import ContainerStatus
 from simulation.hami_core import install_placeholder
@@ -429,17 +425,14 @@ async def test_a_thread_that_hangs_cannot_empty_the_folder_of_a_container_starte
         rig.bring(pod)
         rig.kubelet.hold(pod, "c0", X)
         hanging, entered = asyncio.Event(), asyncio.Event()
-        loop, prepared = asyncio.get_running_loop(), rig.allocator._prepared
+        loop = asyncio.get_running_loop()
 
-        def slow(
-            ids: frozenset[str], proven: ProvenPod, sizes: Mapping[str, ContainerShares]
-        ) -> Mapping[str, PreparedSlot]:
+        def slow() -> None:
             if not hanging.is_set():
                 loop.call_soon_threadsafe(entered.set)
                 asyncio.run_coroutine_threadsafe(hanging.wait(), loop).result()
-            return prepared(ids, proven, sizes)
 
-        rig.allocator._prepared = slow  # type: ignore[method-assign]
+        rig.files.before_spec = slow
         late = asyncio.create_task(rig.allocator.pre_start([X]))
         await entered.wait()
         late.cancel()
@@ -463,16 +456,13 @@ async def test_a_disk_that_hangs_leaves_threads_to_all_others() -> None:
         rig.bring(*pods)
         for pod, each in zip(pods, ids, strict=True):
             rig.kubelet.hold(pod, "c0", each)
-        hangs, entered, prepared = threading.Event(), list[ProvenPod](), rig.allocator._prepared
+        hangs, entered = threading.Event(), list[int]()
 
-        def slow(
-            ids: frozenset[str], proven: ProvenPod, sizes: Mapping[str, ContainerShares]
-        ) -> Mapping[str, PreparedSlot]:
-            entered.append(proven)
+        def slow() -> None:
+            entered.append(1)
             hangs.wait()
-            return prepared(ids, proven, sizes)
 
-        rig.allocator._prepared = slow  # type: ignore[method-assign]
+        rig.files.before_spec = slow
         starts = [asyncio.create_task(rig.allocator.pre_start([each])) for each in ids]
         try:
             await until(lambda: len(entered) >= 3)

@@ -19,7 +19,7 @@ from simulation.apiserver import EmbeddedApiServer
 from simulation.kubelet.container import CreatedDeviceNode
 from simulation.kubelet.device_manager import PreStartRefused
 from simulation.kubelet.lives import Ending, Life
-from simulation.kubelet.runtime import KubeletSettings
+from simulation.kubelet.runtime import StandInSettings
 from simulation.kubelet.standin import KubeletStandIn
 from tests.polling import until
 from tests.simulation.kubelet.plugin import IDS, RESOURCE, SmallPlugin
@@ -81,7 +81,7 @@ class Cluster:
 
 
 def new_kubelet(server: EmbeddedApiServer, api: ApiServer, root: Path) -> KubeletStandIn:
-    settings = KubeletSettings(api_url=server.url, cdi_directories=[root / "cdi"])
+    settings = StandInSettings(api_url=server.url, cdi_directories=[root / "cdi"])
     return KubeletStandIn(NODE, root, api, settings, now=lambda: NOW)
 
 
