@@ -130,7 +130,7 @@ class Applications:
             seconds_since_1970=time.time,
         )
         for work in (poller.run, explainer.run, reader.run):
-            self.tasks.begin(_without_need(work))
+            self.tasks.begin(without_need(work))
         return server.application()
 
 
@@ -217,11 +217,13 @@ async def _reported(work: Callable[[], Coroutine[None, None, None]], failed: asy
         failed.set()
 
 
-async def _without_need(work: Callable[[], Coroutine[None, None, None]]) -> None:
-    """No decision needs the status page: the extender goes on without it, and tries again later."""
+async def without_need(
+    work: Callable[[], Coroutine[None, None, None]], rest_seconds: float = PAGE_REST_SECONDS
+) -> None:
+    """Does work of the status page, which no decision needs: after a failure it begins again later."""
     while True:
         try:
             await work()
         except Exception:
-            log.exception("the status page shows nothing new for %.0f s", PAGE_REST_SECONDS)
-            await asyncio.sleep(PAGE_REST_SECONDS)
+            log.exception("the status page shows nothing new for %.0f s", rest_seconds)
+            await asyncio.sleep(rest_seconds)

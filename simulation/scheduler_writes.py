@@ -1,4 +1,4 @@
-"""What a scheduler writes to the API server: bindings, and conditions and events of pods."""
+"""Writes what a scheduler writes to the API server: bindings, and conditions and events of pods."""
 
 import logging
 from collections.abc import Callable

@@ -12,7 +12,7 @@ def converse(machine: Callable[[float, Any], Iterable[object]], *turns: Turn) ->
     """Plays the turns, and compares the whole dialogue."""
     expected, played = list[str](), list[str]()
     for at, event, commands in turns:
-        line = f"{at:g}: {type(event).__name__}"
+        line = f"{at:g}: {event if isinstance(event, str) else type(event).__name__}"
         expected += [line, *(f"{at:g}:   → {command}" for command in commands)]
         played += [line, *(f"{at:g}:   → {command}" for command in machine(at, event))]
     assert played == expected, "\n".join(difflib.ndiff(expected, played))

@@ -1,4 +1,4 @@
-"""What kubelet writes about its pods: statuses and events, until the API server has taken them."""
+"""Writes statuses and events of pods as kubelet does, until the API server has taken them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

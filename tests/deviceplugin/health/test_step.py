@@ -1,6 +1,6 @@
 """Scripted streams of events and polls, second by second."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate
 
@@ -29,6 +29,7 @@ from deviceplugin.health.step import (
 )
 from proto.devices import DeviceUUID
 from tests.deviceplugin.gpus import A, B
+from tests.playbook import converse
 
 HOLD = 60.0
 SETTINGS = HealthSettings()
@@ -308,3 +309,41 @@ def test_health_checks(checks: str, fatal: set[int], harmless: set[int], signals
 @pytest.mark.parametrize("action", [None, 0])
 def test_no_recovery_action_is_no_problem(action: int | None) -> None:
     assert recovery_problem(action) == ""
+
+
+def watching(settings: HealthSettings = SETTINGS) -> Callable[[float, HealthEvent], Sequence[str]]:
+    """The watch over GPU A. Its commands are what has changed for pods, and what has to be done next."""
+    state = HealthState()
+
+    def machine(now: float, event: HealthEvent) -> Sequence[str]:
+        nonlocal state
+        before, state = problems(state).get(A), step(state, event, now, settings)
+        after = problems(state).get(A)
+        commands = [] if after == before else [f"withdraw it: {after}" if after else "offer it again"]
+        commands += ["poll soon"] if doubted(state) else []
+        return commands + (["register for events"] if awaiting_events(state) else [])
+
+    return machine
+
+
+def test_a_gpu_that_fell_off_the_bus_is_offered_again_after_good_polls_and_a_registration() -> None:
+    converse(
+        watching(HealthSettings(recovery_seconds=10, recovery_polls=2)),
+        (0, GOOD, []),
+        (5, XID_79, [f"withdraw it: {FALLEN}"]),
+        (10, GOOD, ["register for events"]),
+        (11, REGISTERED, []),
+        (15, GOOD, []),
+        (20, GOOD, ["offer it again"]),
+    )
+
+
+def test_a_gpu_that_did_not_answer_once_is_polled_soon_and_withdrawn_if_it_stays_silent() -> None:
+    silent = GpuLost(gpu=A, problem="Unknown Error", certain=False)
+    converse(
+        watching(),
+        (0, silent, ["poll soon"]),
+        (1, GOOD, []),
+        (5, silent, ["poll soon"]),
+        (6, silent, ["withdraw it: it does not answer: Unknown Error"]),
+    )

@@ -1,5 +1,7 @@
 """Who may write Bindings: the steps of the extenders' own Lease; times are monotonic seconds."""
 
+from collections.abc import Callable, Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from scheduler_ext.leadership.turn import (
     lease_seconds,
 )
 from scheduler_ext.settings import SLACK_SECONDS
+from tests.playbook import converse
 
 ME = "host-1_now"
 
@@ -66,3 +69,29 @@ def test_every_binding_of_the_holder_before_is_over_when_the_next_one_takes_the_
     ends_at = received_at + carried_out * write_seconds
     other = lease("host-2_a", seconds=lease_seconds(write_seconds))
     assert ends_at <= free_at(after_seen(Turn(), other, asked_at + seen_late), ME) + 1e-6
+
+
+def following(process: str) -> Callable[[float, Lease | None], Sequence[str]]:
+    """A process that follows the Lease. Its commands are what it may do next."""
+    turn = Turn()
+
+    def machine(now: float, seen: Lease | None) -> Sequence[str]:
+        nonlocal turn
+        turn = after_seen(turn, seen, now)
+        free = free_at(turn, process)
+        return [f"waits until {free:g}"] if free > now else ["may take it"]
+
+    return machine
+
+
+def test_a_lease_passes_on_once_its_holder_is_silent_whatever_is_deleted() -> None:
+    converse(
+        following(ME),
+        (0, None, ["may take it"]),
+        (100, lease("host-2_a"), ["waits until 120"]),
+        (110, lease("host-2_a", "t1"), ["waits until 130"]),
+        (115, None, ["waits until 130"]),
+        (116, lease("host-3_b", "t2", seconds=60), ["waits until 176"]),
+        (120, lease(None, None), ["may take it"]),
+        (121, lease(ME, "t3"), ["may take it"]),
+    )

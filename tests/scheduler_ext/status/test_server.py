@@ -16,10 +16,10 @@ import pytest
 from proto.annotations import keys
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.ports import listening
+from scheduler_ext.running import without_need
 from scheduler_ext.status import server as page_server
 from scheduler_ext.status.history_file import HistoryFile
 from scheduler_ext.status.poll import Poll
-from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.server import PAGE_HEADER, StatusServer
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import pod_json
@@ -264,18 +264,21 @@ async def test_a_pod_that_fits_on_no_empty_node_is_told_so() -> None:
         assert "ways" not in found[0]["why"]
 
 
-async def test_a_page_that_fails_stops_no_decision(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried = asyncio.Event()
+async def test_work_of_the_status_page_that_fails_begins_again_and_fails_nothing_else() -> None:
+    begun, goes_on = list[int](), asyncio.Event()
 
-    async def fail(_: Poller) -> Poll:
-        tried.set()
-        raise KeyError("a defect")
+    async def work() -> None:
+        begun.append(1)
+        if len(begun) == 1:
+            raise KeyError("a defect")
+        goes_on.set()
+        await asyncio.Event().wait()
 
-    monkeypatch.setattr(Poller, "poll", fail)
-    async with showing(node("a")) as it:
-        await asyncio.wait_for(tried.wait(), 60)
-        assert await it.place(pod_json("p", memory_mib=0), "a") == "a"
-        assert not it.applications.failed.is_set()
+    working = asyncio.create_task(without_need(work, rest_seconds=0))
+    await asyncio.wait_for(goes_on.wait(), 60)
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    assert len(begun) == 2
 
 
 async def test_a_browser_that_does_not_read_is_disconnected() -> None:
