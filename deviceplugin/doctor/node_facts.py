@@ -64,7 +64,8 @@ async def why_no_limits(nvml: Nvml, cgroup_root: Path, deadline_seconds: float) 
         async with asyncio.timeout(deadline_seconds):
             machine = await thread.call(nvml.read_machine)
             gpus = [gpu.uuid for gpu in machine.gpus if gpu.healthy and not gpu.mig_enabled]
-            return why_no_driver(await ask_driver(MemoryLimits(nvml, thread), cgroup_root, gpus))
+            facts = await ask_driver(MemoryLimits(nvml, thread), cgroup_root, gpus)
+            return "" if facts.is_of_gpus and facts.is_limiting else why_no_driver(facts)
     except TimeoutError:
         return f"the driver gave no answer within {deadline_seconds:g} s"
     except NvmlUnavailable as error:
