@@ -19,7 +19,7 @@ from tests.cluster.control_plane import ControlPlane
 pytestmark = pytest.mark.cluster
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "kubectl.md"
-(ROLE,) = re.findall(r"```yaml\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+(ROLE,) = re.findall(r"```yaml\n([^`]*?kind: ClusterRole\n.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
