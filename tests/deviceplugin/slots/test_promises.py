@@ -7,7 +7,7 @@ import pytest
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.gpus import Inventory
 from deviceplugin.slots.promises import Promises
-from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, NODE_REGISTER
+from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, MEMORY_RESIZE, NODE_REGISTER
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import PodShares
 from proto.kubernetes.objects import ContainerStatus, Pod
@@ -31,6 +31,20 @@ async def refused(rig: SlotRig, *ids: str) -> str:
     with pytest.raises(CannotAllocate) as error:
         await rig.allocator.pre_start(ids)
     return str(error.value)
+
+
+def test_a_promise_follows_memory_that_was_changed_as_wished_and_no_other_change() -> None:
+    promises, resized = Promises(), running("p", ((share(A, 30_000, 50),),))
+    promises.note({"uid-p": running("p", (HALF,))})
+    promises.note({"uid-p": resized})
+    assert not promises.is_kept(resized)
+    resized.metadata.annotations[MEMORY_RESIZE] = '{"wish":"30000","state":"done"}'
+    promises.note({"uid-p": resized})
+    assert promises.is_kept(resized)
+    moved = running("p", ((share(B, 30_000, 50),),))
+    moved.metadata.annotations[MEMORY_RESIZE] = resized.metadata.annotations[MEMORY_RESIZE]
+    promises.note({"uid-p": moved})
+    assert not promises.is_kept(moved)
 
 
 def test_a_promise_is_what_was_decided_when_a_container_was_first_served_or_seen() -> None:
