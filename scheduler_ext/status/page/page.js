@@ -24,7 +24,9 @@ const REST_MILLISECONDS = 250; // until cards out of view follow, with all that 
 const PODS_MILLISECONDS = 1_000; // between two drawings of the long table, and
 const PODS_PART = 10; // times as long as a drawing takes
 const parts = new Set(); // those to draw
-let [drawing, resting, podsDue] = [false, false, false];
+const WARM_MILLISECONDS = 8; // of script in one go, for what the next key needs
+const cold = new Set(); // names of nodes whose texts the filter has not read yet
+let [drawing, resting, podsDue, filterDue] = [false, false, false, false];
 let [podsDrawn, podsTook] = [-Infinity, 0];
 
 const soon = window.requestIdleCallback ? (work) => requestIdleCallback(work, { timeout: 200 }) : (work) => setTimeout(work, 16);
@@ -48,6 +50,7 @@ const DRAW = {
 function take(changed) {
   for (const name of changed.nodes) {
     cards.due.add(name);
+    cold.add(name);
     offerLevels(state.nodes.get(name));
   }
   for (const part of changed.parts) parts.add(part);
@@ -73,6 +76,7 @@ function later() {
 // The cards in view, then the other parts, in as many frames as it takes.
 function draw() {
   drawing = false;
+  if (filterDue) refilter();
   if (!cards.draw(state.nodes, state.use, filter, false)) return later();
   for (const part of parts) DRAW[part]();
   parts.clear();
@@ -89,7 +93,18 @@ function rest() {
 function drawRest() {
   if (!cards.draw(state.nodes, state.use, filter, true)) return soon(drawRest);
   resting = false;
+  soon(warm);
   if (podsDue) setTimeout(drawPods, podsDrawn + Math.max(PODS_MILLISECONDS, PODS_PART * podsTook) - performance.now());
+}
+
+// Reads the texts of nodes before a key needs them all at once.
+function warm() {
+  const until = performance.now() + WARM_MILLISECONDS;
+  for (const name of cold) {
+    if (performance.now() > until) return soon(warm);
+    cold.delete(name);
+    state.nodes.get(name)?.text;
+  }
 }
 
 function drawPods() {
@@ -115,7 +130,14 @@ function showShown() {
   write(byId("nodes-count"), shown === state.nodes.size ? all : `${number(shown)} of ${all}`);
 }
 
+// Several keys of one frame count once, and what goes through all pods follows when there is nothing else to do.
+function refilterSoon() {
+  filterDue = true;
+  later();
+}
+
 function refilter() {
+  filterDue = false;
   const sort = byId("sort").value;
   const group = byId("group").value;
   const show = document.querySelector("input[name=show]:checked").value;
@@ -124,9 +146,8 @@ function refilter() {
   filter.show = show;
   cards.arrange(state.nodes, sort, group);
   cards.filter(state.nodes, filter);
-  showShown();
-  showHeld();
-  for (const part of ["waiting", "told"]) DRAW[part]();
+  for (const part of ["count", "head", "waiting", "told"]) DRAW[part]();
+  [podsDue, podsDrawn] = [true, -Infinity];
 }
 
 // Cards can be grouped by each level of domains that a node is in.
@@ -160,7 +181,7 @@ function arrive() {
   const wanted = document.querySelector(`input[name=show][value="${CSS.escape(show || "all")}"]`);
   if (wanted) wanted.checked = true;
   for (const [id, value] of [["sort", sort], ["group", group], ["pgroup", pgroup]]) byId(id).value = [...byId(id).options].some((each) => each.value === value) ? value : "";
-  refilter();
+  refilterSoon();
   openFromAddress();
 }
 
@@ -179,10 +200,10 @@ byId("ask").addEventListener("submit", (event) => {
   byId("token").value = "";
   stream.open();
 });
-byId("filter").addEventListener("input", refilter);
-byId("show").addEventListener("change", refilter);
-byId("order").addEventListener("change", refilter);
-byId("pgroup").addEventListener("change", refilter);
+byId("filter").addEventListener("input", refilterSoon);
+byId("show").addEventListener("change", refilterSoon);
+byId("order").addEventListener("change", refilterSoon);
+byId("pgroup").addEventListener("change", refilterSoon);
 makeHead(showHeld);
 addEventListener("popstate", arrive);
 addEventListener("click", (event) => {
