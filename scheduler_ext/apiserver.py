@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from sys import intern
 from typing import Any, TypeVar
@@ -214,10 +214,6 @@ def trim_pod(pod: Pod, *, labelled: bool) -> None:
         # The container statuses of any other pod are kept: they show whether it has ended.
         pod.status.container_statuses = []
     pod.status = _one(PodStatus, pod.status)
-
-
-def _group_labels(labels: Iterable[str]) -> Iterable[str]:
-    return (key for key in labels if key in GROUP_LABELS)
 
 
 def _one(kind: Any, value: V) -> V:

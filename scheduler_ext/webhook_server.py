@@ -21,8 +21,7 @@ from proto.admission import (
     failed,
 )
 from scheduler_ext.admission.admit import Why, admit
-from scheduler_ext.admission.registration import PATH
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.settings import WEBHOOK_PATH, AdmissionSettings
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.metrics.counters import Admission, ExtenderMetrics
 from scheduler_ext.quota_class import QuotaClass, quota_class
@@ -62,7 +61,7 @@ class Webhook:
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=LARGEST_BODY_BYTES)
-        application.router.add_post(PATH, self._answer)
+        application.router.add_post(WEBHOOK_PATH, self._answer)
         return application
 
     async def _answer(self, request: web.Request) -> web.Response:

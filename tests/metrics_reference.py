@@ -9,7 +9,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
 from deviceplugin.metrics import metrics as daemon
-from deviceplugin.metrics.telemetry import AGE, AGE_DOCUMENTATION, HOLDER, HOLDER_DOCUMENTATION, TELEMETRY_LABELS
+from deviceplugin.metrics.telemetry import AGE, AGE_DOCUMENTATION, HOLDER, HOLDER_DOCUMENTATION
 from deviceplugin.usage.telemetry import FAMILIES
 from scheduler_ext.metrics import counters as extender
 from scheduler_ext.metrics.families import families
@@ -18,6 +18,12 @@ from scheduler_ext.metrics.legacy import legacy
 from tests.deviceplugin.metrics_view import view
 from tests.scheduler_ext.metrics.test_metrics import seen
 from tests.settings_manual import filled
+
+TELEMETRY_LABELS = (
+    *("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname"),
+    *("DCGM_FI_DRIVER_VERSION", "namespace", "pod", "container"),
+)
+"""Labels of DCGM's families; those of MIG instances and of containers only where there is one."""
 
 _SERIES = {"counter": ("_total",), "histogram": ("_bucket", "_count", "_sum")}
 _ZONE = "zone"

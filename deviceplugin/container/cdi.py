@@ -71,9 +71,9 @@ def gpu_spec(kind: str, hardware: Hardware) -> Mapping[str, object]:
     return {"cdiVersion": SPEC_VERSION, "kind": kind, "containerEdits": _content(common), "devices": devices}
 
 
-def spec_file_name(kind: str, name: str = "") -> str:
-    """Names the file of a spec that describes a whole kind, or one device of it."""
-    return "-".join((*kind.split("/"), *([name] if name else []))) + ".json"
+def spec_file_name(kind: str) -> str:
+    """Names the file of a spec that describes a whole kind."""
+    return kind.replace("/", "-") + ".json"
 
 
 def missing_sentence(missing: Sequence[str], directories: Sequence[str], reason: str) -> str:

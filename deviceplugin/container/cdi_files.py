@@ -12,13 +12,12 @@ import msgspec
 from deviceplugin.container.atomic_file import write_atomically
 from deviceplugin.container.cdi import (
     UnreadableSpec,
-    cdi_spec,
     defined_devices,
     gpu_spec,
     missing_sentence,
     spec_file_name,
 )
-from deviceplugin.container.edits import ContainerEdits, Hardware
+from deviceplugin.container.edits import Hardware
 
 CDI_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
 """The default folders of runtimes."""
@@ -115,15 +114,6 @@ def missing_devices(
         except (OSError, UnreadableSpec):
             continue
     return tuple(name for name in wanted if name not in defined)
-
-
-def write_spec(directory: str, kind: str, name: str, edits: ContainerEdits) -> Path:
-    """Writes the spec of the one device `<kind>=<name>`, which the runtime sees at once and whole; returns its path.
-    Raises CannotWriteSpec.
-    """
-    path = Path(directory, spec_file_name(kind, name))
-    _write(path, msgspec.json.encode(cdi_spec(kind, name, edits)))
-    return path
 
 
 def _write(path: Path, content: bytes) -> None:

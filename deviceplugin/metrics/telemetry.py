@@ -17,11 +17,6 @@ HOLDER = "topogpu_gpu_holder_info"
 HOLDER_DOCUMENTATION = "1 for each container that holds a share of the GPU or MIG device."
 AGE = "topogpu_telemetry_age_seconds"
 AGE_DOCUMENTATION = "Age of the readings on this page."
-TELEMETRY_LABELS = (
-    *("gpu", "UUID", "pci_bus_id", "device", "modelName", "GPU_I_PROFILE", "GPU_I_ID", "Hostname"),
-    *("DCGM_FI_DRIVER_VERSION", "namespace", "pod", "container"),
-)
-"""Families of MIG instances and of containers only where there is one."""
 
 Labels = Mapping[str, str]
 _Series = tuple[Labels, float]

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 from scheduler_ext.requests import RequestSettings
 
+WEBHOOK_PATH = "/webhook"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionSettings:

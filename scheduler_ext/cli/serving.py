@@ -15,7 +15,7 @@ from program.shared_page import OPEN
 from program.tasks import until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
-from scheduler_ext.admission.registration import PATH
+from scheduler_ext.admission.settings import WEBHOOK_PATH
 from scheduler_ext.certificates.files import CertificateFiles
 from scheduler_ext.certificates.secret import CertificateSecret, SecretPlace
 from scheduler_ext.certificates.tls import ServingTls, UnusableKeyPair
@@ -83,7 +83,7 @@ async def _serve(configuration: SchedulerConfiguration) -> None:
             log.info("metrics are served on %s/metrics", url)
         if (kept := _kept_in(client, certificate, tls)) is not None:
             url = await stack.enter_async_context(_serving_webhook(configuration, kept, applications, tls))
-            log.info("the webhook is served on %s%s", url, PATH)
+            log.info("the webhook is served on %s%s", url, WEBHOOK_PATH)
         if (status := configuration.status_bind_address) is not None:
             url = await stack.enter_async_context(_serving_status_page(applications, status, tls))
             log.info("the status page is served on %s/", url)

@@ -8,11 +8,11 @@ import pytest
 from daemonset import render
 from proto.annotations import keys
 from proto.environment import LIFTING_PREFIXES, PRELOADING, lifting
-from scheduler_ext.admission.conditions import container_chooses_gpus, harmful
 from scheduler_ext.requests import ResourceNames
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, CorePolicy
 from tests.cluster.shipped import DAEMON, SCHEDULER, documents
 from tests.daemonset.shipped import one
+from tests.scheduler_ext.admission.webhook_conditions import container_chooses_gpus, harmful
 
 NODE_KEYS = {
     keys.NODE_REGISTER,

@@ -15,7 +15,6 @@ from daemonset.render import Manifest
 from deviceplugin.cli import main as device_plugin
 from deviceplugin.configuration.table import TABLE as DAEMON
 from proto.annotations import keys
-from scheduler_ext.admission.registration import webhook_configuration
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cli import main as scheduler
 from scheduler_ext.cli.build import POD_VARIABLES
@@ -31,6 +30,7 @@ from tests.daemonset.shipped import (
     scheduler_configuration,
     settings,
 )
+from tests.scheduler_ext.admission.webhook_configuration import webhook_configuration
 
 PROGRAMS = {"deviceplugin": device_plugin, "scheduler_ext": scheduler}
 OF_NVIDIA_S_RUNTIME = {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}

@@ -12,10 +12,10 @@ from typing import Any
 
 import aiohttp
 
-from scheduler_ext.admission.registration import webhook_configuration
 from scheduler_ext.admission.settings import AdmissionSettings
 from simulation.apiserver import EmbeddedApiServer
 from simulation.processes import ChildProcess
+from tests.scheduler_ext.admission.webhook_configuration import webhook_configuration
 
 NAMESPACE = "topogpu-system"
 NAME = "topogpu-scheduler"

@@ -145,7 +145,6 @@ def test_what_is_no_spec_is_named(name: str, text: bytes) -> None:
 
 def test_a_spec_has_a_file_of_its_own() -> None:
     assert spec_file_name("nvidia.com/gpu") == "nvidia.com-gpu.json"
-    assert spec_file_name(KIND, "s1") == "topogpu.io-slot-s1.json"
 
 
 def test_missing_devices_are_a_sentence() -> None:

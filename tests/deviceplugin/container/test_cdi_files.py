@@ -3,9 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.container.cdi import cdi_spec
-from deviceplugin.container.cdi_files import CannotWriteSpec, SpecGenerator, ensure_defined, missing_devices, write_spec
-from deviceplugin.container.edits import ContainerEdits, DeviceNode, Hardware, Mount
+from deviceplugin.container.cdi_files import SpecGenerator, ensure_defined, missing_devices
+from deviceplugin.container.edits import DeviceNode, Hardware, Mount
 from simulation.kubelet.container import decode_cdi_spec, resolve_cdi
 from tests.deviceplugin.gpus import A, B
 
@@ -153,15 +152,3 @@ def test_a_folder_that_cannot_be_written_is_named(folders: tuple[str, str], tmp_
     told = ensure_defined(NAMES, KIND, ctk(tmp_path, f"cat {tmp_path}/spec.json"), folders, hardware=Hardware())
     reason = f"{folders[1]}/k8s.device-plugin.nvidia.com-gpu.json cannot be written: Not a directory."
     assert told == lacking(folders, reason)
-
-
-def test_a_written_spec_is_whole_and_replaces_by_rename(tmp_path: Path) -> None:
-    folder, edits = tmp_path / "cdi", ContainerEdits(env={"A": "1"})
-    path = write_spec(str(folder), "topogpu.io/slot", "s1", edits)
-    with path.open() as old:
-        write_spec(str(folder), "topogpu.io/slot", "s1", ContainerEdits(env={"A": "2"}))
-        assert json.load(old) == cdi_spec("topogpu.io/slot", "s1", edits)
-    assert missing_devices(("topogpu.io/slot=s1",), (str(folder),)) == ()
-    assert [path.name for path in folder.iterdir()] == ["topogpu.io-slot-s1.json"]
-    with pytest.raises(CannotWriteSpec, match=f"{path}/topogpu.io-slot-s1.json cannot be written: "):
-        write_spec(str(path), "topogpu.io/slot", "s1", edits)

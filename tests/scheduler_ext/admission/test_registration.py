@@ -11,13 +11,13 @@ from hypothesis import given, settings
 
 from proto.admission import Json
 from scheduler_ext.admission.admit import admit
-from scheduler_ext.admission.conditions import chooses_gpus, mentions_gpus, mentions_owned
-from scheduler_ext.admission.registration import webhook_configuration
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.requests import RequestSettings, ResourceNames
 from scheduler_ext.settings import BypassMode, CorePolicy
 from tests.scheduler_ext.admission.pods import container, pod, review
 from tests.scheduler_ext.admission.test_laws import PODS
+from tests.scheduler_ext.admission.webhook_conditions import chooses_gpus, mentions_gpus, mentions_owned
+from tests.scheduler_ext.admission.webhook_configuration import webhook_configuration
 
 GPUS, OWNED, BYPASS = mentions_gpus(ResourceNames()), mentions_owned(), chooses_gpus(ResourceNames())
 SERVICE = {"service": {"namespace": "kube-system", "name": "topogpu-webhook"}}

@@ -17,13 +17,13 @@ import pytest
 from click.testing import CliRunner
 
 from proto.admission import Json
-from scheduler_ext.admission.registration import webhook_configuration
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.certificates.issue import issue
 from scheduler_ext.cli.serve import serve
 from simulation.apiserver import EmbeddedApiServer
 from tests.polling import until
 from tests.scheduler_ext.admission.pods import container, envelope, opened, pod
+from tests.scheduler_ext.admission.webhook_configuration import webhook_configuration
 
 OURS = ("--webhook-secret", "kube-system/cert")
 NOW = datetime.now(UTC)  # noqa: TID251 - real handshakes look at the real clock

@@ -31,7 +31,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "topogpu.fullname" . }
 {{- end }}
 
 {{/* CEL: whether the environment of the container c shows it GPUs past the scheduler. A test compares this and the next two with
-scheduler_ext/admission/conditions.py and the rules of proto/environment.py. */}}
+tests/scheduler_ext/admission/webhook_conditions.py and the rules of proto/environment.py. */}}
 {{- define "topogpu.choosesGpus" -}}
 {{- $rules := `{'NVIDIA_VISIBLE_DEVICES': ['', 'none', 'void'],
 'NVIDIA_IMEX_CHANNELS': ['', 'void'],

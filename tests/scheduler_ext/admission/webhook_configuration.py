@@ -1,4 +1,4 @@
-"""Registers the webhook: the MutatingWebhookConfiguration that names the pods to send to it.
+"""The MutatingWebhookConfiguration that the chart has to render.
 
 Match conditions (CEL, Kubernetes 1.28 and later) limit its scope. While the webhook is down, other pods can still be
 created. It covers pods that request GPUs, that name GPUs in their environment, or that carry what only the scheduler
@@ -9,15 +9,14 @@ from collections.abc import Sequence
 
 from proto.admission import Json
 from proto.annotations import keys
-from scheduler_ext.admission.conditions import chooses_gpus, mentions_gpus, mentions_owned
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.settings import WEBHOOK_PATH, AdmissionSettings
 from scheduler_ext.settings import BypassMode, CorePolicy
+from tests.scheduler_ext.admission.webhook_conditions import chooses_gpus, mentions_gpus, mentions_owned
 
 GPU_WEBHOOK = "gpus.topogpu.io"
 OWNED_WEBHOOK = "annotations.topogpu.io"
 BYPASS_WEBHOOK = "bypass.topogpu.io"
 REST_WEBHOOK = "environment.topogpu.io"
-PATH = "/webhook"
 
 _IGNORED = {"matchExpressions": [{"key": keys.WEBHOOK, "operator": "NotIn", "values": [keys.WEBHOOK_IGNORE]}]}
 
@@ -34,7 +33,7 @@ def webhook_configuration(
     Pods without GPUs in `exempt_namespaces` may see every GPU.
     """
     if "service" in client:
-        client = {**client, "service": {"path": PATH, **client["service"]}}
+        client = {**client, "service": {"path": WEBHOOK_PATH, **client["service"]}}
     names = settings.requests.names
     gpus = mentions_gpus(names)
     selectors = {"namespaceSelector": _namespaces(excluded_namespaces), "objectSelector": _IGNORED}
