@@ -3,6 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from proto.annotations.keys import NODE_CLIQUE
+from simulation.machines import load
+
+ONE_MACHINE = "zero"
+"""The cluster of a fabric that joins no other machine."""
 BLOCK, RACK = "cloud.provider.com/topology-block", "cloud.provider.com/topology-rack"
 """The labels of Kueue's documents (sigs.k8s.io/kueue, Topology Aware Scheduling)."""
 
@@ -42,10 +47,13 @@ SETS: Mapping[str, MachineSet] = {
 
 
 def placed(name: str, number: int = 0) -> tuple[PlacedMachine, ...]:
-    """Returns the machines of a set. `number` makes another block of the same kind."""
+    """Returns the machines of a set. `number` makes another block of the same kind, with a fabric of its own."""
     found = SETS[name]
+    fabric = load(found.machine).fabric
+    joins = fabric is not None and fabric.cluster != ONE_MACHINE
+    clique = {NODE_CLIQUE: f"{fabric.cluster}.{fabric.clique + number}"} if fabric is not None and joins else {}
     return tuple(
-        PlacedMachine(found.machine, {BLOCK: f"block-{number + 1}", RACK: f"rack-{rack + 1}"})
+        PlacedMachine(found.machine, {BLOCK: f"block-{number + 1}", RACK: f"rack-{rack + 1}", **clique})
         for rack, machines in enumerate(found.racks)
         for _ in range(machines)
     )

@@ -6,8 +6,6 @@ from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 
-from msgspec.structs import replace
-
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.topology import Topology, build_topology, pair_scores
@@ -61,13 +59,11 @@ def read_cluster(text: str, prefix: str = "") -> Described:
 
 
 def _set_of(name: str, count: int, prefix: str) -> Described:
-    """Returns this many sets. Each is in a block, and its NVLink cliques are, of its own."""
+    """Returns this many sets, each in a block of its own."""
     found, machine = Described(), load(SETS[name].machine)
     for number in range(count):
-        fabric = machine.fabric and replace(machine.fabric, clique=machine.fabric.clique + number)
         for position, each in enumerate(placed(name, number), 1):
-            names = [f"{prefix}{name}-{number + 1}-{position}"]
-            found = found.beside(_several(replace(machine, fabric=fabric), names, each.labels))
+            found = found.beside(_several(machine, [f"{prefix}{name}-{number + 1}-{position}"], each.labels))
     return found
 
 
@@ -106,7 +102,7 @@ def _several(
         cpus = sum(len(cpu_numbers(numa.cpus)) for numa in machine.host.numa)
         node = node_of(name, devices, scores, cpu_milli=1000 * cpus, memory_mib=MIB_A_CPU * cpus)
         clique = feature_labels(reading, NodeSharing()).get(keys.NODE_CLIQUE)
-        node.metadata.labels |= {keys.NODE_HOSTNAME: name, **labels, **({keys.NODE_CLIQUE: clique} if clique else {})}
+        node.metadata.labels |= {keys.NODE_HOSTNAME: name, **({keys.NODE_CLIQUE: clique} if clique else {}), **labels}
         nodes.append(node)
         known.update(_speeds(topology))
     return Described(nodes=tuple(nodes), links=LinkSpeeds(known))
