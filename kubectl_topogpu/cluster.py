@@ -13,7 +13,9 @@ from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.capacity import unused
 from scheduler_ext.capacity.judged import asks_for_gpus, waits
+from scheduler_ext.cluster.gangs import Gang, Gangs
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.membership import membership_of
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
 from scheduler_ext.decide.preempt import GpuHolder
 from scheduler_ext.decide.reasons import out_of_service
@@ -131,6 +133,14 @@ class GpuCluster:
     problems: Mapping[str, str] = field(default_factory=dict)
     """Errors of nodes, pods and quotas that could not be read, by `kind name`."""
 
+    gangs: Gangs = field(default_factory=Gangs)
+    pending: Mapping[str, Pod] = field(default_factory=dict)
+    """The members of groups that request GPUs and have no node, by UID."""
+
+    def gang_of(self, pod: Pod) -> Gang | None:
+        """Returns the pod's group, if its size is written on the pod: objects of groups are not read."""
+        return self.gangs.of(pod, self.pending)
+
     def node(self, name: str) -> GpuNode | None:
         return next((node for node in self.nodes if node.name == name), None)
 
@@ -164,6 +174,8 @@ class _Reading:
         self._holders: dict[str, list[GpuHolder]] = {}
         self._daemons: dict[str, list[tuple[str, str]]] = {}
         self._resizes: dict[str, str] = {}
+        self._gangs = Gangs()
+        self._pending: dict[str, Pod] = {}
         self._waiting = 0
         self._pods: list[Pod] = []
 
@@ -172,6 +184,7 @@ class _Reading:
             name = pod.metadata.namespace or "default", pod.metadata.name
             self._daemons.setdefault(pod.spec.node_name, []).append(name)
         asks = asks_for_gpus(pod, self._settings)
+        self._gangs.apply_pod(pod, with_gpus=asks)
         if not asks and DEVICES_ALLOCATED not in pod.metadata.annotations:
             if self._wanted.fgd:
                 self.ledger.apply_pod(pod)
@@ -179,6 +192,8 @@ class _Reading:
         self.ledger.apply_pod(pod)
         if waits(pod, self._settings):
             self._waiting += 1
+            if membership_of(pod) is not None:
+                self._pending[pod_key(pod)] = pod
             if self._wanted.waiting:
                 self._pods.append(pod)
         elif self._wanted.holders and pod.spec.node_name and not pod.has_ended:
@@ -204,6 +219,8 @@ class _Reading:
             ledger=ledger,
             settings=self._settings,
             waiting=self._waiting,
+            gangs=self._gangs,
+            pending=self._pending,
             pods=tuple(self._pods),
             daemons=self._daemons,
             holders={node: tuple(holders) for node, holders in self._holders.items()},

@@ -76,7 +76,7 @@ def answer_for(cluster: GpuCluster, pod: Pod, *, brief: bool = False) -> PodAcco
     if pod.has_ended:
         return PodAccount(pod=name, phase=phase(pod), sentence=f"has ended ({pod.status.phase}) and holds no GPU")
     snapshot = cluster.snapshot(pod)
-    answer = judged(pod, cluster.settings, snapshot)
+    answer = judged(pod, cluster.settings, snapshot, cluster.gang_of(pod))
     node, request, decision = pod.spec.node_name, answer.request, answer.decision
     if not node:
         return _waiting(cluster, pod, answer, snapshot, brief=brief)

@@ -13,6 +13,8 @@ from click.testing import CliRunner, Result
 
 from kubectl_topogpu.cli import main
 from proto.annotations import keys
+from scheduler_ext.cluster.membership import KUEUE_GROUP, KUEUE_SIZE
+from tests.builders import as_json, container, pod
 from tests.scheduler_ext.recorded import cluster
 
 COMMANDS = [
@@ -257,6 +259,21 @@ def test_topo_without_a_node_counts_the_whole_nodes_of_each_clique() -> None:
     assert "clique fabric.0: " in said("topo", nodes[0]["metadata"]["name"], state=state)
     assert "No node with GPUs has a label" in said("topo", state=state_of("24-topology-binpack-chain"))
     assert json.loads(said("top", "--level", "nodes", "-o", "json", state=state))[0]["domains"] is not None
+
+
+def test_why_says_that_not_all_of_a_group_fit_in_one_clique() -> None:
+    state = state_of("24-topology-binpack-chain")
+    nodes = [each for each in state["items"] if each["kind"] == "Node"]
+    for node in nodes:
+        node["metadata"]["labels"] = {keys.NODE_CLIQUE: "fabric.1"}
+    annotations = {KUEUE_SIZE: "50", keys.REQUIRED_TOPOLOGY: keys.NODE_CLIQUE}
+    for name in ("g-0", "g-1"):
+        member = pod(container(gpu=1), name=name, labels={KUEUE_GROUP: "g"}, annotations=annotations)
+        state["items"].append(as_json(member))
+    words = said("why", "g-0", state=state)
+    assert "pod default/g-0 waits: group default/g needs 50 pods of 1 GPU; " in words
+    assert "in clique fabric.1" in words
+    assert "GPUs are not what it waits for" not in words
 
 
 def test_a_drawing_is_xml_whatever_a_pod_is_called(tmp_path: Path) -> None:
