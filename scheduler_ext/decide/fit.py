@@ -1,15 +1,23 @@
 """Decides whether and where one container fits on a node's GPUs."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from proto.annotations.node_limits import unheld
-from proto.devices import MIG_MODE, VENDOR, ContainerShares, DeviceShare, PairScores
+from proto.devices import (
+    MIG_MODE,
+    VENDOR,
+    ContainerShares,
+    DeviceShare,
+    MigInstance,
+    MigPlacement,
+    MigProfile,
+    PairScores,
+)
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.mig import instance_share
 from scheduler_ext.decide.misfit import Misfit, Verdict
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.topology import best_connected, connection, least_connected, pair_matrix
@@ -265,3 +273,33 @@ def share_of(gpu: GpuUsage, need: ContainerNeed) -> DeviceShare:
     memory_mib = need.reserved_mib(device.memory_mib)
     instance = instance_share(gpu, memory_mib) if device.mode == MIG_MODE else None
     return instance or DeviceShare(uuid=device.uuid, memory_mib=memory_mib, cores=need.reserved_cores)
+
+
+_FROM_THE_END = ("1g.", "3g.")
+"""Small and half-sized instances start at the far end, which keeps the near end free for larger ones."""
+
+
+def instance_share(gpu: GpuUsage, memory_mib: int) -> DeviceShare | None:
+    """Returns a share of the smallest free instance with that much memory; None without one. It has the instance's own
+    memory and cores.
+    """
+    for profile, placement in _candidates(gpu.device.mig_profiles, memory_mib):
+        if is_free(placement, gpu.placements):
+            instance = MigInstance(profile=profile.name, placement=placement)
+            return DeviceShare(
+                uuid=gpu.device.uuid, memory_mib=profile.memory_mib, cores=profile.cores, instance=instance
+            )
+    return None
+
+
+def is_free(placement: MigPlacement, occupied: Collection[MigPlacement]) -> bool:
+    return not any(placement.overlaps(other) for other in occupied)
+
+
+def _candidates(profiles: Collection[MigProfile], memory_mib: int) -> Iterator[tuple[MigProfile, MigPlacement]]:
+    """Yields profiles with enough memory and their placements, in the order in which they are tried."""
+    for profile in sorted(profiles, key=lambda each: (each.memory_mib, each.slice_count)):
+        if profile.memory_mib >= memory_mib:
+            backwards = profile.name.startswith(_FROM_THE_END)
+            for placement in sorted(profile.placements, key=lambda each: each.start, reverse=backwards):
+                yield profile, placement

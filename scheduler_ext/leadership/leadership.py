@@ -7,8 +7,7 @@ from datetime import datetime
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.leadership.binding_lease import BindingLease
 from scheduler_ext.leadership.election import ElectionStanding, Role
-from scheduler_ext.leadership.lease_follower import follow_lease
-from scheduler_ext.leadership.live_election import LiveElection
+from scheduler_ext.leadership.live_election import LiveElection, follow_lease
 from scheduler_ext.leadership.role_labels import label_roles
 from scheduler_ext.leadership.take_over import Predecessors, Sender, TakeOver
 from scheduler_ext.settings import LeaseSettings

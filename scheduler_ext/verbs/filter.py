@@ -20,8 +20,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.membership import group_of
 from scheduler_ext.cluster.pod_index import PodName, pod_name, pod_reference
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.choice import NodeChoice, choice_of
-from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.decision import NodeChoice, choice_of, decide
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.kept_rooms import in_its_own, in_that_of_others
 from scheduler_ext.decide.reasons import Reason

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from proto.extender import ExtenderArgs, FilterResult
 from proto.kubernetes.notices import Notice
 from scheduler_ext.capacity.nearest import Refusing, by_reason, on_nodes
-from scheduler_ext.decide.choice import NodeChoice
+from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.reasons import REMEDIES
 from scheduler_ext.requests import GpuRequest
 

@@ -10,7 +10,7 @@ from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.membership import group_of
 from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.choice import NodeChoice
+from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.reasons import Reason, joined
 from scheduler_ext.domains.levels import word
 from scheduler_ext.domains.plan import NoDomain

@@ -6,8 +6,7 @@ from proto.devices import PodShares
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import NodeUsage
-from scheduler_ext.decide.choice import MOST_NODES_NAMED, NodeChoice, Tally, choice_of
-from scheduler_ext.decide.decision import NO_NODE_OFFERED, decide
+from scheduler_ext.decide.decision import MOST_NODES_NAMED, NO_NODE_OFFERED, NodeChoice, Tally, choice_of, decide
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fgd import NOTHING_LOST
 from scheduler_ext.decide.index.node_states import NodeStates

@@ -11,7 +11,7 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota, Snapshot
 from scheduler_ext.decide.decision import Decision, decide
-from scheduler_ext.decide.mig import instance_share, is_free
+from scheduler_ext.decide.fit import instance_share, is_free
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request, snapshot, usage
 from tests.scheduler_ext.mig_gpus import mig_device, profile

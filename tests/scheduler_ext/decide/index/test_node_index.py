@@ -27,8 +27,7 @@ from proto.kubernetes.objects import (
     Resources,
 )
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.decide.choice import Tally, choice_of
-from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.decision import Tally, choice_of, decide
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.index.node_index import MOST_SHAPES
 from scheduler_ext.decide.priorities import preferences

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.kubernetes.pace import Pace
+from proto.kubernetes.events import Pace
 
 
 def test_after_a_burst_turns_come_at_the_rate() -> None:
