@@ -76,8 +76,12 @@ class NodeStates:
         self.by_name: dict[str, NodeState] = {}
         self.orders: Mapping[NodePolicy, Order] = {each: Order() for each in NodePolicy if each is not NodePolicy.FGD}
         """The order of all nodes, as if the pod fitted on all of them. With `fgd` it depends on the pod."""
-        self.whole: set[str] = set()
-        """The nodes of cliques of which all GPUs are free."""
+        self.sparing: Mapping[NodePolicy, Order] = {}
+        """The same for a pod of fewer GPUs than any node has, which spares whole nodes of cliques. Empty until there is
+        a clique.
+        """
+        self.whole: dict[str, int] = {}
+        """The number of GPUs of the nodes of cliques of which all GPUs are free."""
         self.together: set[str] = set()
         """The nodes that share a domain with others, such as a rack."""
         self.largest = LargestGpu()
@@ -135,7 +139,7 @@ class NodeStates:
         for name in names:
             self._changes.pop(name, None)
             usage = self._ledger.nodes.usage(name)
-            self.whole.discard(name)
+            self.whole.pop(name, None)
             self.together.discard(name)
             if usage is None:
                 self.by_name.pop(name, None)
@@ -144,15 +148,19 @@ class NodeStates:
                 self._changes[name] = self.last_change
                 self.by_name[name] = self._state(usage)
                 if usage.node.clique and usage.is_whole:
-                    self.whole.add(name)
+                    self.whole[name] = len(usage.gpus)
                 if usage.node.domains.keys() - {NODE_HOSTNAME}:
                     self.together.add(name)
         for policy, order in self.orders.items():
             order.put({name: self._unjudged(name, policy) for name in names})
+        if self.whole and not self.sparing:
+            self.sparing, names = {policy: Order() for policy in self.orders}, self.by_name.keys()
+        for policy, order in self.sparing.items():
+            order.put({name: self._unjudged(name, policy, spared=name in self.whole) for name in names})
 
-    def _unjudged(self, name: str, policy: NodePolicy) -> Preference | None:
+    def _unjudged(self, name: str, policy: NodePolicy, *, spared: bool = False) -> Preference | None:
         state = self.by_name.get(name)
-        return None if state is None else preference(policy, name, state.score, 0)
+        return None if state is None else preference(policy, name, state.score, 0, spared=spared)
 
     def _state(self, usage: NodeUsage) -> NodeState:
         model = self._model(usage.node)

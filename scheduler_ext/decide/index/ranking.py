@@ -56,8 +56,11 @@ class Ranking:
             self._levels = Levels(shape, states.fragmentation, states.site)
             self._unplaced, self._order = list(self._states), Order()
         else:
-            self._order = self._first_order(states.orders[self._policy])
-            self._order.put({name: self._bound(name) for name in self._whole})
+            spares_all = self._gpus < min(self._whole.values(), default=0)
+            orders = states.sparing if spares_all else states.orders
+            self._order = self._first_order(orders[self._policy])
+            if not spares_all:
+                self._order.put({name: self._bound(name) for name in self._whole if self._is_spared(name)})
         self.fits: dict[str, Preference] = {}
         """The judged nodes that fit."""
         self.failed: dict[str, str] = {}
