@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -11,13 +10,7 @@ from grpc import aio
 from proto.kubelet import deviceplugin_v1beta1_pb2 as wire
 from proto.kubelet.deviceplugin_v1beta1_pb2_grpc import RegistrationServicer, add_RegistrationServicer_to_server
 from proto.kubernetes.objects import Container, Pod
-from simulation.kubelet.checkpoint import (
-    CHECKPOINT_NAME,
-    NO_NUMA,
-    CheckpointEntry,
-    decode_checkpoint,
-    encode_checkpoint,
-)
+from simulation.kubelet.checkpoint import CHECKPOINT_NAME
 from simulation.kubelet.device_ids import (
     AdmissionRefused,
     AdvertisedDevice,
@@ -26,6 +19,7 @@ from simulation.kubelet.device_ids import (
     device_requests,
     settle,
 )
+from simulation.kubelet.held import HeldDevices, HeldTable
 from simulation.kubelet.plugin import ConnectionClosing, PluginConnection, closing, refusal, rpc_text
 from simulation.moments import Moments
 
@@ -38,17 +32,6 @@ _CHANNEL_OPTIONS = [("grpc.use_local_subchannel_pool", 1)]
 
 class PreStartRefused(Exception):
     """A plugin's PreStartContainer failed; the container waits and is tried again."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeldDevices:
-    """The devices of one resource that one container holds."""
-
-    pod_uid: str
-    container: str
-    resource: str
-    ids: tuple[str, ...]
-    response: wire.ContainerAllocateResponse
 
 
 class DeviceManager(RegistrationServicer):
@@ -75,7 +58,7 @@ class DeviceManager(RegistrationServicer):
         """The plugin that is called, by resource."""
         self._devices: dict[str, dict[str, AdvertisedDevice]] = {}
         """The devices of each resource, as any of its plugins sent them last."""
-        self._held: list[HeldDevices] = []
+        self._held = HeldTable(directory)
         self._known: set[str] = set()
         """Resources that were ever registered here, also before a restart."""
         self._server: aio.Server | None = None
@@ -86,7 +69,7 @@ class DeviceManager(RegistrationServicer):
         Raises CheckpointUnreadable.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        self._read_checkpoint()
+        self._known.update(self._held.read())
         self.changed.set()
         for entry in self.directory.iterdir():
             if entry.name != CHECKPOINT_NAME and not entry.is_dir():
@@ -151,7 +134,7 @@ class DeviceManager(RegistrationServicer):
 
     def held(self, pod_uid: str = "") -> tuple[HeldDevices, ...]:
         """Returns what containers hold; of one pod, or of all."""
-        return tuple(held for held in self._held if pod_uid in ("", held.pod_uid))
+        return self._held.of(pod_uid)
 
     def devices(self, resource: str) -> Mapping[str, AdvertisedDevice]:
         """Returns the devices by id; none while no plugin is registered."""
@@ -160,15 +143,6 @@ class DeviceManager(RegistrationServicer):
     def resources(self) -> tuple[str, ...]:
         """Returns the resources of the registered plugins."""
         return tuple(self._called)
-
-    def ids_by_numa(self, held: HeldDevices) -> dict[int, tuple[str, ...]]:
-        """Returns the ids of one container grouped as kubelet groups them in its checkpoint."""
-        devices = self.devices(held.resource)
-        groups: dict[int, list[str]] = {}
-        for name in held.ids:
-            for numa in (devices[name].numa if name in devices else ()) or (NO_NUMA,):
-                groups.setdefault(numa, []).append(name)
-        return {numa: tuple(names) for numa, names in groups.items()}
 
     async def admit(self, pod: Pod) -> None:
         """Allocates for every container, init containers first. One that had devices before kubelet started again keeps
@@ -223,8 +197,8 @@ class DeviceManager(RegistrationServicer):
         await self.moments.before(call)
 
     def release(self, pod_uid: str) -> None:
-        self._held = [held for held in self._held if held.pod_uid != pod_uid]
-        self._write_checkpoint()
+        self._held.drop(pod_uid)
+        self._write()
 
     async def _allocate(
         self, pod_uid: str, container: Container, resource: str, wanted: int, pool: set[str]
@@ -235,7 +209,7 @@ class DeviceManager(RegistrationServicer):
                 "Allocate failed due to no healthy devices present; "
                 f"cannot allocate unhealthy devices {resource}, which is unexpected"
             )
-        in_use = {name for held in self._held if held.resource == resource for name in held.ids}
+        in_use = self._held.in_use(resource)
         choice = choices(resource, self.devices(resource), in_use, pool, wanted)
         preferred: tuple[str, ...] = ()
         if plugin.is_stopped:
@@ -252,7 +226,7 @@ class DeviceManager(RegistrationServicer):
             answer = await plugin.stub.Allocate(wire.AllocateRequest(container_requests=[request]))
         if len(answer.container_responses) != 1:
             raise AdmissionRefused("Allocate failed due to no containers in allocation response, which is unexpected")
-        self._held.append(
+        self._held.add(
             HeldDevices(
                 pod_uid=pod_uid,
                 container=container.name,
@@ -261,7 +235,7 @@ class DeviceManager(RegistrationServicer):
                 response=answer.container_responses[0],
             )
         )
-        self._write_checkpoint()
+        self._write()
         return set(ids)
 
     async def _follow(self, plugin: PluginConnection) -> None:
@@ -270,7 +244,7 @@ class DeviceManager(RegistrationServicer):
         try:
             async for update in plugin.stub.ListAndWatch(wire.Empty(), wait_for_ready=True):
                 self._devices[plugin.resource] = {device.ID: _advertised(device) for device in update.devices}
-                self._write_checkpoint()
+                self._write()
                 self.changed.set()
         except aio.AioRpcError:
             pass
@@ -301,40 +275,8 @@ class DeviceManager(RegistrationServicer):
         }
         self.changed.set()
 
-    def _read_checkpoint(self) -> None:
-        """Loads what containers held when it was written; the plugins report NUMA nodes again."""
-        file = self.directory / CHECKPOINT_NAME
-        if not file.exists():
-            return
-        entries, registered = decode_checkpoint(file.read_text())
-        self._known |= registered.keys()
-        self._held = [
-            HeldDevices(
-                pod_uid=entry.pod_uid,
-                container=entry.container,
-                resource=entry.resource,
-                ids=tuple(dict.fromkeys(name for names in entry.ids_by_numa.values() for name in names)),
-                response=wire.ContainerAllocateResponse.FromString(entry.response),
-            )
-            for entry in entries
-        ]
-
-    def _write_checkpoint(self) -> None:
-        entries = [
-            CheckpointEntry(
-                pod_uid=held.pod_uid,
-                container=held.container,
-                resource=held.resource,
-                ids_by_numa=self.ids_by_numa(held),
-                response=held.response.SerializeToString(),
-            )
-            for held in self._held
-        ]
-        devices = dict.fromkeys(self._known, ()) | {name: tuple(told) for name, told in self._devices.items()}
-        text = encode_checkpoint(entries, devices)
-        temporary = self.directory / f".{CHECKPOINT_NAME}"
-        temporary.write_text(text)
-        temporary.replace(self.directory / CHECKPOINT_NAME)
+    def _write(self) -> None:
+        self._held.write(self._known, self._devices)
 
 
 def _advertised(device: wire.Device) -> AdvertisedDevice:

@@ -13,7 +13,8 @@ from proto.podresources.podresources_v1_pb2_grpc import (
     add_PodResourcesListerServicer_to_server,
 )
 from simulation.kubelet.device_ids import AdvertisedDevice
-from simulation.kubelet.device_manager import DeviceManager, HeldDevices
+from simulation.kubelet.device_manager import DeviceManager
+from simulation.kubelet.held import HeldDevices
 
 _STOP_GRACE_SECONDS = 0.2
 
