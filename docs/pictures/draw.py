@@ -3,6 +3,7 @@
 `python docs/pictures/draw.py` writes them; docs/pictures/record.py records the state, and photographs the status page.
 """
 
+import asyncio
 import inspect
 import io
 import os
@@ -17,15 +18,24 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from kubectl_topogpu.cluster import Wanted, read_cluster
+from kubectl_topogpu.interactive import TopApp
+from kubectl_topogpu.sources import Recorded
+from kubectl_topogpu.views import Observed, View, ViewChoice
+from kubectl_topogpu.waiting import waiting
+from scheduler_ext.requests import RequestSettings
+
 HERE = Path(__file__).parent
 STATE = HERE / "state.json"
 TERMINALS: Mapping[str, tuple[str, ...]] = {
-    "top": ("top",),
+    "top": ("top", "node-1", "node-2"),
     "why": ("why", "large"),
     "topo": ("topo", "node-2"),
 }
 """By picture, the arguments of `kubectl topogpu`."""
 COLUMNS = 116
+DRAWN = {"vision/train-b", "node-1", "quit"}
+"""Words of the interactive terminal once its columns are as wide as their texts, and its keys are shown."""
 _DARK = TerminalTheme(
     (22, 27, 34),
     (214, 220, 228),
@@ -55,6 +65,28 @@ def terminal(arguments: tuple[str, ...]) -> str:
     return console.export_svg(
         title=command, theme=_DARK, code_format=_FONT_FACES.sub("", whole), unique_id=f"terminal-{arguments[0]}"
     )
+
+
+def interactive() -> str:
+    """Returns the GPUs of `kubectl topogpu top -i` as SVG."""
+    return asyncio.run(_interactive())
+
+
+async def _interactive() -> str:
+    source = Recorded(str(STATE))
+
+    def read() -> Observed:
+        cluster = read_cluster(source.objects(), RequestSettings(), Wanted(decisions=True, fgd=True, waiting=True))
+        return Observed(cluster=cluster, nodes=cluster.nodes, readings=None, waiting=waiting(cluster, "").rows)
+
+    # A clock that stands still: the picture has no age.
+    app = TopApp(read, ViewChoice(view=View.PODS), now=lambda: 0.0, every=0)
+    async with app.run_test(size=(COLUMNS, 30)) as pilot:
+        picture = ""
+        while not {*words(picture)} >= DRAWN:
+            await pilot.pause(0.05)
+            picture = app.export_screenshot(title="kubectl topogpu top -i")
+    return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)
 
 
 def words(picture: str) -> list[str]:
@@ -148,6 +180,7 @@ def _label(paper: Mapping[str, str], x: int, y: int, text: str, anchor: str = "s
 def main() -> None:
     for name, arguments in TERMINALS.items():
         (HERE / f"{name}.svg").write_text(terminal(arguments), encoding="utf-8")
+    (HERE / "top-i.svg").write_text(interactive(), encoding="utf-8")
     for name, paper in (("light", LIGHT_PAPER), ("dark", DARK_PAPER)):
         (HERE / f"architecture-{name}.svg").write_text(architecture(paper), encoding="utf-8")
 

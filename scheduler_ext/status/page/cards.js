@@ -218,7 +218,7 @@ function fill(card, node, use) {
     tile = tile.nextElementSibling;
   }
   const lost = node.lost ? `, ${node.lost} out of service` : "";
-  write(about, node.problem || `${node.models.join(", ")}, ${percent(...node.memory)} % of ${memory(node.memory[1])} held${busyOf(use)}${lost}`);
+  write(about, node.problem || `${node.models.join(", ")}, ${percent(...node.memory)} % of ${memory(node.memory[1])}${busyOf(use)}${lost}`);
   const names = node.pods.slice(0, MOST_PODS).map((pod) => pod.pod);
   const more = node.pods.length - names.length;
   write(pods, names.join("  ") + (more > 0 ? `  and ${more} more` : ""));
