@@ -83,8 +83,8 @@ _TAKEN_BACK = "the wish was taken back"
 def next_step(look: PodLook) -> Step:
     """Returns the next step."""
     if look.answer is not None and not look.is_answered and look.answer.state in _OPEN:
-        # Without a wish the answer stays until the limits are what the pod holds: it is what the pod is looked at for.
-        return WriteAnswer(None) if look.wish else _answer(look, ResizeState.REFUSED, _TAKEN_BACK)
+        # Some answer stays until the limits are what the pod holds: by it the pod is looked at.
+        return _answer(look, ResizeState.SHRINKING) if look.wish else _answer(look, ResizeState.REFUSED, _TAKEN_BACK)
     if look.problem:
         return _without_shares(look)
     is_over = look.state is not None and look.state not in _OPEN
@@ -93,8 +93,9 @@ def next_step(look: PodLook) -> Step:
 
 def _settled(look: PodLook) -> Step:
     """Returns the step of a pod whose containers are to have what they hold."""
-    gone = WriteAnswer(None) if not look.wish and look.answer is not None else None
-    return _set_next(look, look.shares) or gone
+    step = _set_next(look, look.shares)
+    is_over = not look.failed and look.expected <= look.held.keys()
+    return WriteAnswer(None) if step is None and is_over and not look.wish and look.answer is not None else step
 
 
 def _under_way(look: PodLook) -> Step:
@@ -139,7 +140,7 @@ def served(answer: ResizeAnswer | None, containers: Sequence[str], shares: PodSh
 def _without_shares(look: PodLook) -> Step:
     if not look.wish:
         return WriteAnswer(None) if look.answer is not None else None
-    return None if look.is_answered else _answer(look, ResizeState.REFUSED, look.problem)
+    return None if look.state is ResizeState.REFUSED else _answer(look, ResizeState.REFUSED, look.problem)
 
 
 def _set_next(look: PodLook, wanted: PodShares) -> SetLimits | None:

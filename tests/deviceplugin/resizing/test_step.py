@@ -76,14 +76,24 @@ def test_a_wish_that_changes_or_goes_takes_its_promise_away_before_a_limit_is_ra
     ready = answer("4", "ready")
     converse(
         step,
-        (0, look("6", limit=4, answer=ready), [WriteAnswer(None)]),
-        (1, look("6", limit=4), [WriteAnswer(answer("6", "shrinking"))]),
+        (0, look("6", limit=4, answer=ready), [WriteAnswer(answer("6", "shrinking"))]),
         (1, look("6", limit=4, answer=answer("6", "shrinking")), [SetLimits("c0", {A: 6})]),
         (2, look("", limit=4, answer=ready), [refusal("", "the wish was taken back")]),
         (3, look("", answer=answer("4", "growing")), [refusal("", "the wish was taken back")]),
         (4, look("", limit=4, answer=answer("4", "refused", "no")), [SetLimits("c0", {A: 8})]),
         (5, look("", answer=answer("4", "refused", "no")), [WriteAnswer(None)]),
         (6, look("", answer=None), []),
+    )
+
+
+def test_the_answer_to_a_wish_that_was_taken_back_stays_until_all_limits_are_what_the_pod_holds() -> None:
+    over = answer("", "refused", "the wish was taken back")
+    converse(
+        step,
+        (0, look("", limit=4, answer=over), [SetLimits("c0", {A: 8})]),
+        (1, look("", limit=4, answer=over, failed={"c0": "broken"}), []),
+        (2, look("", held={}, answer=over), []),
+        (3, look("", answer=over), [WriteAnswer(None)]),
     )
 
 
