@@ -175,7 +175,10 @@ class Groups:
             self._forget_lapsed(group)
         for uid, record in self._held_back(this).items():
             self._unused.pop(uid, None)
-            self._records.put(replace(record, until=min(record.until, now + REFUSED_SECONDS)))
+            if record.pending.ahead:
+                self._records.release(uid)
+            else:
+                self._records.put(replace(record, until=min(record.until, now + REFUSED_SECONDS)))
 
     def preempts(self, pod: Pod) -> None:
         """Records that others may be evicted for the refused pod. It comes again, and its group waits for it."""
@@ -257,7 +260,7 @@ class Groups:
         if record is None or this is None or not this.needed:
             self._records.release(uid)
             return False
-        pending = replace(record.pending, binding=False)
+        pending = replace(record.pending, binding=False, ahead=False)
         until = now + FAILED_BIND_SECONDS
         self._records.put(replace(record, state=RecordState.RESERVED, sent_by=0, until=until, pending=pending))
         return True
