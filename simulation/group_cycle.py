@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from simulation import scheduling_queue as queue
+
 JsonObject = dict[str, Any]
 
 
@@ -15,6 +17,18 @@ def group_key(pod: JsonObject) -> tuple[str, str] | None:
     """Returns namespace and name of the pod's group; None for a pod without one."""
     name = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
     return (pod["metadata"]["namespace"], name) if name else None
+
+
+def group_of(pod: JsonObject, groups: Iterable[JsonObject]) -> JsonObject | None:
+    """Returns the pod's group; None for a pod without one, or while the group does not exist."""
+    key = group_key(pod)
+    return next((each for each in groups if (each["metadata"]["namespace"], each["metadata"]["name"]) == key), None)
+
+
+def members(pod: JsonObject, pods: Iterable[JsonObject]) -> list[JsonObject]:
+    """Returns all pods of the pod's group, in the order of the queue."""
+    key = group_key(pod)
+    return sorted((each for each in pods if group_key(each) == key), key=queue.order)
 
 
 def min_count(group: JsonObject) -> int:

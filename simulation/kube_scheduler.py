@@ -152,8 +152,12 @@ class KubeSchedulerStandIn:
             now = asyncio.get_running_loop().time()
             pod = self._next(now) if {"pods", "nodes", "podgroups"} <= self._synced else None
             if pod is not None:
-                group = self._group_of(pod)
-                await (self._cycle(pod) if group is None else self._group_cycle(group, self._members(pod)))
+                group = cycle.group_of(pod, self._groups.values())
+                await (
+                    self._cycle(pod)
+                    if group is None
+                    else self._group_cycle(group, cycle.members(pod, self._pods.values()))
+                )
                 continue
             due = self._backoff.next_due(uid for uid, pod in self._pods.items() if self._waits(uid, pod))
             with suppress(TimeoutError):
@@ -166,21 +170,8 @@ class KubeSchedulerStandIn:
             return False
         if cycle.group_key(pod) is None:
             return True
-        group = self._group_of(pod)
-        return group is not None and len(self._siblings(pod)) >= cycle.min_count(group)
-
-    def _group_of(self, pod: JsonObject) -> JsonObject | None:
-        key = cycle.group_key(pod)
-        groups = self._groups.values() if key is not None else ()
-        names = ((each["metadata"]["namespace"], each["metadata"]["name"]) for each in groups)
-        return next((each for each, name in zip(groups, names, strict=True) if name == key), None)
-
-    def _siblings(self, pod: JsonObject) -> list[JsonObject]:
-        key = cycle.group_key(pod)
-        return [each for each in self._pods.values() if cycle.group_key(each) == key]
-
-    def _members(self, pod: JsonObject) -> list[JsonObject]:
-        return sorted(self._siblings(pod), key=queue.order)
+        group = cycle.group_of(pod, self._groups.values())
+        return group is not None and len(cycle.members(pod, self._pods.values())) >= cycle.min_count(group)
 
     def _next(self, now: float) -> JsonObject | None:
         waiting = (pod for uid, pod in self._pods.items() if self._waits(uid, pod) and self._backoff.is_due(uid, now))
