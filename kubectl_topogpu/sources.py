@@ -173,13 +173,13 @@ class _Head(Object):
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
 
 
-class _Port(Object):
+class _MetricsPort(Object):
     name: str = ""
     container_port: int = 0
 
 
 class _PortsContainer(Object):
-    ports: tuple[_Port, ...] = ()
+    ports: tuple[_MetricsPort, ...] = ()
 
 
 class _PortsSpec(Object):

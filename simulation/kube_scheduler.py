@@ -5,7 +5,6 @@ them (`nodeCacheCapable: true`). Objects stay the JSON that the API server sent,
 """
 
 import asyncio
-import json
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import astuple
@@ -21,8 +20,8 @@ from proto.kubernetes.reflector import ObjectApplied, ObjectRemoved, Replaced, r
 from scheduler_ext.requests import ResourceNames
 from simulation import group_cycle as cycle
 from simulation import scheduling_queue as queue
-from simulation.moments import Moments
-from simulation.scheduler_writes import CallRefused, JsonObject, SchedulerWrites
+from simulation.extender_calls import CallRefused, ExtenderCalls, JsonObject
+from simulation.scheduler_writes import SchedulerWrites
 
 MANAGED_RESOURCES = frozenset(astuple(ResourceNames()))
 """Resources that kube-scheduler leaves to the extender, as shipped: `ignoredByScheduler`."""
@@ -63,13 +62,11 @@ class KubeSchedulerStandIn:
         seed: int = 0,
     ) -> None:
         """With `also_default` it schedules pods that name no scheduler, too. `seed` is for the order of domains."""
-        self.moments = Moments[str]()
-        """Observers of every call to the extender, by its verb."""
+        self._extender = ExtenderCalls(extender_url, lambda: self._http, extender_timeout_seconds)
+        self.moments = self._extender.moments
         self._api = api
-        self._extender_url = extender_url.rstrip("/")
         self._names = frozenset({scheduler_name, queue.DEFAULT_SCHEDULER} if also_default else {scheduler_name})
         self._managed = managed_resources
-        self._timeout = aiohttp.ClientTimeout(total=extender_timeout_seconds)
         self._pods: dict[str, JsonObject] = {}
         self._nodes: dict[str, JsonObject] = {}
         self._groups: dict[str, JsonObject] = {}
@@ -197,7 +194,7 @@ class KubeSchedulerStandIn:
         passed = sorted(name for name, problem in problems.items() if not problem)
         if passed and queue.mentions_managed_resource(pod, self._managed):
             asked = {"Pod": pod, "Nodes": None, "NodeNames": passed}
-            passed, refused = queue.passed_nodes(await self._extender("filter", asked), passed)
+            passed, refused = queue.passed_nodes(await self._extender.call("filter", asked), passed)
             problems |= refused
         if passed:
             return passed[0], ""
@@ -269,7 +266,7 @@ class KubeSchedulerStandIn:
                     "PodUID": metadata["uid"],
                     "Node": node,
                 }
-                reply = await self._extender("bind", body)
+                reply = await self._extender.call("bind", body)
                 if problem := reply.get("Error"):
                     raise CallRefused(str(problem))
             else:
@@ -282,22 +279,6 @@ class KubeSchedulerStandIn:
         where = f"{metadata['namespace']}/{metadata['name']}"
         await self._writes.event(pod, "Normal", "Scheduled", f"Successfully assigned {where} to {node}")
         self._backoff.forget(metadata["uid"])
-
-    async def _extender(self, verb: str, body: JsonObject) -> JsonObject:
-        url = f"{self._extender_url}/{verb}"
-        await self.moments.before(verb)
-        try:
-            async with self._http.post(url, json=body, timeout=self._timeout) as response:
-                raw = await response.read()
-                if response.status != 200:
-                    raise CallRefused(f"failed {verb} with extender at URL {url}, code {response.status}")
-                reply = json.loads(raw)
-        except (aiohttp.ClientError, TimeoutError, ConnectionError, ValueError) as e:
-            raise CallRefused(f"failed {verb} with extender at URL {url}: {e or type(e).__name__}") from e
-        if not isinstance(reply, dict):
-            raise CallRefused(f"failed {verb} with extender at URL {url}: the reply is not a JSON object")
-        await self.moments.after(verb)
-        return reply
 
     async def _failed(self, pod: JsonObject, message: str, reason: str, *, park: bool) -> None:
         self._backoff.failed(pod["metadata"]["uid"], asyncio.get_running_loop().time(), park=park)

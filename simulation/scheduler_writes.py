@@ -3,19 +3,14 @@
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
 
 import aiohttp
 
 from proto.kubernetes.objects import POD_SCHEDULED
+from simulation.extender_calls import CallRefused, JsonObject
 
-JsonObject = dict[str, Any]
 _STRATEGIC = {"Content-Type": "application/strategic-merge-patch+json"}
 _log = logging.getLogger(__name__)
-
-
-class CallRefused(Exception):
-    """The extender or the API server did not answer, or answered with an error; one sentence."""
 
 
 class SchedulerWrites:

@@ -23,7 +23,7 @@ class _SlotDevice(msgspec.Struct, rename="camel"):
     container_edits: dict[str, Any]
 
 
-class _Written(msgspec.Struct, rename="camel"):
+class _WrittenSpec(msgspec.Struct, rename="camel"):
     cdi_version: str
     kind: Literal["topogpu.io/slot"]
     devices: list[_SlotDevice]
@@ -69,7 +69,7 @@ class SlotFiles:
         """Returns what the file defines, by slot; nothing if it cannot be read, or is not one that we write."""
         try:
             spec = msgspec.json.decode((self._directory / SPEC_FILE).read_bytes(), type=dict[str, Any])
-            msgspec.convert(spec, _Written)
+            msgspec.convert(spec, _WrittenSpec)
         except (OSError, msgspec.MsgspecError):
             return {}
         return {device["name"]: {**spec, "devices": [device]} for device in spec["devices"]}

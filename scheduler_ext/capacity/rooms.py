@@ -18,7 +18,7 @@ MOST_PODS = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
+class NodeRoom:
     """Room for more pods on one node, counted up to `MOST_PODS`. The first of them gets the GPUs with these indices."""
 
     node: str
@@ -29,10 +29,10 @@ class Room:
     """The reason why one more pod does not fit, in words."""
 
 
-def rooms(request: GpuRequest, snapshot: Snapshot) -> tuple[Room, ...]:
+def rooms(request: GpuRequest, snapshot: Snapshot) -> tuple[NodeRoom, ...]:
     """Returns the room of every node by name, without the namespace's quotas: they limit the sum, see `quota_pods`."""
     names_gpus = request.filter.uuids is not None or bool(request.filter.refused_uuids)
-    known: dict[Hashable, Room] = {}
+    known: dict[Hashable, NodeRoom] = {}
     found = []
     for name, usage in sorted(snapshot.nodes.items()):
         key = name if names_gpus else likeness(usage)
@@ -40,11 +40,11 @@ def rooms(request: GpuRequest, snapshot: Snapshot) -> tuple[Room, ...]:
             known[key] = _room(name, request, usage)
         found.append(replace(known[key], node=name))
     closed = {name: reason for name, reason in snapshot.unregistered.items() if reason != UNREGISTERED}
-    found += [Room(node=name, pods=0, reason="; ".join(words_of(reason))) for name, reason in closed.items()]
+    found += [NodeRoom(node=name, pods=0, reason="; ".join(words_of(reason))) for name, reason in closed.items()]
     return tuple(sorted(found, key=lambda room: room.node))
 
 
-def quota_pods(request: GpuRequest, snapshot: Snapshot, found: Iterable[Room]) -> int | None:
+def quota_pods(request: GpuRequest, snapshot: Snapshot, found: Iterable[NodeRoom]) -> int | None:
     """Returns how many of the pods the namespace's quotas still admit, each as large as the first; None: any number."""
     quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
     part = next((room.part for room in found if room.pods), None)
@@ -59,12 +59,12 @@ def quota_pods(request: GpuRequest, snapshot: Snapshot, found: Iterable[Room]) -
     return min(left, default=None)
 
 
-def _room(name: str, request: GpuRequest, usage: NodeUsage) -> Room:
+def _room(name: str, request: GpuRequest, usage: NodeUsage) -> NodeRoom:
     pods, gpus, part = 0, frozenset[int](), NOTHING
     while pods < MOST_PODS:
         shares = place(request, usage, None)
         if isinstance(shares, Misfit):
-            return Room(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason="; ".join(shares.words()))
+            return NodeRoom(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason="; ".join(shares.words()))
         if not pods:
             parts = effective(request.kinds, shares)
             gpus = frozenset(gpu.device.index for gpu in usage.gpus if gpu.device.uuid in parts)
@@ -72,7 +72,7 @@ def _room(name: str, request: GpuRequest, usage: NodeUsage) -> Room:
         pods += 1
         usage = with_pod(usage, request, shares)
     reason = f"more than {spaced(MOST_PODS)} pods of a node are not counted"
-    return Room(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason=reason)
+    return NodeRoom(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason=reason)
 
 
 def likeness(usage: NodeUsage) -> Hashable:

@@ -19,7 +19,7 @@ class Room:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
+class DomainPlacement:
     """A node for each missing member, in an order in which neighbours are near each other. `level` and `domain` name
     the domain that holds all of them; both are empty if none does.
     """
@@ -69,7 +69,7 @@ def plan(
     levels: Sequence[str],
     wish: DomainWish | None = None,
     beside: Sequence[Domains] = (),
-) -> Placement | NoDomain | None:
+) -> DomainPlacement | NoDomain | None:
     """Returns where the missing members go; None if all nodes together do not hold them.
 
     `rooms` come in the order in which equal nodes are taken. `beside` are the domains of the members that have a node
@@ -99,7 +99,7 @@ def placements(
     levels: Sequence[str],
     wish: DomainWish | None = None,
     beside: Sequence[Domains] = (),
-) -> Iterator[Placement]:
+) -> Iterator[DomainPlacement]:
     """Yields every domain that holds the missing members, the one to take first: the narrowest level, and of that the
     domain with the least room, so that large ones stay free. What is yielded last are all nodes, unless a domain is
     required.
@@ -113,10 +113,10 @@ def placements(
         fitting = [each for each in found if each.members >= missing and _has_all(each, (level, required), beside)]
         for domain in sorted(fitting, key=lambda each: (each.members, len(each.rooms), each.name)):
             nodes = _fill(domain.rooms, missing, _filled_by(levels[position + 1 :], wish), beside)
-            yield Placement(level=level, domain=domain.name, nodes=tuple(nodes))
+            yield DomainPlacement(level=level, domain=domain.name, nodes=tuple(nodes))
     if not required and sum(room.members for room in free) >= missing:
         nodes = _fill(free, missing, _filled_by(levels, wish), beside)
-        yield Placement(level="", domain="", nodes=tuple(nodes))
+        yield DomainPlacement(level="", domain="", nodes=tuple(nodes))
 
 
 def _filled_by(levels: Sequence[str], wish: DomainWish | None) -> Sequence[str]:

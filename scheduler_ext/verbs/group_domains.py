@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from scheduler_ext.cluster.gangs import MissingMember
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.domains.levels import Domains
-from scheduler_ext.domains.plan import NoDomain, Placement, Room, no_domain, placements
+from scheduler_ext.domains.plan import DomainPlacement, NoDomain, Room, no_domain, placements
 from scheduler_ext.domains.ranks import rank_of
 from scheduler_ext.domains.wish import DomainWish
 from scheduler_ext.requests import GpuRequest
@@ -77,7 +77,7 @@ class _Attempt:
     ) -> Iterator[NodesOfMembers]:
         """Yields nodes for the members of each kind; `taken` are the requests of other kinds, by node."""
         members, *others = kinds
-        found: Iterator[Placement] = placements(rooms, len(members), self.levels, self.wish, beside)
+        found: Iterator[DomainPlacement] = placements(rooms, len(members), self.levels, self.wish, beside)
         if not others:
             yield from (_by_rank(members, each) for each in found)
             return
@@ -91,7 +91,7 @@ class _Attempt:
             left = self.index.rooms(others[0][0].request, self._within(domains, placement), now)
             yield from ({**own, **rest} for rest in self.solutions(others, near, now, left))
 
-    def _within(self, domains: Mapping[str, Domains], placement: Placement) -> Sequence[str]:
+    def _within(self, domains: Mapping[str, Domains], placement: DomainPlacement) -> Sequence[str]:
         """Returns the nodes where the other members may go."""
         if self.wish is None or not self.wish.required:
             return self.node_names
@@ -126,7 +126,7 @@ def size_of(member: MissingMember) -> tuple[int, int]:
     return sum(need.count for need in needs), sum(need.count * need.memory_mib for need in needs)
 
 
-def _by_rank(members: Sequence[MissingMember], placement: Placement) -> dict[str, str]:
+def _by_rank(members: Sequence[MissingMember], placement: DomainPlacement) -> dict[str, str]:
     """Returns the node of each member: consecutive ones are near each other."""
     ranked = sorted(members, key=lambda each: rank_of(each.pod.metadata.name, each.pod.metadata.labels))
     return {member.uid: node for member, node in zip(ranked, placement.nodes, strict=True)}

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_ext.domains.levels import domains_of
-from scheduler_ext.domains.plan import NoDomain, Placement, Room, plan
+from scheduler_ext.domains.plan import DomainPlacement, NoDomain, Room, plan
 from scheduler_ext.domains.wish import DomainWish
 
 BLOCK, RACK, HOST = "example.com/block", "example.com/rack", "kubernetes.io/hostname"
@@ -24,8 +24,8 @@ def rack(name: str, nodes: int, *, block: str = "") -> list[Room]:
     return [room(f"{name}-{number}", rack=name, block=block) for number in range(nodes)]
 
 
-def racks(found: Placement | NoDomain | None) -> Counter[str]:
-    assert isinstance(found, Placement)
+def racks(found: DomainPlacement | NoDomain | None) -> Counter[str]:
+    assert isinstance(found, DomainPlacement)
     return Counter(node.split("-")[0] for node in found.nodes)
 
 
@@ -40,7 +40,7 @@ def test_a_group_goes_into_the_smallest_domain_that_holds_all_of_it() -> None:
 
 def test_a_domain_of_a_narrower_level_comes_first() -> None:
     rooms = [*rack("a", 4), room("b-0", 2, rack="b"), room("b-1", 3, rack="b")]
-    assert plan(rooms, 2, LEVELS) == Placement(level=HOST, domain="b-0", nodes=("b-0", "b-0"))
+    assert plan(rooms, 2, LEVELS) == DomainPlacement(level=HOST, domain="b-0", nodes=("b-0", "b-0"))
 
 
 def test_a_required_domain_that_does_not_exist_is_refused_with_figures() -> None:
@@ -70,7 +70,7 @@ def test_a_preferred_domain_that_is_too_small_becomes_as_few_as_can_be() -> None
 def test_a_block_that_holds_the_group_comes_before_several() -> None:
     rooms = [*rack("a", 3, block="x"), *rack("b", 4, block="y"), *rack("c", 3, block="x")]
     found = plan(rooms, 6, LEVELS, PREFERRED)
-    assert isinstance(found, Placement)
+    assert isinstance(found, DomainPlacement)
     assert (found.level, found.domain, racks(found)) == (BLOCK, "x", {"a": 3, "c": 3})
 
 
@@ -83,7 +83,7 @@ def test_a_clique_may_extend_over_racks() -> None:
     clique = "nvidia.com/gpu.clique"
     levels = (RACK, clique)
     rooms = [Room(f"n{n}", 1, domains_of({RACK: f"r{n}", clique: "c.1"}, levels)) for n in range(2)]
-    assert plan(rooms, 2, levels, DomainWish(clique, required=True)) == Placement(
+    assert plan(rooms, 2, levels, DomainWish(clique, required=True)) == DomainPlacement(
         level=clique, domain="c.1", nodes=("n0", "n1")
     )
 
@@ -91,7 +91,7 @@ def test_a_clique_may_extend_over_racks() -> None:
 def test_neighbours_in_the_order_of_a_placement_are_near_each_other() -> None:
     rooms = [room(f"{r}-{n}", 2, rack=r, block="x") for n in range(2) for r in ("a", "b")]
     found = plan(rooms, 7, LEVELS)
-    assert isinstance(found, Placement)
+    assert isinstance(found, DomainPlacement)
     assert found.nodes == ("a-0", "a-0", "a-1", "a-1", "b-0", "b-0", "b-1")
 
 
@@ -140,7 +140,7 @@ def test_a_plan_is_what_a_search_through_everything_finds(
     if total < missing:
         assert found is None
         return
-    assert isinstance(found, Placement)
+    assert isinstance(found, DomainPlacement)
     by_node = {each.node: each for each in rooms}
     taken = Counter(found.nodes)
     assert taken.total() == missing
@@ -162,7 +162,7 @@ def test_a_plan_is_what_a_search_through_everything_finds(
 def test_the_order_of_nodes_decides_nothing_but_equals(rooms: list[Room], missing: int, random: object) -> None:
     found = plan(rooms, missing, LEVELS, PREFERRED)
     again = plan(rooms[::-1], missing, LEVELS, PREFERRED)
-    if not isinstance(found, Placement) or not isinstance(again, Placement):
+    if not isinstance(found, DomainPlacement) or not isinstance(again, DomainPlacement):
         assert found == again
         return
     assert (found.level, found.domain) == (again.level, again.domain)
