@@ -42,6 +42,11 @@ def domains_of(labels: Mapping[str, str], levels: Sequence[str]) -> Domains:
     return found
 
 
+def labels_of(domains: Domains) -> dict[str, str]:
+    """Returns the labels of a node in these domains: a label's value has no slash."""
+    return {level: name.rpartition("/")[2] for level, name in domains.items()}
+
+
 def word(level: str) -> str:
     """Returns the word for a domain of the level: `rack` for `cloud.provider.com/topology-rack`."""
     if level == NODE_HOSTNAME:

@@ -28,6 +28,7 @@ from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cli.state import StateError, listed, read_snapshot, typed
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
+from scheduler_ext.domains.levels import labels_of
 from scheduler_ext.requests import RequestSettings, ResourceNames, pod_key
 from simulation.plan.objects import Arrival, WholePod, arrival_of, left_out
 from simulation.plan.question import Described
@@ -165,7 +166,8 @@ def _node(usage: NodeUsage, left: HostAmount | None) -> Node:
     if left is not None:
         allocatable |= {"cpu": f"{max(left.cpu_milli, 0)}m", "memory": f"{max(left.memory_mib, 0)}Mi"}
     return Node(
-        metadata=ObjectMeta(name=node.name, annotations=annotations), status=NodeStatus(allocatable=allocatable)
+        metadata=ObjectMeta(name=node.name, annotations=annotations, labels=labels_of(node.domains)),
+        status=NodeStatus(allocatable=allocatable),
     )
 
 

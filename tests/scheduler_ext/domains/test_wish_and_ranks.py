@@ -1,7 +1,7 @@
 import pytest
 
 from proto.annotations import keys
-from scheduler_ext.domains.levels import LEVELS, domains_of, read_levels, word, write_levels
+from scheduler_ext.domains.levels import LEVELS, domains_of, labels_of, read_levels, word, write_levels
 from scheduler_ext.domains.ranks import rank_of
 from scheduler_ext.domains.wish import DomainWish, WishError, read_wish
 
@@ -27,6 +27,7 @@ def test_a_domain_is_named_within_the_wider_ones() -> None:
     labels = {"topology.kubernetes.io/zone": "z", RACK: "r1", keys.NODE_CLIQUE: "f.1", "other": "x"}
     found = {"topology.kubernetes.io/zone": "z", RACK: "z/r1", keys.NODE_CLIQUE: "f.1"}
     assert domains_of(labels, LEVELS) == found
+    assert domains_of(labels_of(found), LEVELS) == found
 
 
 @pytest.mark.parametrize(("level", "expected"), [(RACK, "rack"), (keys.NODE_CLIQUE, "clique"), (LEVELS[-1], "node")])
