@@ -74,6 +74,7 @@ class Applications:
         parts = self.parts
         return Standing(
             problem=parts.readiness.problem(),
+            stale=parts.watch.interrupted(),
             synced=not parts.watch.missing(),
             version=__version__,
             cluster=parts.api.url,

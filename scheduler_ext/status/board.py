@@ -288,6 +288,7 @@ class Board:
         sums = self._sum()
         return {
             "problem": poll.standing.problem,
+            "stale": poll.standing.stale,
             "synced": poll.standing.synced,
             "version": poll.standing.version,
             "cluster": poll.standing.cluster,

@@ -27,6 +27,8 @@ class Standing:
 
     problem: str = ""
     """The reason why no decision is possible here; empty if one is."""
+    stale: str = ""
+    """The reason why the cluster may be another one by now; empty while the API server answers."""
     synced: bool = True
     """False before nodes, pods and quotas are listed: what is missing may still come."""
     version: str = ""

@@ -7,8 +7,9 @@ import { counted, memory, number, percent, time } from "./words.js";
 // `sums` are those of the nodes that match the filter; null without one. `used` is what the daemons of these report.
 export function showHead(head, sums, used) {
   const problem = byId("problem");
-  write(problem, head.problem ? `No decisions here: ${head.problem}.` : "");
-  problem.hidden = !head.problem;
+  const old = head.stale ? `What is shown may be old: ${head.stale}.` : "";
+  write(problem, [head.problem && `No decisions here: ${head.problem}.`, old].filter(Boolean).join(" "));
+  problem.hidden = !problem.textContent;
   const of = sums ?? head;
   const busy = of.gpus - of.idle - of.lost;
   const free = head.memory[1] - head.memory[0];

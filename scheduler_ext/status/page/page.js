@@ -186,6 +186,7 @@ function arrive() {
 }
 
 function showState(what, why) {
+  if (what === "live" && state.head?.stale) [what, why] = ["lost", "the API server does not answer the extender"];
   byId("live").dataset.state = what;
   write(byId("live"), { live: "Live", paused: "Paused", lost: `Not live: ${why}. Trying again …`, denied: `Not shown: ${why}.` }[what]);
   byId("ask").hidden = what !== "denied";

@@ -326,6 +326,16 @@ async def test_a_pod_has_a_page_and_back_leads_to_what_was_before() -> None:
         on.faults.clear()  # the browser writes about the answer 404
 
 
+async def test_a_page_before_a_dead_api_server_is_not_live() -> None:
+    async with opened(node("n")) as on:
+        await on.server.go_offline()
+        await expect(on.page.locator("#live")).to_contain_text("Not live: the API server does not answer the extender")
+        await expect(on.page.locator("#problem")).to_contain_text("What is shown may be old: ")
+        await on.server.go_online()
+        await expect(on.page.locator("#live")).to_have_text("Live")
+        await expect(on.page.locator("#problem")).to_be_hidden()
+
+
 async def test_a_pods_page_shows_its_events() -> None:
     async with opened(node("n")) as on:
         assert await on.it.place(pod_json("train", gpus=2, memory_mib=0), "n") == "n"
