@@ -33,7 +33,7 @@ MODELS = (
     ("NVIDIA L40S", 46_068, 0),
 )
 """Model, MiB, and the score that NVLink adds between any two GPUs."""
-SLOTS = 10
+REPLICAS = 10
 TEAMS = ("vision", "speech", "search", "ml-platform")
 KINDS = ("train", "infer", "notebook", "embed", "rank")
 
@@ -46,7 +46,7 @@ def node(
         Device(
             uuid=uuid(name, index),
             index=index,
-            replicas=SLOTS,
+            replicas=REPLICAS,
             memory_mib=memory_mib,
             cores=100,
             type=kind,
