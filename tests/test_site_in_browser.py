@@ -77,7 +77,7 @@ def test_the_search_finds_pages_that_are_read_from_files(site: Path, browser: An
     tab.locator("[data-md-component=search-query]").click()
     tab.keyboard.type("CardLimitsNotEnforced")
     tab.locator(".md-search-result__item").first.wait_for()
-    assert "HAMi-core" in tab.locator(".md-search-result__list").inner_text()
+    assert "What holds a part" in tab.locator(".md-search-result__list").inner_text()
     assert faults == []
     tab.close()
 
