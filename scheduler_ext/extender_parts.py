@@ -69,7 +69,8 @@ class ExtenderParts:
         )
         prioritize = Prioritize(cluster=cluster.state, index=index, readiness=readiness, log=log)
         preempt = Preempt(cluster=cluster, readiness=readiness, log=log)
-        bind = Bind(bound=binder.bind, readiness=readiness, log=log)
+        records = cluster.state.ledger.records
+        bind = Bind(bound=binder.bind, held=lambda uid: records.reserved(uid) is not None, readiness=readiness, log=log)
         debugging = Debugging(
             api=self.api, cluster=cluster.state, problem=readiness.problem, monotonic=cluster.monotonic
         )

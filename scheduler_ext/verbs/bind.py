@@ -17,17 +17,22 @@ before it tries a single pod again, and does not for a member of a group.
 """
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 5.0
-MOST_FAILED = 1_000
-"""Pods whose failed binds are remembered."""
 
 
 class Bind:
     """The verb. `bound` binds the pod and returns why that failed; empty if it did not."""
 
     def __init__(
-        self, *, bound: Callable[[BindingArgs], Awaitable[str]], readiness: VerbReadiness, log: AnswerLog
+        self,
+        *,
+        bound: Callable[[BindingArgs], Awaitable[str]],
+        held: Callable[[str], bool],
+        readiness: VerbReadiness,
+        log: AnswerLog,
     ) -> None:
+        """`held` returns whether the pod of this UID keeps its GPUs, as a member of a group does whose bind failed."""
         self._bound = bound
+        self._held = held
         self._readiness = readiness
         self._log = log
         self._failed: dict[str, tuple[int, float]] = {}
@@ -49,13 +54,14 @@ class Bind:
     async def _pause(self, uid: str, *, failed: bool, began: float) -> None:
         """Waits longer before each answer that the bind failed, while kube-scheduler repeats it at once."""
         number, at = self._failed.pop(uid, (0, began - AT_ONCE_SECONDS))
-        if not failed:
+        if not failed or not self._held(uid):
             return
         number = number + 1 if began - at < AT_ONCE_SECONDS else 0
         if number:
             await asyncio.sleep(min(FIRST_PAUSE_SECONDS * 2.0 ** min(number, 10), LONGEST_PAUSE_SECONDS))
-        if len(self._failed) < MOST_FAILED:
-            self._failed[uid] = number, self._log.now()
+        now = self._log.now()
+        self._failed = {each: known for each, known in self._failed.items() if now - known[1] < AT_ONCE_SECONDS}
+        self._failed[uid] = number, now
 
 
 def _reference(args: BindingArgs) -> ObjectReference:

@@ -11,6 +11,7 @@ from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.extender import BindingArgs
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.binder import Binder
@@ -18,7 +19,7 @@ from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.state_machine import BindEvent
 from simulation.apiserver import EmbeddedApiServer, Fault
-from tests.builders import node_json
+from tests.builders import node_json, pod_json
 from tests.polling import until
 from tests.scheduler_ext.rig import FAST, Rig, extender_for, now, running
 from tests.scheduler_ext.verbs.test_state_machine import Played
@@ -485,7 +486,9 @@ async def test_a_pod_created_anew_does_not_own_the_lock_of_its_namesake() -> Non
 
 async def test_kube_scheduler_that_repeats_a_failed_bind_at_once_waits_longer_each_time() -> None:
     async with running(node_json("n")) as rig:
-        pod = rig.add_pod("p")
+        pod = pod_json("p")
+        pod["metadata"] |= {"labels": {KUEUE_GROUP: "g"}, "annotations": {KUEUE_SIZE: "2"}}
+        pod = rig.server.create(pod)
         await rig.filter(pod, "n")
         rig.server.inject(Fault(subresource="binding", status=422, times=3))
         began = time.monotonic()
