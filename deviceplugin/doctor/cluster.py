@@ -40,7 +40,7 @@ DAEMON_RIGHTS = (
     *(Right(verb, "nodes") for verb in ("get", "list", "watch", "patch")),
     Right("patch", "nodes/status"),
     *(Right(verb, "pods") for verb in ("get", "list", "watch", "patch")),
-    Right("create", "events", "default"),  # the namespace of events about Nodes
+    Right("create", "events"),
 )
 """The rights that every daemon needs."""
 
@@ -51,7 +51,7 @@ def daemon_rights(remediation: RemediationSettings) -> tuple[Right, ...]:
         return DAEMON_RIGHTS
     namespace, name = remediation.lease
     leases = (Right(verb, "leases", namespace, "coordination.k8s.io", name) for verb in ("get", "patch"))
-    return (*DAEMON_RIGHTS, Right("create", "pods/eviction"), Right("create", "events"), *leases)
+    return (*DAEMON_RIGHTS, Right("create", "pods/eviction"), *leases)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -81,6 +81,10 @@ def test_doctor_asks_after_the_rights_that_are_shipped() -> None:
     assert asked == granted(DAEMON)
 
 
+def test_the_node_daemon_may_record_events_of_pods_in_every_namespace() -> None:
+    assert ("create", "", "events", "*", "*") in granted(DAEMON)
+
+
 @pytest.mark.needs_compiler
 async def test_the_node_daemon_has_the_rights_it_uses_and_no_others() -> None:
     async with daemon(faults=[RowsRemapped(gpu=2, pending=True)]) as immediate:

@@ -61,7 +61,6 @@ def test_a_daemon_that_evicts_needs_more_rights() -> None:
     lease = ("topogpu-system", "coordination.k8s.io", "topogpu-remediation")
     assert more == {
         Right("create", "pods/eviction"),
-        Right("create", "events"),
         Right("get", "leases", *lease),
         Right("patch", "leases", *lease),
     }
