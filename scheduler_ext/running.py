@@ -221,10 +221,12 @@ async def _reported(work: Callable[[], Coroutine[None, None, None]], failed: asy
 async def without_need(
     work: Callable[[], Coroutine[None, None, None]], rest_seconds: float = PAGE_REST_SECONDS
 ) -> None:
-    """Does work of the status page, which no decision needs: after a failure it begins again later."""
+    """Does work of the status page, which no decision needs: after its end, by a failure or not, it begins again
+    later.
+    """
     while True:
         try:
             await work()
         except Exception:
             log.exception("the status page shows nothing new for %.0f s", rest_seconds)
-            await asyncio.sleep(rest_seconds)
+        await asyncio.sleep(rest_seconds)

@@ -281,6 +281,21 @@ async def test_work_of_the_status_page_that_fails_begins_again_and_fails_nothing
     assert len(begun) == 2
 
 
+async def test_work_of_the_page_that_returns_at_once_rests_before_it_begins_again() -> None:
+    begun = []
+
+    async def work() -> None:
+        begun.append(1)
+        if len(begun) > 3:
+            raise asyncio.CancelledError  # else nothing else of this loop would run again
+
+    working = asyncio.create_task(without_need(work, rest_seconds=60))
+    await asyncio.sleep(0)
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+    assert len(begun) == 1
+
+
 async def test_a_browser_that_does_not_read_is_disconnected() -> None:
     server = StatusServer("p", write_seconds=0.2)
     problems = {f"n{number}": "x" * 100_000 for number in range(200)}  # more than the sockets hold
