@@ -18,7 +18,7 @@ from proto.annotations.keys import (
     MIG_ALLOCATIONS,
     POD_NODE,
 )
-from proto.annotations.memory_resize import LONGEST_WISH
+from proto.annotations.memory_resize import LONGEST_ANSWER, wish_in
 from proto.environment import TASK_PRIORITY, VISIBLE_DEVICES, is_judged
 from proto.kubernetes.objects import (
     Container,
@@ -42,8 +42,6 @@ LONGEST_VALUE = 1024
 LONGEST_DECISION = 32_768
 """Characters of an annotation; it has room for some 500 shares of GPUs."""
 
-_LONGEST_WISH = LONGEST_WISH + 1
-"""Characters. A wish of so many is refused unread, and no answer has so many."""
 _ANNOTATIONS = (DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, MIG_ALLOCATIONS, BIND_PHASE, POD_NODE)
 _GIVEN = frozenset({TASK_PRIORITY, "CUDA_OVERSUBSCRIBE", "TRITON_LIBCUDA_PATH"})
 """Variables that the daemon sets although they are not judged."""
@@ -54,10 +52,10 @@ _Decided = Mapping[str, str]
 def slim(pod: Pod, resource: str, totals: Sequence[str]) -> None:
     """Cuts the pod down, in place. Containers request GPUs by `resource`; the daemon counts `totals` besides."""
     annotations = pod.metadata.annotations
-    decided: _Decided = {key: annotations[key] for key in _ANNOTATIONS if key in annotations}
+    decided = {key: annotations[key] for key in _ANNOTATIONS if key in annotations}
     if DEVICES_ALLOCATED in decided:
-        wishes = {key: annotations[key][:_LONGEST_WISH] for key in (MEMORY_WISH, MEMORY_RESIZE) if key in annotations}
-        decided = {**decided, **wishes}
+        wishes = {MEMORY_WISH: wish_in(annotations), MEMORY_RESIZE: annotations.get(MEMORY_RESIZE, "")[:LONGEST_ANSWER]}
+        decided |= {key: value for key, value in wishes.items() if key in annotations}
     if pod.has_ended and decided.get(BIND_PHASE) != BindPhase.ALLOCATING:
         decided = {}
     counted = (resource, *totals)

@@ -10,8 +10,8 @@ from deviceplugin.limits.changing import STARTS_AGAIN, LimitChanges
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.resizing.step import PodLook, SetLimits, WriteAnswer, is_looked_at, needs_use, next_step
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE, MEMORY_WISH
-from proto.annotations.memory_resize import ResizeAnswer, answer_in, encode_answer, with_sizes
+from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE
+from proto.annotations.memory_resize import ResizeAnswer, answer_in, encode_answer, wish_in, with_sizes
 from proto.devices import PodShares
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
@@ -80,7 +80,7 @@ class MemoryResizer:
         limited = self._driver.of_pod(uid)
         statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
         look = PodLook(
-            wish=annotations.get(MEMORY_WISH, ""),
+            wish=wish_in(annotations),
             answer=answer_in(annotations),
             containers=[container.name for container in pod.all_containers],
             shares=shares,

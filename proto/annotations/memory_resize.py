@@ -21,6 +21,8 @@ from proto.quantity import QuantityError, parse_quantity
 
 LONGEST_WISH = 4096
 """Characters. A longer wish is refused unread."""
+LONGEST_ANSWER = 32_768
+"""Characters. No answer has so many, though JSON may write six for each character of the wish."""
 _MIB = 1 << 20
 _SHOWN = 200
 
@@ -70,6 +72,11 @@ def decode_answer(value: str) -> ResizeAnswer:
     return ResizeAnswer(wish=written.wish, state=ResizeState(written.state), why=written.why)
 
 
+def wish_in(annotations: Mapping[str, str]) -> str:
+    """Returns the wish on a pod, empty without one. Of a longer wish the beginning is enough to refuse it."""
+    return annotations.get(MEMORY_WISH, "")[: LONGEST_WISH + 1]
+
+
 def answer_in(annotations: Mapping[str, str]) -> ResizeAnswer | None:
     """Returns the answer on a pod. One that cannot be read promises nothing, so it counts as none."""
     value = annotations.get(MEMORY_RESIZE, "")
@@ -94,7 +101,7 @@ def answer_words(answer: ResizeAnswer) -> str:
 
 def resize_words(annotations: Mapping[str, str]) -> str:
     """Returns how far a pod's wish has come, in words for people; empty without one, and for one that was fulfilled."""
-    wish, answer = annotations.get(MEMORY_WISH, ""), answer_in(annotations)
+    wish, answer = wish_in(annotations), answer_in(annotations)
     if not wish:
         return ""
     if answer is None or answer.wish != wish:

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from proto.annotations.keys import MEMORY_WISH
-from proto.annotations.memory_resize import ENDED, answer_in
+from proto.annotations.memory_resize import ENDED, answer_in, wish_in
 from proto.kubernetes.objects import Pod
 from scheduler_ext.requests import pod_key
 
@@ -25,7 +24,7 @@ class Wishes:
             self._pods[uid] = pod
             return True
         was_open = self._pods.pop(uid, None) is not None
-        if was_open and pod.metadata.annotations.get(MEMORY_WISH) and not pod.has_ended:
+        if was_open and wish_in(pod.metadata.annotations) and not pod.has_ended:
             self._ended[uid] = pod
             return True
         return False
@@ -45,7 +44,7 @@ class Wishes:
 
 def _is_open(pod: Pod) -> bool:
     """Returns whether the pod runs and has a wish without a last answer."""
-    wish = pod.metadata.annotations.get(MEMORY_WISH, "")
+    wish = wish_in(pod.metadata.annotations)
     if not wish or not pod.spec.node_name or pod.has_ended or pod.metadata.deletion_timestamp is not None:
         return False
     answer = answer_in(pod.metadata.annotations)

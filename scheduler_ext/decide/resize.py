@@ -8,8 +8,15 @@ that is written only while the daemon promises that no container can use more.
 from dataclasses import dataclass, replace
 
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import MEMORY_WISH
-from proto.annotations.memory_resize import ResizeAnswer, ResizeState, answer_in, larger, smaller, wished
+from proto.annotations.memory_resize import (
+    ResizeAnswer,
+    ResizeState,
+    answer_in,
+    larger,
+    smaller,
+    wish_in,
+    wished,
+)
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.accounting import Footprints, effective, total
@@ -35,7 +42,7 @@ def resize_write(pod: Pod, names: ResourceNames, node: NodeAlone) -> ResizeWrite
     """Returns the next write for the pod's wish; None while there is none. `node` is the pod's own, with the quotas of
     its namespace.
     """
-    wish, answer = pod.metadata.annotations.get(MEMORY_WISH, ""), answer_in(pod.metadata.annotations)
+    wish, answer = wish_in(pod.metadata.annotations), answer_in(pod.metadata.annotations)
     if not wish:
         return None
     if answer is None or answer.wish != wish:

@@ -15,7 +15,17 @@ from deviceplugin.remediation.holders import holder_of
 from deviceplugin.settings import TotalNames
 from deviceplugin.slim_pods import LONGEST_DECISION, MOST_CONTAINERS, MOST_VARIABLES, slim
 from deviceplugin.usage.used import NodeSample, node_usage
-from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, MEMORY_RESIZE, MEMORY_WISH
+from proto.annotations.memory_resize import (
+    LONGEST_WISH,
+    ResizeAnswer,
+    ResizeState,
+    answer_in,
+    decode_wish,
+    encode_answer,
+    wish_in,
+)
 from proto.environment import CHOOSING, chosen_by, lifted_by, lifting
 from proto.kubernetes.objects import Container, EnvVar, Pod
 from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, bound_annotations, share
@@ -168,3 +178,19 @@ def test_a_pod_whose_admission_ended_while_no_daemon_ran_keeps_what_it_was_to_ge
 def test_a_container_that_is_no_container_of_ours_is_not_needed() -> None:
     assert slimmed(written({})).all_containers == ()
     assert isinstance(slimmed(written(ONE_GPU)).all_containers[0], Container)
+
+
+@pytest.mark.parametrize("text", ["8Gi@" + "\x01" * LONGEST_WISH, "x" * 9 * LONGEST_WISH])
+def test_the_longest_answer_to_a_wish_is_read_in_whole(text: str) -> None:
+    """A daemon that could not read its own promise would give a container more than that."""
+    wish = wish_in({MEMORY_WISH: text})
+    answer = ResizeAnswer(wish=wish, state=ResizeState.REFUSED, why="w" * KIB)
+    found = slimmed(
+        written(
+            ONE_GPU, annotations={**bound_annotations(SHARES), MEMORY_WISH: text, MEMORY_RESIZE: encode_answer(answer)}
+        )
+    )
+    assert answer_in(found.metadata.annotations) == answer
+    assert wish_in(found.metadata.annotations) == wish
+    with pytest.raises(AnnotationError, match="more than 4096 characters"):
+        decode_wish(wish)
