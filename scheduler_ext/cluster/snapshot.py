@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from proto.devices import ContainerShares, Device, DeviceShare, MigInstance, MigPlacement
+from proto.devices import ContainerShares, Device, DeviceShare, MigInstance, MigPlacement, PodShares
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
@@ -53,7 +53,15 @@ class NodeUsage:
     def is_free(self, gpu: GpuUsage) -> bool:
         """Returns whether a pod may get all of the GPU: it is neither in use nor out of service."""
         device = gpu.device
-        return not gpu.replicas and device.healthy and device.uuid not in self.node.cordoned
+        return not gpu.replicas and self._serves(device)
+
+    def offers(self, shares: PodShares) -> bool:
+        """Returns whether all GPUs of the shares are on the node and in service."""
+        served = {gpu.device.uuid for gpu in self.gpus if self._serves(gpu.device)}
+        return all(share.uuid in served for container in shares for share in container)
+
+    def _serves(self, device: Device) -> bool:
+        return device.healthy and device.uuid not in self.node.cordoned
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,9 +196,10 @@ class FilterDecision:
         ahead = self.cluster.ledger.groups.ahead(asked.pod, node_names)
         if ahead is None:
             return None
-        if ahead.uid == asked.uid:
+        usage = self.cluster.ledger.nodes.usage(ahead.node)
+        if ahead.uid == asked.uid and usage is not None and usage.offers(ahead.shares):
             return NodeChoice(node=ahead.node, shares=ahead.shares)
-        # The place of a pod that did not exist then. This one may be of another shape.
+        # A GPU went out of service since, or it is the place of a pod that did not exist. This one may need another.
         self.cluster.record(GroupUndone((ahead.uid,), ()), now)
         choice = self._chosen(asked.request, asked.pod.spec.priority or 0, [ahead.node], now)
         return None if choice.node is None else choice

@@ -1,6 +1,6 @@
 """Chooses the nodes of all missing members of a group together, by the domains of the nodes."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler_ext.cluster.gangs import MissingMember
@@ -102,23 +102,17 @@ class _Attempt:
 
 def _kinds(members: Sequence[MissingMember]) -> list[list[MissingMember]]:
     """Returns the members by what they request, those with most GPUs first."""
-    kinds: list[list[MissingMember]] = []
+    kinds: dict[Hashable, list[MissingMember]] = {}
     for member in sorted(members, key=size_of, reverse=True):
-        alike = next((kind for kind in kinds if _is_like(kind[0].request, member.request)), None)
-        if alike is None:
-            kinds.append([member])
-        else:
-            alike.append(member)
-    return kinds if len(kinds) <= MOST_KINDS else [[member for kind in kinds for member in kind]]
+        kinds.setdefault(kind_of(member), []).append(member)
+    found = list(kinds.values())
+    return found if len(found) <= MOST_KINDS else [[member for kind in found for member in kind]]
 
 
-def _is_like(one: GpuRequest, other: GpuRequest) -> bool:
-    return (one.needs, one.kinds, one.filter, one.numa_bound) == (
-        other.needs,
-        other.kinds,
-        other.filter,
-        other.numa_bound,
-    )
+def kind_of(member: MissingMember) -> Hashable:
+    """Returns what members have in common that fit on the same GPUs."""
+    request = member.request
+    return request.needs, request.kinds, request.filter, request.numa_bound
 
 
 def size_of(member: MissingMember) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Finds GPUs for all missing members of a group, or for none, at kube-scheduler's question about one of them."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from proto.kubernetes.objects import Pod
@@ -8,17 +8,42 @@ from scheduler_ext.capacity.group_room import level_of, shortage
 from scheduler_ext.cluster.events import Decided, GroupUndone
 from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.membership import group_of
-from scheduler_ext.cluster.records import PodRecord
+from scheduler_ext.cluster.records import PodRecord, RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.reasons import Reason, joined
 from scheduler_ext.domains.levels import word
 from scheduler_ext.domains.plan import NoDomain
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.verbs.group_domains import GroupDomains, MemberNodes, size_of
+from scheduler_ext.verbs.group_domains import GroupDomains, MemberNodes, kind_of, size_of
 
+MOST_REFUSED = 8
+"""The shapes of members that are refused before a search ends: each of them costs a look at all nodes."""
 MOST_AHEAD = 256
 """The most members for which GPUs are found at one question. Those of a larger group are found at later ones."""
+
+
+class _Full:
+    """The refusals of one search. No member fits where one like it was refused, so each shape is refused once; after
+    `MOST_REFUSED` of them every further member is.
+    """
+
+    def __init__(self) -> None:
+        self._refused: dict[Hashable, NodeChoice] = {}
+
+    def like(self, member: MissingMember) -> NodeChoice | None:
+        """Returns the refusal that holds for the member; None if it has to be tried."""
+        if len(self._refused) >= MOST_REFUSED:
+            return next(iter(self._refused.values()))
+        return self._refused.get(_alike(member)) if self._refused else None
+
+    def add(self, member: MissingMember, refusal: NodeChoice) -> None:
+        self._refused[_alike(member)] = refusal
+
+
+def _alike(member: MissingMember) -> Hashable:
+    request = member.request
+    return kind_of(member), request.policies.gpu, request.quota_class, member.pod.spec.priority or 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +70,36 @@ class GroupSearch:
         members = gang.missing(asked, placed, self.cluster.requests)
         wanted = min(gang.needed - len(placed), len(members), MOST_AHEAD)
         before = [record for each in members if (record := self._reserved(each.uid)) is not None]
-        first, spare = members[:wanted], list(members[wanted:])
+        first, spare = members[:wanted], list(reversed(members[wanted:]))
         # A domain has to hold all of them, also those for whom GPUs are found later.
         every = members[: max(gang.needed - len(placed), 0)]
         where = self.domains.nodes_of(every, node_names, self._nodes(asked.pod, placed, node_names))
         if isinstance(where, NoDomain):
             return _in_no_domain(gang.group, where, node_names)
-        found, refusals = dict[str, NodeChoice](), list[NodeChoice]()
+        found, refusals, full = dict[str, NodeChoice](), list[NodeChoice](), _Full()
+        kept = self.cluster.ledger.records.of(RecordState.KEPT)
+
+        def tried(member: MissingMember) -> NodeChoice:
+            choice = full.like(member)
+            # Room that is kept for the member alone is none for others like it.
+            if choice is None or self.cluster.ledger.records.kept(member.uid) is not None:
+                choice = self._where_planned(member, where, node_names, now, until)
+                if choice.node is None:
+                    full.add(member, choice)
+            return choice
+
         for member in sorted(first, key=size_of, reverse=True):
-            choice = self._where_planned(member, where, node_names, now, until)
+            choice = tried(member)
             while choice.node is None and member.uid != asked.uid and spare:
-                choice = self._where_planned(spare.pop(0), where, node_names, now, until)
+                choice = tried(spare.pop())
             if choice.node is None:
                 refusals.append(choice)
             else:
                 found[member.uid] = choice
         if not refusals:
             return found[asked.uid]
-        self.cluster.record(GroupUndone([each.uid for each in members], before), now)
+        given_up = [room for room in kept if self.cluster.ledger.records.kept(room.uid) is None]
+        self.cluster.record(GroupUndone([each.uid for each in members], [*before, *given_up]), now)
         fit = len(placed) + len(found)
         return (
             refusals[0]

@@ -1,6 +1,7 @@
 """A group whose size is known gets GPUs for all of its pods at the first question, or for none."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,6 +21,7 @@ from proto.kubernetes.objects import (
     PodGroupSpec,
     SchedulingGroup,
 )
+from scheduler_ext.cluster.bound import kept_record
 from scheduler_ext.cluster.events import (
     Applied,
     BindBegan,
@@ -29,13 +31,19 @@ from scheduler_ext.cluster.events import (
     LeadershipGained,
     Listed,
     NodeChosen,
+    RoomKept,
     nothing_outside,
 )
+from scheduler_ext.cluster.gangs import MissingMember
 from scheduler_ext.cluster.groups import FAILED_BIND_SECONDS
 from scheduler_ext.cluster.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.requests import GpuRequest
 from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.group_domains import GroupDomains
+from scheduler_ext.verbs.group_search import MOST_REFUSED, GroupSearch
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -249,6 +257,46 @@ def test_a_new_leader_finds_the_rest_of_a_group_that_is_bound_in_part() -> None:
     assert played.held() == {}
     assert len({played.filter(each) for each in members[1:]}) == 2
     assert played.slots() == [1, 1, 1]
+
+
+def test_a_gpu_that_went_out_of_service_is_not_given_to_the_member_it_was_held_for() -> None:
+    played = Played("a", "b", "c")
+    members = played.gang("g", 2)
+    played.filter(members[0])
+    (place,) = played.held()["uid-g1"]
+    played.step(Applied(node(place, [replace(device(0, replicas=1), healthy=False)])))
+    assert played.filter(members[1]) not in {"", place, *played.held()["uid-g0"]}
+
+
+def test_a_search_refuses_each_shape_once_and_ends_after_a_few() -> None:
+    played = Played("a", "b")
+    members = played.gang("g", 2, gpus=3)
+    for number in range(200):
+        played.step(Applied(member(f"more{number}", "g", 3 + number // 10)))
+    looks = list[GpuRequest]()
+
+    def chosen(looked: GpuRequest, _: int, names: Sequence[str], __: float) -> NodeChoice:
+        looks.append(looked)
+        return played.index.choose(looked, names)
+
+    search = GroupSearch(played.cluster, GroupDomains(played.index, ()), chosen)
+    gang, first = played.cluster.gang_of(members[0]), request(members[0])
+    assert gang is not None
+    asked = MissingMember(uid=first.uid, pod=members[0], request=first)
+    assert search.together(gang, asked, played.names, (), now=0.0, until=1.0).node is None
+    assert len(looks) == len({looked.needs for looked in looks}) == MOST_REFUSED
+
+
+def test_a_group_that_does_not_fit_takes_no_room_that_is_kept_for_a_pod_of_lower_priority() -> None:
+    played = Played("a", "b")
+    lower = request(member("lower", ""))
+    kept = kept_record(lower, "a", played.index.choose(lower, ["a"]).shares, priority=1, until=60.0)
+    played.step(RoomKept(kept))
+    first, *others = played.gang("g", 3)
+    for each in (first, *others):
+        each.spec.priority = 2
+    assert played.filter(first) == ""
+    assert played.cluster.ledger.records.kept(lower.uid) == kept
 
 
 def test_members_that_may_not_go_to_the_same_nodes_are_not_decided_ahead() -> None:
