@@ -62,10 +62,10 @@ class Site:
         shares = self.annotations(name)[keys.DEVICES_ALLOCATED].replace(";", "").split(":")
         return [int(share.split(",")[2]) for share in shares if share]
 
-    def uses(self, uid: str, mib: int, *faults: CallFails) -> None:
+    def uses(self, uid: str, mib: int, *faults: CallFails, gpu: int = 0) -> None:
         """The container's process uses so much of its GPU."""
         Path(group(self.node, uid), "cgroup.procs").write_text("4711\n")
-        self.node.machine(*faults, usage=[Process(gpu=0, pid=4711, used_mib=mib)])
+        self.node.machine(*faults, usage=[Process(gpu=gpu, pid=4711, used_mib=mib)])
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -112,6 +112,25 @@ async def test_a_pod_that_uses_more_gives_it_back_before_others_get_it(site: Sit
     assert site.holds("busy") == [2000]
     node.machine()
     node.server.delete("pods", "busy", namespace="default")
+
+
+async def test_a_container_with_all_of_a_gpu_that_starts_again_while_it_shrinks_gets_no_more_than_was_promised(
+    site: Site,
+) -> None:
+    node = site.node
+    uid = node.bind("large", lent=((part(node, 3, node.gpus()[3].memory_mib - 1),),))
+    await node.runs("large")
+    site.wish("large", str(node.gpus()[3].memory_mib))
+    await until(lambda: site.state("large") == "done")
+    site.uses(uid, 2500, gpu=3)
+    site.wish("large", "2000")
+    await until(lambda: "uses 2500 MiB" in site.annotations("large")[keys.MEMORY_RESIZE])
+    node.machine()
+    await node.kubelet.restart_container(uid, "c0")
+    assert held(node, uid) == {node.uuid(3): 2000}
+    await until(lambda: site.state("large") == "done")
+    assert (site.holds("large"), held(node, uid)) == ([2000], {node.uuid(3): 2000})
+    node.server.delete("pods", "large", namespace="default")
 
 
 async def test_a_driver_that_takes_no_limit_below_what_is_used_is_asked_again(site: Site) -> None:

@@ -98,11 +98,8 @@ class SlotPreparation:
         if ran_without(limits, facts):
             known = self._gpus.with_own_memory(known)
         facts_of = known, facts, self._allocation, hardware
-        edits = prepared_edits(slot.shares, *facts_of, limits=limits)
-        if edits.driver_mib and size != slot.shares:
-            edits = prepared_edits(size, *facts_of, limits=limits)
-        edits = applied(edits)
-        is_part = is_limited(slot.shares, known)
+        edits = applied(prepared_edits(size, *facts_of, limits=limits))
+        is_part = is_limited(size, known)
         limited = is_part and limits.allowed is UnenforcedShares.REFUSE
         if problem := unreplaced(
             *(facts.name, facts.env, edits.env), limited=limited, by_driver=bool(edits.driver_mib)
