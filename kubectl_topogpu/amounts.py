@@ -2,11 +2,9 @@
 
 import re
 from dataclasses import dataclass
-from math import ceil
 
-from proto.quantity import QuantityError, parse_quantity
+from proto.quantity import QuantityError, mebibytes
 
-_MIB = 2**20
 _BYTES = re.compile(r"(?<=[KMGTPE])B$|(?<=[KMGTPE]i)B$")
 _PERCENT = re.compile(r"(?P<number>[0-9]{1,9})\s*%")
 
@@ -30,11 +28,8 @@ def read_memory(text: str) -> AskedMemory:
     plain = text.strip()
     if plain.endswith("%"):
         return AskedMemory(percent=read_percent(plain))
-    if plain.isascii() and plain.isdigit():
-        return AskedMemory(mib=_positive(int(plain[:20]), text))
-    number = _BYTES.sub("", "".join(plain.split()))
     try:
-        return AskedMemory(mib=_positive(ceil(parse_quantity(number) / _MIB), text))
+        return AskedMemory(mib=_positive(mebibytes(_BYTES.sub("", "".join(plain.split()))), text))
     except QuantityError as error:
         raise AmountError(f"expected memory such as 8192 (MiB), 8Gi or 50%, found {text[:40]!r}") from error
 

@@ -6,6 +6,7 @@ Source: k8s.io/apimachinery, resource.Quantity.
 import re
 from fractions import Fraction
 from functools import lru_cache
+from math import ceil
 
 _SUFFIXES: dict[str, Fraction] = {
     "": Fraction(1),
@@ -19,6 +20,9 @@ _FORM = re.compile(
     r"(?:[eE](?P<exponent>[+-]?[0-9]{1,3})|(?P<suffix>[numkMGTPE]|[KMGTPE]i)?)"
 )
 
+_BYTES = re.compile(r".*[MGTPE]i?")
+_MIB = 1 << 20
+
 LONGEST_TEXT = 64
 """No real quantity is longer; a million digits would be an attack on the parser."""
 LARGEST_QUANTITY = Fraction(2**63 - 1)
@@ -27,6 +31,17 @@ LARGEST_QUANTITY = Fraction(2**63 - 1)
 
 class QuantityError(ValueError):
     """A text is not a quantity, or not a whole number where one is required; one sentence."""
+
+
+def mebibytes(text: str) -> int:
+    """Reads an amount of memory of a GPU: MiB, or bytes with a suffix from M on. A part of a MiB counts as a whole one.
+    Raises QuantityError, also for `8e3`, `8192.0` and `8k`, which are bytes as Kubernetes reads them and look like MiB.
+    """
+    if text.isascii() and text.isdigit() and len(text) <= LONGEST_TEXT:
+        return int(text)
+    if not _BYTES.fullmatch(text):
+        raise QuantityError(f"expected MiB such as 8192, or 8Gi, found {text[:LONGEST_TEXT]!r}")
+    return ceil(parse_quantity(text) / _MIB)
 
 
 @lru_cache(maxsize=1024, typed=True)

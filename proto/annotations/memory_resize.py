@@ -2,7 +2,7 @@
 
 wish   := entry ("," entry)* ("@" stamp)?      the stamp makes a wish new that was refused before
 entry  := (container "=")? amount              without a name: of the pod's one container that has GPUs
-amount := MiB, or a quantity with a suffix: `8192`, `8Gi`
+amount := MiB, or bytes with a suffix from M on: `8192`, `8Gi`
 
 All GPUs of a container get the same amount. `topogpu.io/gpu-memory-resize` is the answer, as JSON.
 """
@@ -17,13 +17,12 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import MEMORY_RESIZE, MEMORY_WISH
 from proto.annotations.values import LARGEST, decode_json
 from proto.devices import ContainerShares, DeviceUUID, PodShares
-from proto.quantity import QuantityError, parse_quantity
+from proto.quantity import QuantityError, mebibytes
 
 LONGEST_WISH = 4096
 """Characters. A longer wish is refused unread."""
 LONGEST_ANSWER = 32_768
 """Characters. No answer has so many, though JSON may write six for each character of the wish."""
-_MIB = 1 << 20
 _SHOWN = 200
 
 
@@ -180,15 +179,15 @@ def _smaller(one: ContainerShares, other: ContainerShares) -> ContainerShares:
 
 
 def _mib(text: str, where: str) -> int:
-    """Reads MiB, or a quantity with a suffix; a part of a MiB counts as a whole one. Raises AnnotationError."""
+    """Raises AnnotationError."""
     if text.endswith("%"):
         raise AnnotationError(
             MEMORY_WISH, where, f"expected an amount such as 8192 or 8Gi, found {text[:40]!r}: GPUs differ"
         )
     try:
-        mib = int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else -(-parse_quantity(text) // _MIB)
+        mib = mebibytes(text)
     except QuantityError as error:
         raise AnnotationError(MEMORY_WISH, where, f"expected MiB such as 8192, or 8Gi, found {text[:40]!r}") from error
     if not 0 < mib <= LARGEST:
         raise AnnotationError(MEMORY_WISH, where, f"expected 1 to {LARGEST} MiB, found {text[:40]!r}")
-    return int(mib)
+    return mib

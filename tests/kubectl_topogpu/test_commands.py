@@ -152,14 +152,14 @@ def test_fit_counts_and_says_why_not() -> None:
 
 @pytest.mark.parametrize(
     ("typed", "same_as"),
-    [("8Gi", "8192"), ("8192Mi", "8192"), ("8 GiB", "8192"), ("8192MiB", "8192"), ("8589934592000m", "8192")],
+    [("8Gi", "8192"), ("8192Mi", "8192"), ("8 GiB", "8192"), ("8192MiB", "8192")],
 )
 def test_memory_is_read_as_kubernetes_writes_it(typed: str, same_as: str) -> None:
     state = state_of("80-heterogeneous-nodes")
     assert said("fit", "--memory", typed, state=state) == said("fit", "--memory", same_as, state=state)
 
 
-@pytest.mark.parametrize("typed", ["8Qi", "-1", "0", "101%", "", "1e999", "½Gi", "9999999999999999999"])
+@pytest.mark.parametrize("typed", ["8Qi", "8k", "8192.0", "-1", "0", "101%", "", "1e999", "½Gi", "9999999999999999999"])
 def test_what_is_no_amount_of_memory_is_refused(typed: str) -> None:
     result = run("fit", "--memory", typed)
     assert (result.exit_code, "Invalid value for '--memory'" in result.stderr) == (2, True)

@@ -52,7 +52,7 @@ def test_any_other_text_is_refused_or_read(text: str) -> None:
         ("8192", {"": 8192}),
         ("8Gi", {"": 8192}),
         ("c0=8Gi, c1=512Mi", {"c0": 8192, "c1": 512}),
-        ("c0=1500k@2030-01-01T00:00:00Z", {"c0": 2}),
+        ("c0=1.5M@2030-01-01T00:00:00Z", {"c0": 2}),
     ],
 )
 def test_amounts_are_mib_or_quantities(text: str, amounts: dict[str, int]) -> None:
@@ -66,6 +66,10 @@ def test_amounts_are_mib_or_quantities(text: str, amounts: dict[str, int]) -> No
         ("0", f"{KEY}: expected 1 to 2147483647 MiB, found '0'"),
         ("c=3Pi", f"{KEY}: container c: expected 1 to 2147483647 MiB, found '3Pi'"),
         ("50%", f"{KEY}: expected an amount such as 8192 or 8Gi, found '50%': GPUs differ"),
+        *(
+            (text, f"{KEY}: expected MiB such as 8192, or 8Gi, found {text!r}")
+            for text in ("1e3", "8E3", "8192.0", "+8192", "0.5", "8000m", "8k", "8Ki", "8gi", "M")
+        ),
         ("=5", f"{KEY}: entry 0: no container's name before '='"),
         ("c=5,c=6", f"{KEY}: entry 1: container c is named twice"),
         ("5,6", f"{KEY}: entry 1: the container is named twice"),
