@@ -121,6 +121,10 @@ def made_parts(
     )
     sender = BindingSender(api, settings.binding_seconds, clock, left=files is not None and bool(files.left))
     leadership = Leadership(api=api, settings=lease, sender=sender, now=now, monotonic=clock)
+    wait = settings.sync_wait_seconds
+    readiness = VerbReadiness(
+        leader=leadership, cache=watch, index=index, turns=turns, wait_seconds=wait, monotonic=clock
+    )
     kube_scheduler = KubeScheduler(settings.kube_scheduler_healthz) if settings.kube_scheduler_healthz else None
     actions = BindActions(
         api=api, cluster=cluster, settings=settings, sender=sender, now=now, forbidden=leadership.forbidden
@@ -136,14 +140,7 @@ def made_parts(
         turns=turns,
         watch=watch,
         leadership=leadership,
-        readiness=VerbReadiness(
-            leader=leadership,
-            cache=watch,
-            index=index,
-            turns=turns,
-            wait_seconds=settings.sync_wait_seconds,
-            monotonic=clock,
-        ),
+        readiness=readiness,
         binder=Binder(cluster=cluster, actions=actions, settings=settings, lock_waited=lock_waited, files=files),
         evictor=Evictor(api=api, cluster=cluster, index=index, forbidden=problem, serving=evicts),
         requeuer=Requeuer(

@@ -51,7 +51,7 @@ def read_spec(source: str, text: bytes, form: type[Form]) -> Form:
 
 
 def cdi_spec(kind: str, name: str, edits: ContainerEdits) -> Mapping[str, object]:
-    """Returns a spec whose device `<kind>=<name>` makes these edits, and of which each device has the driver's files.
+    """Returns a spec whose device `<kind>=<name>` makes these edits. Each device of the spec has the driver's files.
 
     A spec cannot hold annotations and other CDI devices: the request for this device must name them too.
     """

@@ -7,7 +7,6 @@ that starts again has none, and set again where they are missing.
 import asyncio
 import logging
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from proto.kubernetes.objects import ObjectReference, Pod
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
+"""The time between two looks at the limits of all containers."""
 _MIB = 1 << 20
 _LOST, _UNCERTAIN = "nothing holds", "it is not certain that the driver holds"
 
@@ -74,16 +74,11 @@ class DriverLimits:
         folder: str,
         record: Callable[[ObjectReference, Notice], None] = lambda *_: None,
         count: Callable[[str], None] = lambda _: None,
-        monotonic: Callable[[], float] = time.monotonic,
-        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         """Without `memory` the driver limits nothing. `cgroups` has the host's control groups, `folder` one folder for
-        each container. `count` gets `set`, `resized`, `restored` or `refused`. `look_seconds` lie between two looks at
-        the limits of all containers.
+        each container. `count` gets `set`, `resized`, `restored` or `refused`.
         """
         self._memory = memory
-        self._monotonic = monotonic
-        self._look_seconds = look_seconds
         self._own = own
         self._gpus = gpus
         self._root = cgroups
@@ -126,7 +121,7 @@ class DriverLimits:
             return self._memory is None
         gpus = [device.uuid for device in self._gpus.inventory.devices if device.healthy and not device.is_mig]
         facts = await ask_driver(self._memory, self._root, gpus)
-        self._judgement = judge(self._judgement, facts, self._monotonic())
+        self._judgement = judge(self._judgement, facts, asyncio.get_running_loop().time())
         if self._judgement.is_known:
             self.is_known.set()
         return self._judgement.is_known
@@ -152,7 +147,7 @@ class DriverLimits:
         while True:
             if self._memory is not None and self._own.pods_known:
                 await self._keep(self._memory)
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def end(self) -> None:
         """Answers no hook after this."""

@@ -50,7 +50,9 @@ class NodeSharing:
 
 @dataclass(frozen=True, slots=True)
 class _Verdict:
-    """A device and its resource (None is the node's own), or why there is none; the sentence is empty if so wanted."""
+    """A device and its resource (None is the node's own), or why there is none; it is empty for a GPU left out on
+    purpose.
+    """
 
     device: Device | None = None
     profile: str | None = None

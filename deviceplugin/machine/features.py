@@ -97,7 +97,7 @@ def _mode(gpus: Sequence[GpuReading]) -> str:
 
 def _clique(gpus: Sequence[GpuReading]) -> Labels:
     """Labels the fabric with which GPUs of several machines are registered. One within a machine has no cluster. A
-    machine of which one GPU is not registered is no part of the clique: a group across machines would fail on it.
+    machine with a GPU that is not registered is no part of the clique: a group across machines would fail on it.
     """
     fabrics = [gpu.fabric for gpu in gpus if gpu.fabric is not None and gpu.fabric.state != 0]
     joined = {(each.cluster, each.clique) for each in fabrics}

@@ -19,7 +19,7 @@ class PcieLevel(IntEnum):
 
 
 class PeerStatus(Enum):
-    """May one GPU reach the other's memory? UNREADABLE also stands for NVML's own "unknown"."""
+    """The right of one GPU to reach the memory of another. UNREADABLE also stands for NVML's own "unknown"."""
 
     OK = "ok"
     REFUSED = "refused"

@@ -191,7 +191,7 @@ class Nvml:
     def _missing(
         self, gpus: Sequence[_Gpu], unknown: Sequence[tuple[_Found, CallFailed | Hangs]]
     ) -> Iterator[MissingGpu]:
-        """GPUs that are there, by the driver's count or by the PCI bus, and of which nothing else is known."""
+        """Yields GPUs about which only their presence is known, by the driver's count or by the PCI bus."""
         unclaimed = sorted(self._sysfs.gpus().difference(kernel_address(gpu.reading.bus_id) for gpu in gpus))
         # A GPU without an address has one of these, whichever.
         del unclaimed[: sum(not gpu.reading.bus_id for gpu in gpus)]

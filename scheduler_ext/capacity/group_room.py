@@ -45,7 +45,7 @@ def room_of(gang: Gang, request: GpuRequest, snapshot: Snapshot) -> GroupRoom:
 
 
 def level_of(gang: Gang, request: GpuRequest) -> str:
-    """Returns the label of nodes of which all pods of the group need one value; empty if they need none."""
+    """Returns the label whose value all pods of the group need to share on their nodes; empty if they need none."""
     if request.wish is not None and request.wish.required:
         return request.wish.level
     constraints = gang.object.spec.scheduling_constraints if gang.object is not None else None

@@ -173,7 +173,7 @@ def hints(answer: Judged, found: Sequence[Way]) -> Iterable[str]:
 
 
 def likeness_of(pod: Pod) -> bytes:
-    """Returns a key that is equal for pods of which every answer is equal."""
+    """Returns a key that is equal for pods that get equal answers."""
     spec, refusal = pod.spec, pod.status.unscheduled
     containers = [
         (each.name, each.restart_policy, each.resources, [one for one in each.env if is_judged(one.name)])

@@ -1,4 +1,4 @@
-"""Knows which pod holds which part of which GPU. It is the only such place, and each event updates it."""
+"""Knows which pod holds which part of each GPU. It is the only such place, and each event updates it."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -122,7 +122,9 @@ class Ledger:
             self.groups.settled(uid)
         if record is not None:
             self.records.give_up(uid)
-        if pod.spec.node_name and not pod.has_ended:
+        if pod.has_ended:
+            self.records.drop(uid)
+        elif pod.spec.node_name:
             totals, host = self.kubelet.totals_of(pod), _shared(host_requested(pod)) if self._fgd else NO_HOST
             if record is not None:
                 self.records.put(replace(record, totals=totals, host=host))
@@ -131,9 +133,9 @@ class Ledger:
                 self.records.put(PodRecord(uid=uid, state=RecordState.BOUND, node=node, totals=totals, host=host))
             else:
                 self.records.drop(uid)
-        elif known is not None or pod.has_ended:
-            self.records.drop(uid)
-        if not pod.spec.node_name and not pod.has_ended:
+        else:
+            if known is not None:
+                self.records.drop(uid)
             self.groups.seen_unbound(uid, pod)
 
     def remove_pod(self, uid: str, until: float | None = None, *, deleted_at: int = 0) -> None:
@@ -164,10 +166,8 @@ class Ledger:
         others: Mapping[str, PodShares] = NO_OTHERS,
         pending: Pending | None = None,
     ) -> None:
-        """Holds `shares` for the pod until it is seen bound, dropped, or `until` passes. It replaces an earlier
-        reservation.
-
-        `others` is held on further nodes until the bind names one.
+        """Holds `shares` for the pod until it is seen bound, dropped, or `until` passes, in place of an earlier
+        reservation. `others` is held on further nodes until the bind names one.
         """
         known = self.records.bound(uid)
         # A pod that waits to be bound has not ended: what the daemon alone reports about it is wrong.
@@ -269,18 +269,14 @@ class Ledger:
         return self._classes.workload(self.nodes.registered())
 
     def problems(self) -> Mapping[str, str]:
-        """Returns unreadable nodes, pods and quotas, as `node a`, `pod UID`, `resourcequota ns/q`, and why each is
-        unreadable.
-        """
+        """Returns why nodes, pods and quotas cannot be read, by `node a`, `pod UID` or `resourcequota ns/q`."""
         reasons = self.nodes.unregistered()
         nodes = {f"node {name}": reason for name, reason in reasons.items() if reason != UNREGISTERED}
         pods = {f"pod {uid}": record.problem for uid, record in self.records.every().items() if record.problem}
         return {**nodes, **pods, **self.quotas.problems()}
 
     def _settle(self, node: str) -> None:
-        """Frees what ended pods of the node hold, and counts deleted pods that still run there, as its daemon reports
-        them.
-        """
+        """Frees what ended pods hold there, and counts deleted pods that still run, as the node's daemon reports."""
         for record in self.records.of(RecordState.OUTLIVING):
             if record.node == node and self._outliving.has_ended(record):
                 self.remove_pod(record.uid)

@@ -158,7 +158,7 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
         return self.gpus if node == self.node else self.others.get(node, NO_GPUS)
 
     def narrowed(self, nodes: Sequence[str]) -> "PodRecord":
-        """Returns the record on these of its nodes, of which there is at least one."""
+        """Returns the record on these of its nodes, at least one."""
         parts = {node: self.on(node) for node in nodes}
         first, gpus = next(iter(parts.items()))
         others = {node: part for node, part in parts.items() if node != first}

@@ -28,7 +28,8 @@ from proto.daemon_usage import NodeUse
 from proto.devices import DeviceUUID
 from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.shown_use import ShownUse, is_news, shown_use
-from scheduler_ext.status.view import NOTHING_HELD, Held, ShownNode, Sums, group_of, held_of, node_of, sums_of, told_of
+from scheduler_ext.status.teams import Teams
+from scheduler_ext.status.view import ShownNode, Sums, group_of, held_of, node_of, sums_of, told_of
 
 T = TypeVar("T")
 
@@ -38,8 +39,6 @@ CLOCK_SET_SECONDS = 1.0
 """The most seconds between two clocks, beyond what passes while both are read, before one counts as set."""
 SAMPLES = 360
 """One hour of samples."""
-MOST_TEAMS = 1_000
-"""Namespaces whose GPU-hours are remembered: those with the most."""
 MOST_GONE = 1_000
 """Nodes that went and are remembered, for readers that still show them."""
 NODES_AT_ONCE = 100
@@ -73,12 +72,7 @@ class Board:
         """The last reading of each node, and the last one that was news."""
         self._head = (-1, b"{}")
         self._teams = (0, b"{}")
-        self._held: dict[str, Mapping[str, Held]] = {}
-        """The parts of each node that namespaces hold."""
-        self._team_sums: Mapping[str, Held] = {}
-        self._gpu_hours: dict[str, float] = {}
-        self._looked_at = 0.0
-        """The monotonic time of the last look."""
+        self._by_namespace = Teams()
         self._waiting = (0, b"[]")
         self._told: deque[tuple[int, bytes]] = deque(maxlen=MOST_TOLD)
         self._history: deque[tuple[int, bytes]] = deque(maxlen=SAMPLES)
@@ -96,12 +90,12 @@ class Board:
         """Records a poll. Returns whether anything is new."""
         before, self.number, self._at = self.number, self.number + 1, poll.at
         zero = self._zero_of(poll)
-        self._pass(poll.monotonic)
+        self._by_namespace.pass_until(poll.monotonic)
         changed = self._apply_nodes(poll)
         if poll.nodes or poll.gone or changed:
-            self._team_sums = self._by_team()
+            self._by_namespace.add_up()
         changed |= self._apply_uses(poll)
-        changed |= self._put_if_new("_teams", _encode(self._of_teams()))
+        changed |= self._put_if_new("_teams", _encode(self._by_namespace.shown()))
         changed |= self._put_if_new("_waiting", _encode(tuple(map(group_of, poll.waiting))))
         changed |= self._put_if_new("_head", _encode(self._totals(poll)))
         for each in poll.happened:
@@ -128,7 +122,7 @@ class Board:
     def remembered(self) -> bytes:
         """Returns the history and the GPU-hours, for `recall` of a later process."""
         samples = b",".join(sample for _, sample in self._history)
-        return b'{"history":[' + samples + b'],"gpu_hours":' + _encode(self._gpu_hours) + b"}"
+        return b'{"history":[' + samples + b'],"gpu_hours":' + _encode(self._by_namespace.gpu_hours) + b"}"
 
     def recall(self, written: bytes) -> None:
         """Goes on with what was remembered. Nothing is taken of what cannot be read."""
@@ -137,8 +131,7 @@ class Board:
         except msgspec.DecodeError:
             return
         self._history.extendleft((0, _encode(sample)) for sample in reversed(found.history[-SAMPLES:]))
-        for namespace, hours in found.gpu_hours.items():
-            self._gpu_hours[namespace] = self._gpu_hours.get(namespace, 0.0) + hours
+        self._by_namespace.recall(found.gpu_hours)
 
     def messages(self, seen: str) -> Iterator[bytes]:
         """Returns what a reader lacks that has `seen` this id; everything for a reader that saw nothing. The messages
@@ -188,11 +181,11 @@ class Board:
     def _apply_nodes(self, poll: Poll) -> bool:
         changed = False
         for name, found in poll.nodes.items():
-            self._held[name] = held_of(found)
+            self._by_namespace.held[name] = held_of(found)
             changed |= self._put(name, node_of(found), sums_of(found.usage))
         for name, problem in poll.broken.items():
             if self._broken.get(name) != problem:
-                self._held.pop(name, None)
+                self._by_namespace.held.pop(name, None)
                 changed |= self._put(name, ShownNode(problem=problem), Sums())
         mended = self._broken.keys() - poll.broken.keys() - poll.nodes.keys()
         for name in {*poll.gone, *mended} - poll.broken.keys():
@@ -209,7 +202,7 @@ class Board:
         return self._note(name, _encode(node))
 
     def _drop(self, name: str) -> bool:
-        for kept in (self._sums, self._indices, self._held):
+        for kept in (self._sums, self._indices, self._by_namespace.held):
             kept.pop(name, None)
         return name in self._nodes and self._note(name, _GONE)
 
@@ -253,34 +246,6 @@ class Board:
             return False
         setattr(self, part, (self.number, value))
         return True
-
-    # Namespaces
-
-    def _pass(self, now: float) -> None:
-        """Adds up GPU-hours since the poll before."""
-        hours = (now - self._looked_at) / 3600 if self._looked_at else 0.0
-        for namespace, held in self._team_sums.items():
-            self._gpu_hours[namespace] = self._gpu_hours.get(namespace, 0.0) + held.gpus * hours
-        self._looked_at = now
-        if len(self._gpu_hours) > MOST_TEAMS:
-            most = sorted(self._gpu_hours, key=self._gpu_hours.__getitem__)[-MOST_TEAMS:]
-            self._gpu_hours = {namespace: self._gpu_hours[namespace] for namespace in most}
-
-    def _by_team(self) -> Mapping[str, Held]:
-        found: dict[str, Held] = {}
-        for teams in self._held.values():
-            for namespace, held in teams.items():
-                found[namespace] = found.get(namespace, NOTHING_HELD).plus(held)
-        return found
-
-    def _of_teams(self) -> object:
-        held = self._team_sums
-        names = sorted(held.keys() | self._gpu_hours.keys())
-        every = ((name, held.get(name, NOTHING_HELD)) for name in names)
-        return {
-            name: (each.pods, round(each.gpus, 2), each.memory, round(self._gpu_hours.get(name, 0.0), 1))
-            for name, each in every
-        }
 
     # Totals
 

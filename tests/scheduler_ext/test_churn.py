@@ -26,7 +26,7 @@ FEW = 4
 BOUNDS = (
     "scheduler_ext.cluster.log.MOST_REMEMBERED",
     "scheduler_ext.cluster.history.MOST_PODS",
-    "scheduler_ext.decide.index.node_index.MOST_SHAPES",
+    "scheduler_ext.decide.index.rankings.MOST_SHAPES",
     "scheduler_ext.decide.fgd.MOST_REMEMBERED",
     "scheduler_ext.cluster.workload.MOST_CLASSES",
     "scheduler_ext.verbs.turns.MOST_NAMESPACES",

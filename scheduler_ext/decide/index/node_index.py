@@ -12,6 +12,7 @@ from scheduler_ext.decide.fgd import NOTHING_LOST
 from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.polls import Polls
 from scheduler_ext.decide.index.ranking import Best, Ranking
+from scheduler_ext.decide.index.rankings import Rankings
 from scheduler_ext.decide.index.verdicts import PodShape
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod
@@ -23,8 +24,6 @@ from scheduler_ext.domains.plan import Room
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest
 
-MOST_SHAPES = 32
-"""Rankings kept. Each takes about 1 MB at 5 000 nodes, up to 3 MB for pods with several containers."""
 STEP_EFFORT = 500
 """Effort after which other requests get their turn: about one millisecond."""
 MOST_EFFORT = 10
@@ -61,35 +60,32 @@ class NodeIndex:
         self._polls = Polls(self._states)
         self._step_effort = step_effort
         self._least_most_effort = least_most_effort
-        self._most_shapes = MOST_SHAPES if most_shapes is None else most_shapes
-        self._rankings: dict[PodShape, Ranking] = {}
-        """The ranking used last comes last. An `OrderedDict` would compare shapes three times where this compares once.
-        """
-        self._prepared: tuple[Ranking, Sequence[str], Best] | None = None
-        """The best node found for the next answer, with its ranking and names. Valid until a node changes."""
+        self._rankings = Rankings(ledger, self._states, most_shapes)
+        self._prepared: tuple[Ranking, int, Sequence[str], Best] | None = None
+        """The best node found for the next answer, with its ranking, its number and names."""
 
     def prepare(self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> Iterator[None]:
         """Finds out what `choose`, or with `every` what `fitting`, needs; in steps of about a millisecond.
 
         The ledger may change between steps: changed nodes are judged again.
         """
-        shape = self._shape(request)
+        shape = self._rankings.shape(request)
         if self._ledger.records.bound(request.uid) is not None:
             return
         offered: Collection[str] = node_names
         for _ in range(max(self._most_effort() // self._step_effort, 1)):
-            ranking = self._ranking(shape)
+            ranking = self._rankings.of(shape)
             if every:
                 done = ranking.judge(node_names, self._step_effort)
             else:
                 best = ranking.find(offered, self._step_effort)
-                self._prepared, done = (ranking, node_names, best), best.done
+                self._prepared, done = (ranking, self._rankings.changes, node_names, best), best.done
             if done:
                 return
             # One step is enough nearly always, and needs no set.
             offered = offered if every or isinstance(offered, set) else set(offered)
             yield
-            self._catch_up()
+            self._rankings.catch_up()
 
     def choose(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> NodeChoice:
         """Chooses as `decide` does among `node_names`. GPUs that the pod's own reservation holds count as taken.
@@ -98,8 +94,8 @@ class NodeIndex:
         """
         if self._ledger.records.bound(request.uid) is not None:
             return choice_of(decide(request, self._ledger.snapshot(request.uid), node_names))
-        shape = self._shape(request)
-        ranking = self._ranking(shape)
+        shape = self._rankings.shape(request)
+        ranking = self._rankings.of(shape)
         best = self._best_prepared(ranking, node_names)
         if best is None:
             best = ranking.find(node_names, self._effort(prepared=prepared))
@@ -117,7 +113,7 @@ class NodeIndex:
         found: dict[str, PodShares] = {}
         if most < 1:
             return found
-        ranking, left = self._ranking(self._shape(request)), set(node_names) - {best}
+        ranking, left = self._rankings.of(self._rankings.shape(request)), set(node_names) - {best}
         while len(found) < most and (node := ranking.find(left, self._step_effort).node) is not None:
             found[node] = ranking.shares(node)
             left.remove(node)
@@ -131,7 +127,7 @@ class NodeIndex:
         """
         if self._ledger.records.bound(request.uid) is not None:
             return preferences(request.policies.node, decide(request, self._ledger.snapshot(request.uid), node_names))
-        ranking = self._ranking(self._shape(request))
+        ranking = self._rankings.of(self._rankings.shape(request))
         ranking.judge(node_names, self._effort(prepared=prepared))
         return {name: ranking.fits[name] for name in node_names if name in ranking.fits}
 
@@ -141,14 +137,14 @@ class NodeIndex:
         """
         if self._ledger.records.bound(request.uid) is not None:
             return False
-        ranking = self._ranking(self._shape(request))
+        ranking = self._rankings.of(self._rankings.shape(request))
         return ranking.judge(node_names, self._effort(prepared=prepared)) and ranking.best_known(node_names) is None
 
     def prepare_rooms(self, request: GpuRequest, node_names: Sequence[str]) -> Iterator[None]:
         """Counts what `rooms` needs, in steps of about a millisecond."""
         for _ in range(max(self._most_effort() // self._step_effort, 1)):
-            self._catch_up()
-            if self._ranking(PodShape(request=request, quota=None)).count(node_names, self._step_effort):
+            self._rankings.catch_up()
+            if self._rankings.of(PodShape(request=request, quota=None)).count(node_names, self._step_effort):
                 return
             yield
 
@@ -157,8 +153,8 @@ class NodeIndex:
         one such pod come first. No quota counts. What is not counted within the effort for one answer is 0; the next
         answer counts it.
         """
-        self._catch_up()
-        ranking, states, names = self._ranking(PodShape(request=request, quota=None)), self._states, set(node_names)
+        self._rankings.catch_up()
+        ranking, states, names = self._rankings.of(PodShape(request=request, quota=None)), self._states, set(node_names)
         ranking.count(node_names, self._most_effort())
         policy = NodePolicy.BINPACK if request.policies.node is NodePolicy.FGD else request.policies.node
         found = []
@@ -171,12 +167,12 @@ class NodeIndex:
 
     def has_domains(self) -> bool:
         """Returns whether any node shares a domain with others."""
-        self._catch_up()
+        self._rankings.catch_up()
         return bool(self._states.together)
 
     def domains(self, node_names: Iterable[str]) -> list[Domains]:
         """Returns the domains of each node; none for a node that is not registered."""
-        self._catch_up()
+        self._rankings.catch_up()
         known = (self._states.by_name.get(name) for name in node_names)
         return [{} if state is None else state.usage.node.domains for state in known]
 
@@ -184,62 +180,31 @@ class NodeIndex:
         """Returns levels for a pod that takes CPU and memory but no GPU. A node without GPUs has that of one that loses
         nothing.
         """
-        self._catch_up()
+        self._rankings.catch_up()
         states, level = self._states, self._states.fragmentation.without_gpus
         return {name: level(host, states.site(name)) if name in states.by_name else NOTHING_LOST for name in node_names}
 
     def look_ahead(self) -> None:
         """Finds out now what the next pod would have to wait for, if it has the shape requested last."""
-        self._catch_up()
-        if self._rankings:
-            next(reversed(self._rankings.values())).look_ahead()
+        self._rankings.catch_up()
+        self._rankings.look_ahead()
 
     def poll(self, request: GpuRequest, effort: int) -> bool | None:
         """Returns whether a waiting pod fits on any node. None if the effort did not suffice: the next poll goes on."""
-        return self._polls.poll(self._shape(request), effort)
+        return self._polls.poll(self._rankings.shape(request), effort)
 
     def end_polls(self) -> None:
         """Forgets searches for pods that were not polled since the last call."""
         self._polls.end_round()
 
-    def _shape(self, request: GpuRequest) -> PodShape:
-        """Returns the shape of the pod, with what its quota leaves now."""
-        self._catch_up()
-        quota = self._ledger.quotas.left(request.namespace, request.quota_class)
-        covered = quota is None or quota.admits(*self._states.largest.taken(request.needs))
-        return PodShape(request=request, quota=None if covered else quota)
-
-    def _ranking(self, shape: PodShape) -> Ranking:
-        """Returns the ranking of this shape, without what was found out about nodes that changed since."""
-        ranking = self._rankings.pop(shape, None)
-        if ranking is None:
-            ranking = Ranking(shape, self._states)
-        ranking.update()
-        self._rankings[shape] = ranking
-        if len(self._rankings) > self._most_shapes:
-            del self._rankings[next(iter(self._rankings))]
-        return ranking
-
-    def _catch_up(self) -> None:
-        changes = self._states.catch_up()
-        if changes is None:
-            return
-        self._prepared = None
-        if changes.larger_gpu:
-            self._rankings.clear()
-        if changes.workload:
-            self._rankings = {shape: each for shape, each in self._rankings.items() if not _packs(shape)}
-        for shape, ranking in self._rankings.items():
-            ranking.outdate(changes.nodes)
-            if _packs(shape):
-                ranking.outdate(changes.hosts)
-
     def _best_prepared(self, ranking: Ranking, node_names: Sequence[str]) -> Best | None:
         """Returns what `prepare` found, if it was for the same question; else None."""
         prepared, self._prepared = self._prepared, None
-        if prepared is None or prepared[0] is not ranking or prepared[1] is not node_names or not prepared[2].done:
+        if prepared is None:
             return None
-        return prepared[2]
+        its_ranking, changes, names, best = prepared
+        known = its_ranking is ranking and changes == self._rankings.changes and names is node_names
+        return best if known and best.done else None
 
     def _any(self, ranking: Ranking, node_names: Sequence[str]) -> str | None:
         """Returns the best node that is known to fit; None if none is. If none is known, some nodes are judged."""
@@ -301,7 +266,3 @@ def _none_fits(ranking: Ranking, failed: Mapping[str, str], unresolvable: Mappin
     return NodeChoice(
         node=None, failed=failed, unresolvable=unresolvable, words=lambda: ranking.words, misfit=ranking.misfit
     )
-
-
-def _packs(shape: PodShape) -> bool:
-    return shape.request.policies.node is NodePolicy.FGD
