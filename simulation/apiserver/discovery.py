@@ -34,10 +34,11 @@ def _root(group_version: str) -> str:
     return f"/apis/{group_version}" if "/" in group_version else f"/api/{group_version}"
 
 
-def _group(group_version: str) -> JsonObject:
-    name, _, version = group_version.partition("/")
-    entry = {"groupVersion": group_version, "version": version}
-    return {"name": name, "versions": [entry], "preferredVersion": entry}
+def _group(name: str) -> JsonObject:
+    """Returns a group with its versions. The one that `kinds.py` names first is preferred."""
+    found = [one for one in GROUP_VERSIONS if one.startswith(f"{name}/")]
+    versions = [{"groupVersion": one, "version": one.removeprefix(f"{name}/")} for one in found]
+    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
 
 
 def _resources(group_version: str) -> JsonObject:
@@ -81,19 +82,19 @@ def _openapi(group_version: str) -> JsonObject:
 
 
 def _all_documents() -> dict[str, JsonObject]:
-    named = [group_version for group_version in GROUP_VERSIONS if "/" in group_version]
+    groups = {group: _group(group) for group, slash, _ in (one.partition("/") for one in GROUP_VERSIONS) if slash}
     roots = {_root(one).lstrip("/"): {"serverRelativeURL": f"/openapi/v3{_root(one)}"} for one in GROUP_VERSIONS}
     documents: dict[str, JsonObject] = {
         "/version": dict(VERSION),
         "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
-        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(one) for one in named]},
+        "/apis": {"kind": "APIGroupList", "apiVersion": "v1", "groups": [*groups.values()]},
         "/openapi/v3": {"paths": roots},
     }
     for one in GROUP_VERSIONS:
         documents[_root(one)] = _resources(one)
         documents[f"/openapi/v3{_root(one)}"] = _openapi(one)
-    for one in named:
-        documents[f"/apis/{one.partition('/')[0]}"] = _group(one) | {"kind": "APIGroup", "apiVersion": "v1"}
+    for name, group in groups.items():
+        documents[f"/apis/{name}"] = group | {"kind": "APIGroup", "apiVersion": "v1"}
     return documents
 
 

@@ -149,7 +149,7 @@ async def test_settings_other_than_the_daemons_show_wherever_they_matter() -> No
         assert report.found("problem") == {"Kubelet's count", "Node annotations", "CDI specifications", "Metrics port"}
         assert report.found("warning") == {"CDI", "GPUs", "MIG strategy"}
         assert "40 nvidia.com/gpu where this machine has 12" in report.told("Kubelet's count")
-        assert "has slots 10 instead of 3" in report.told("Node annotations")
+        assert "has replicas 10 instead of 3" in report.told("Node annotations")
 
 
 @pytest.mark.needs_compiler
