@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import MEMORY_RESIZE, MEMORY_WISH
+from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE, MEMORY_WISH
 from proto.annotations.memory_resize import ResizeAnswer, ResizeState, smaller, wished
 from proto.devices import DeviceUUID, PodShares
 
@@ -82,6 +82,7 @@ _TAKEN_BACK = "the wish was taken back"
 
 def next_step(look: PodLook) -> Step:
     """Returns the next step."""
+    look = _of_own_gpus(look)
     if look.answer is not None and not look.is_answered and look.answer.state in _OPEN:
         # Some answer stays until the limits are what the pod holds: by it the pod is looked at.
         return _answer(look, ResizeState.SHRINKING) if look.wish else _answer(look, ResizeState.REFUSED, _TAKEN_BACK)
@@ -89,6 +90,16 @@ def next_step(look: PodLook) -> Step:
         return _without_shares(look)
     is_over = look.state is not None and look.state not in _OPEN
     return _settled(look) if is_over or not look.wish else _under_way(look)
+
+
+def _of_own_gpus(look: PodLook) -> PodLook:
+    """Returns the look without the containers that the driver limits on other GPUs than the pod's annotation names: it
+    was changed after they got theirs.
+    """
+    named = {name: {share.uuid for share in held} for name, held in zip(look.containers, look.shares, strict=False)}
+    moved = {name for name, limits in look.held.items() if limits.keys() != named.get(name, limits.keys())}
+    held = {name: limits for name, limits in look.held.items() if name not in moved}
+    return replace(look, held=held, expected=look.expected - moved)
 
 
 def _settled(look: PodLook) -> Step:
@@ -154,18 +165,18 @@ def _set_next(look: PodLook, wanted: PodShares) -> SetLimits | None:
 
 def _answered(look: PodLook, wanted: PodShares) -> Step:
     """Returns the answer now that all limits are as low as the wish, but for those that the driver did not take."""
-    if look.state is ResizeState.GROWING:
-        return _answer(look, ResizeState.DONE) if look.shares == wanted and not look.failed else None
-    if look.state is ResizeState.READY:
-        return None
+    failed = next(iter(look.failed.values()), "")
+    is_said = look.answer is not None and look.answer.why
+    if look.state in (ResizeState.READY, ResizeState.GROWING):
+        if look.state is ResizeState.READY or look.shares != wanted or (failed and is_said):
+            return None
+        return _answer(look, ResizeState.GROWING, failed) if failed else _answer(look, ResizeState.DONE)
     lower = _lower(look, wanted)
     if any(gpu not in look.used_bytes.get(name, {}) for name, gpu, _ in lower if name not in look.failed):
         return None  # the driver does not show it: look again
     busy = next(filter(None, (_too_much(look, *each) for each in lower)), "")
-    failed = next(iter(look.failed.values()), "")
     if busy:
         why = f"{busy}; {failed}" if failed else busy
-        is_said = look.answer is not None and look.answer.why
         return None if is_said else _answer(look, ResizeState.SHRINKING, why)
     if failed:
         return _answer(look, ResizeState.REFUSED, failed)
@@ -198,6 +209,7 @@ def _answer(look: PodLook, state: ResizeState, why: str = "") -> WriteAnswer:
 
 def _why_not_held(container: str) -> str:
     return (
-        f"the driver does not limit the GPU memory of container {container}, which has whole GPUs or MIG instances, or "
-        "is held by HAMi-core: only what the driver holds can change while the container runs"
+        f"the driver does not limit the GPU memory of container {container}, which has whole GPUs or MIG instances, is "
+        f"held by HAMi-core, or has other GPUs than {DEVICES_ALLOCATED} names: only what the driver holds can change "
+        "while the container runs"
     )

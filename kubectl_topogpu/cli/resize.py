@@ -26,7 +26,7 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.requests import RequestSettings, gpu_count
 
 _PAUSE_SECONDS = 0.3
-_UNANSWERED = "no answer yet: the node's daemon may be away, older, or HAMi's"
+_UNANSWERED = "no answer yet: the container may not run, or the node's daemon be away, older, or HAMi's"
 
 
 @click.command()

@@ -130,8 +130,16 @@ def test_what_the_driver_does_not_take(facts: Mapping[str, Any], expected: objec
     assert next_step(look("4", failed={"c0": "broken"}, **{"answer": answer("4", "shrinking"), **facts})) == expected
 
 
-def test_growth_that_the_driver_does_not_take_is_tried_again() -> None:
-    assert next_step(look("12", has=12, limit=8, answer=answer("12", "growing"), failed={"c0": "broken"})) is None
+def test_growth_that_the_driver_does_not_take_is_tried_again_and_the_reason_is_said_once() -> None:
+    growing, said = answer("12", "growing"), answer("12", "growing", "broken")
+    converse(
+        step,
+        (0, look("12", has=8, answer=growing, failed={"c0": "broken"}), []),
+        (1, look("12", has=12, limit=8, answer=growing, failed={"c0": "broken"}), [WriteAnswer(said)]),
+        (2, look("12", has=12, limit=8, answer=said, failed={"c0": "broken"}), []),
+        (3, look("12", has=12, limit=8, answer=said), [SetLimits("c0", {A: 12})]),
+        (3, look("12", has=12, answer=said), [WriteAnswer(answer("12", "done"))]),
+    )
 
 
 def test_use_that_the_driver_does_not_show_promises_nothing() -> None:
@@ -145,6 +153,16 @@ def test_a_container_that_does_not_run_yet_is_waited_for_and_one_that_the_driver
     assert isinstance(found, WriteAnswer)
     assert found.answer is not None
     assert found.answer.why.startswith("the driver does not limit the GPU memory of container c0, which has whole GPUs")
+
+
+def test_limits_stay_on_the_gpus_that_a_container_has_whatever_its_annotation_names_by_now() -> None:
+    moved: dict[str, Any] = {"held": {"c0": {B: 8}}}
+    found = next_step(look("12", **moved))
+    assert isinstance(found, WriteAnswer)
+    assert found.answer is not None
+    assert "has other GPUs than hami.io/vgpu-devices-allocated names" in found.answer.why
+    assert next_step(look("12", **moved, answer=found.answer)) is None
+    assert next_step(look("", **moved, answer=found.answer)) == WriteAnswer(None)
 
 
 def test_a_wish_for_what_the_pod_has_is_done_and_an_unreadable_decision_refuses_it() -> None:
