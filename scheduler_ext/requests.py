@@ -47,6 +47,8 @@ _WORDS = (
     keys.REQUIRED_TOPOLOGY,
     keys.PREFERRED_TOPOLOGY,
 )
+_LONGEST = {**dict.fromkeys(_LISTS, LONGEST_LIST), **dict.fromkeys(_WORDS, LONGEST_WORDS)}
+_FILTERING = frozenset({*_LISTS, keys.VGPU_MODE})
 _LONGEST_SHOWN = 64
 _CHOICES = {
     VISIBLE_DEVICES: "chooses GPUs past the scheduler; remove it and ask for GPUs by resource",
@@ -351,11 +353,12 @@ def _amount(container: Container, key: str) -> int | None:
 
 def check_lengths(annotations: Mapping[str, str]) -> None:
     """Raises TooMany for an annotation that would take long to read."""
-    for names, longest in ((_LISTS, LONGEST_LIST), (_WORDS, LONGEST_WORDS)):
-        for key in names:
-            length = len(annotations.get(key, ""))
-            if length > longest:
-                raise TooMany("", key, f"has {length} characters; write at most {longest}")
+    if _LONGEST.keys().isdisjoint(annotations):
+        return
+    for key, longest in _LONGEST.items():
+        length = len(annotations.get(key, ""))
+        if length > longest:
+            raise TooMany("", key, f"has {length} characters; write at most {longest}")
 
 
 def asks_for_instances(container: Container) -> bool:
@@ -376,7 +379,12 @@ def shortened(text: str) -> str:
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
+_EVERY_GPU = DeviceFilter()
+
+
 def _device_filter(annotations: dict[str, str]) -> DeviceFilter:
+    if _FILTERING.isdisjoint(annotations):
+        return _EVERY_GPU
     types = _words(annotations.get(keys.USE_GPU_TYPE, ""))
     refused_types = _words(annotations.get(keys.NO_USE_GPU_TYPE, "")) or ()
     uuids = _words(annotations.get(keys.USE_GPU_UUID, ""))

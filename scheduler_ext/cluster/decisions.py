@@ -22,7 +22,8 @@ def _asked(parts: ClusterParts, event: events.Asked, now: float) -> None:
 
 def _decided(parts: ClusterParts, event: events.Decided, now: float) -> None:
     pod, node, shares = event.pod, event.node, event.shares
-    pending = replace(pending_of(pod, event.request), ahead=event.ahead)
+    pending = pending_of(pod, event.request)
+    pending = replace(pending, ahead=True) if event.ahead else pending
     parts.ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, pending=pending)
     if event.ahead:
         return

@@ -202,7 +202,7 @@ class Groups:
         """Returns the seconds that the pod's next reservation may last, at most `longest`: half of the previous time
         for each reservation that it did not use.
         """
-        this = self._attempts.get(group_of(pod))
+        this = self._attempts.get(group_of(pod)) if self._attempts else None
         if this is not None and this.refused:
             return min(longest, REFUSED_SECONDS)
         halved = longest / 2.0 ** min(self._unused.get(pod_key(pod), 0), 30)

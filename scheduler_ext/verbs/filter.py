@@ -41,6 +41,8 @@ MOST_OFFERED = 32
 OFFER_SECONDS = 5.0
 """The time for which they are held. A bind that comes later decides again for its node."""
 
+_TIME_PASSED = TimePassed()
+
 
 class Filter:
     """The verb. `is_binding` returns whether the pod is being bound; `no_room` gets a pod without a node, and the nodes
@@ -146,30 +148,32 @@ class FilterDecision:
         Nothing is awaited between the decision and the reservation, so two pods never get the same share.
         """
         cluster = self.cluster
-        cluster.record(TimePassed(), now)
+        cluster.record(_TIME_PASSED, now)
         sent_to = cluster.ledger.records.sent_to(request.uid)
         if sent_to:
             return kept(sent_to, node_names)
-        gang = cluster.gang_of(pod)
+        group = group_of(pod)
+        gang = cluster.gang_of(pod) if group else None
         cluster.record(Asked(pod, node_names, 0 if gang is None else gang.needed), now)
         candidates, crowded = len(node_names), cluster.ledger.kubelet.refusing(pod, node_names)
         if crowded:
             crowded = {name: f"{Reason.TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
             node_names = [name for name in node_names if name not in crowded]
         until = now + cluster.ledger.groups.lease_seconds(pod, self.lease_seconds)
-        lost = self._lost_member(pod, now, until)
+        lost = self._lost_member(pod, now, until) if group else ""
         if lost:
             reasons = dict.fromkeys(node_names, f"{Reason.GROUP_MEMBER_LOST}({lost})")
             choice = NodeChoice(node=None, unresolvable=reasons)
         elif crowded and not node_names:
             choice = NodeChoice(node=None)
         else:
-            asked = MissingMember(uid=request.uid, pod=pod, request=request)
-            choice = (
-                self._decided_ahead(asked, node_names, now)
-                or self._of_group(gang, asked, node_names, now, until)
-                or self._anywhere(request, pod.spec.priority or 0, node_names, now)
-            )
+            with_group: NodeChoice | None = None
+            if group:
+                asked = MissingMember(uid=request.uid, pod=pod, request=request)
+                with_group = self._decided_ahead(asked, node_names, now) or self._of_group(
+                    gang, asked, node_names, now, until
+                )
+            choice = with_group or self._anywhere(request, pod.spec.priority or 0, node_names, now)
         if choice.node is None:
             cluster.record(PodRefused(pod, request), now)
             if crowded:
@@ -177,7 +181,7 @@ class FilterDecision:
             return nowhere(request, choice, candidates)
         elsewhere = cluster.ledger.records.reserved(request.uid)
         # The members of a group are placed together: another node may be in another domain.
-        most = 1 if gang is not None or _in_a_domain(pod, request) else self.most
+        most = 1 if gang is not None or (group and request.wish is not None) else self.most
         others = {
             **(elsewhere.decided if elsewhere is not None else {}),
             **self.index.others(request, node_names, choice.node, most - 1),
@@ -210,7 +214,7 @@ class FilterDecision:
         """Decides for all members that are missing, or for one more near the others. None for a pod that policies place
         alone.
         """
-        if gang is None and not _in_a_domain(asked.pod, asked.request):
+        if gang is None and asked.request.wish is None:
             return None
         placed = self.cluster.ledger.groups.placed(asked.pod, node_names)
         domains = GroupDomains(self.index, self.cluster.requests.topology_levels)
@@ -255,11 +259,6 @@ class FilterDecision:
                 self.cluster.record(RoomsGivenUp(uids), now)
                 return choice_of(decision)
         return choice
-
-
-def _in_a_domain(pod: Pod, request: GpuRequest) -> bool:
-    """Returns whether the author of the pod's group wants it in a domain."""
-    return request.wish is not None and bool(group_of(pod))
 
 
 def live_decision(index: NodeIndex, cluster: Cluster, settings: ServeSettings) -> FilterDecision:
