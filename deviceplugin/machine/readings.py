@@ -79,8 +79,6 @@ class MigReading:
     ci: int
     parent: DeviceUUID
     """The GPU it is a part of, and as healthy as."""
-    parent_minor: int | None = None
-    """N of the GPU's /dev/nvidiaN; the device's capability files are named by N, `gi` and `ci`."""
     memory_mib: int | None = None
     size: MigSize | None = None
 

@@ -40,7 +40,6 @@ def _read(calls: NvmlCalls, handle: object, gpu: GpuReading) -> MigReading:
         gi=calls.ask("nvmlDeviceGetGpuInstanceId", handle),
         ci=calls.ask("nvmlDeviceGetComputeInstanceId", handle),
         parent=gpu.uuid,
-        parent_minor=gpu.minor,
         memory_mib=memory.total // 1_048_576 if memory is not None else None,
         size=_size(calls.ask_or(None, "nvmlDeviceGetAttributes", handle)),
     )

@@ -61,7 +61,6 @@ class Container(Object):
     resources: Resources = msgspec.field(default_factory=Resources)
     restart_policy: str = ""
     """The restart policy: `Always` on an init container makes it a sidecar."""
-    restart_policy_rules: list[dict[str, Any]] = []
     security_context: dict[str, Any] | None = None
 
     @property

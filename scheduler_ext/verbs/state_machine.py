@@ -35,9 +35,6 @@ class BindState(StrEnum):
     """A later attempt, or the watch, has taken over."""
 
 
-OVER = frozenset({BindState.BOUND, BindState.REFUSED, BindState.OVERTAKEN})
-
-
 class BindEvent(StrEnum):
     DECIDED = "decided"
     LOCK_NEEDED = "decided, lock needed"

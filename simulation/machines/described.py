@@ -73,7 +73,6 @@ def _gpu(machine: MachineDescription, index: int, instance: str) -> GpuReading:
                 gi=mig.gi,
                 ci=mig.ci,
                 parent=uuid,
-                parent_minor=index,
                 memory_mib=mig.memory_mib,
                 size=MigSize(
                     gpu_slices=mig.slices[0],

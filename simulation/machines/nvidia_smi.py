@@ -5,7 +5,7 @@ run together at their right edge. A text that stops early or holds no matrix is 
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -33,7 +33,6 @@ class SmiTopology:
     links: Matrix
     nics: tuple[str, ...] = ()
     nic_links: Matrix = ()
-    nic_legend: Mapping[str, str] | None = None
     cpu_affinity: AffinityColumn = None
     numa_affinity: AffinityColumn = None
     gpu_numa_id: AffinityColumn = None
@@ -74,7 +73,6 @@ _LINK = re.compile(_KNOWN)
 _CELL = re.compile(rf"(?:{_KNOWN})(?=\s|$|\d|N/A|{_KNOWN})|[A-Z][A-Z0-9#]*(?=\s|$)")
 _BEGINS = re.compile(rf"\s*(?:$|Legend|NIC Legend|(?:GPU|NIC|mlx)\S*\s+(?:{_KNOWN})(?=\s|$))")
 """A row, or what is below the matrix."""
-_NIC_NAME = re.compile(r"(?<!\S)(NIC\d+):\s*(\S+)")
 
 
 def parse_topology(text: str) -> SmiTopology:
@@ -119,7 +117,6 @@ def _parsed(lines: Sequence[Line]) -> SmiTopology:
         links=tuple(row.cells[:count] for row in gpu_rows),
         nics=header.nics,
         nic_links=tuple(row.cells[count:] for row in gpu_rows),
-        nic_legend=_read_legend(rest),
         cpu_affinity=_column(affinities, "CPU Affinity"),
         numa_affinity=_column(affinities, "NUMA Affinity"),
         gpu_numa_id=_column(affinities, "GPU NUMA ID"),
@@ -267,7 +264,3 @@ def _column(affinities: Sequence[SmiAffinity], name: str) -> AffinityColumn:
     if not affinities or name not in affinities[0].cells:
         return None
     return tuple(affinity.cells[name] for affinity in affinities)
-
-
-def _read_legend(lines: Sequence[Line]) -> dict[str, str] | None:
-    return {found[1]: found[2] for line in lines for found in _NIC_NAME.finditer(line.text)} or None

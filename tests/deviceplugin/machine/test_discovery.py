@@ -86,7 +86,6 @@ def mig(number: int, profile: str, memory_mib: int | None, parent: int) -> MigRe
         gi=number,
         ci=0,
         parent=DeviceUUID(f"GPU-{parent}"),
-        parent_minor=parent,
         memory_mib=memory_mib,
     )
 

@@ -35,10 +35,7 @@ def test_mig_devices_are_read_as_described(tmp_path: Path) -> None:
     (read,) = readings(tmp_path, (machine, []))
     expected = [asdict(mig) for mig in describe_reading(machine).gpus[0].mig_devices]
     assert read["gpus"][0]["mig_devices"] == expected
-    assert [(mig["profile"], mig["gi"], mig["ci"], mig["parent_minor"]) for mig in expected] == [
-        ("3g.20gb", 1, 0, 0),
-        ("1g.5gb", 7, 0, 0),
-    ]
+    assert [(mig["profile"], mig["gi"], mig["ci"]) for mig in expected] == [("3g.20gb", 1, 0), ("1g.5gb", 7, 0)]
     assert expected[1]["uuid"] == LEGACY
     assert read["gpus"][0]["memory_mib"] == 40960
     assert read["problems"] == []
@@ -134,7 +131,6 @@ def test_a_profile_is_named_by_its_size_where_the_name_does_not_tell(
         gi=7,
         ci=0,
         parent=gpu.uuid,
-        parent_minor=3,
         memory_mib=memory_mib,
         size=MigSize(gpu_slices=slices[0], compute_slices=slices[1]),
     )

@@ -27,7 +27,7 @@ from scheduler_ext.verbs.bind_decision import BindRefused, decide_read, decide_u
 from scheduler_ext.verbs.binder import Binder
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.state_machine import GIVING_UP, OVER, TABLE, BindAttempt, BindEffect, BindEvent, BindState
+from scheduler_ext.verbs.state_machine import GIVING_UP, TABLE, BindAttempt, BindEffect, BindEvent, BindState
 from tests.binding_document import PAGE, document
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
@@ -36,6 +36,7 @@ NODES = ("a", "b")
 PODS = ("p", "q", "r")
 UNTIL = 1e9
 SETTINGS = ServeSettings(bind_deadline_seconds=UNTIL)
+_OVER = frozenset({BindState.BOUND, BindState.REFUSED, BindState.OVERTAKEN})
 
 
 def test_the_document_shows_the_table() -> None:
@@ -46,8 +47,8 @@ def test_the_document_shows_the_table() -> None:
 def test_every_state_is_reached_and_left_and_every_attempt_can_end() -> None:
     arrows = {(state, to) for (state, _), row in TABLE.items() for to in _targets(row.to)}
     assert {to for _, to in arrows} == {*BindState} - {BindState.DECIDING, BindState.RECOVERING}
-    assert {state for state, _ in arrows} == {*BindState} - OVER
-    ends = set(OVER)
+    assert {state for state, _ in arrows} == {*BindState} - _OVER
+    ends = {*_OVER}
     while more := {state for state, to in arrows if to in ends} - ends:
         ends |= more
     assert ends == {*BindState}
