@@ -6,7 +6,9 @@ replicas, and what a stopped one had begun goes on from the pod's own annotation
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from math import inf
 
 from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE
 from proto.annotations.memory_resize import ResizeAnswer, ResizeState, answer_in, answer_words, encode_answer
@@ -24,6 +26,10 @@ from scheduler_ext.verbs.live_cluster import LiveCluster
 
 log = logging.getLogger(__name__)
 
+EVENT_SECONDS = 1.0
+"""Seconds between two events of a pod, so that a wish that changes all the time delays no events of others. The events
+are those of the last answers by then.
+"""
 LOOK_SECONDS = 5.0
 """Seconds between two looks at all pods that wait; a change of one of them begins a look at once."""
 
@@ -46,16 +52,19 @@ class Resizer:
     async def run(self) -> None:
         """Runs until cancelled."""
         wished, written = self._cluster.wished, dict[str, str]()
+        wishes, announced_at = self._cluster.state.wishes, -inf
         while True:
             try:
-                async with asyncio.timeout(LOOK_SECONDS):
+                async with asyncio.timeout(EVENT_SECONDS if wishes.some_ended else LOOK_SECONDS):
                     await wished.wait()
             except TimeoutError:
                 written.clear()
             wished.clear()
-            ended = self._cluster.state.wishes.take_ended()
+            if wishes.some_ended and (now := time.monotonic()) >= announced_at + EVENT_SECONDS:
+                announced_at, ended = now, wishes.take_ended()
+                if self._leads():
+                    self._announce(ended)
             if self._leads():
-                self._announce(ended)
                 written = await self._look(written)
 
     def _announce(self, ended: Sequence[Pod]) -> None:

@@ -36,6 +36,11 @@ class Wishes:
         """Returns the pods whose wishes are open."""
         return self._pods
 
+    @property
+    def some_ended(self) -> bool:
+        """Returns whether wishes have come to their end since the last call of `take_ended`."""
+        return bool(self._ended)
+
     def take_ended(self) -> Sequence[Pod]:
         """Returns the pods whose wishes have come to their end since the last call."""
         ended, self._ended = tuple(self._ended.values()), {}

@@ -1,9 +1,11 @@
 """The extender's half of other GPU memory, over HTTP; the daemon's half is played here."""
 
+import time
 from typing import Any
 
 from proto.annotations import keys
 from proto.annotations.memory_resize import ResizeAnswer, ResizeState, answer_in, encode_answer
+from scheduler_ext.resizer import EVENT_SECONDS
 from simulation.apiserver import Fault
 from tests.builders import node_json, pod_json
 from tests.polling import until
@@ -101,6 +103,18 @@ async def test_a_quota_limits_growth() -> None:
         )
         wish(rig, "p", "5000")
         await until(lambda: memory(rig, "p") == 5000)
+
+
+async def test_a_wish_that_changes_all_the_time_makes_no_more_than_one_event_a_second() -> None:
+    async with running(NODE) as rig:
+        await bound(rig, "p", 4000)
+        began = time.monotonic()
+        for number in range(30):
+            text = str(20_000 + number)
+            wish(rig, "p", text)
+            await until(lambda: state(rig, "p") == "refused")
+        await until(lambda: any(text in message for _, message in events(rig)))
+        assert len(events(rig)) <= 2 + (time.monotonic() - began) / EVENT_SECONDS
 
 
 async def test_a_write_that_has_no_answer_is_decided_again() -> None:
