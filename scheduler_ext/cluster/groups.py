@@ -15,7 +15,7 @@ Time and questions about other pods may be wrong for a pod that waits in Permit 
 remembered, and made again when the next member comes.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -24,15 +24,14 @@ from msgspec.structs import replace
 from proto.kubernetes.objects import Pod, version_number
 from scheduler_ext.cluster.bound import namespace_of
 from scheduler_ext.cluster.gangs import STAND_IN
-from scheduler_ext.cluster.group_attempt import GroupAttempt, Placement
+from scheduler_ext.cluster.group_attempt import GroupAttempt
 from scheduler_ext.cluster.membership import GroupSource, group_of, membership_of
+from scheduler_ext.cluster.promises import LapsedPromises, Promises
 from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict
 from scheduler_ext.requests import GpuRequest, pod_key
 
 SHORTEST_LEASE_SECONDS = 2.0
 """The lease of a pod that used none of its reservations, again and again."""
-LONGEST_PERMIT_SECONDS = 900.0
-"""kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
 FEWEST_THAT_WAIT_ON = 9
 """The fewest waiting members of a group of which some wait on when one more is refused: coscheduling rejects them all
 unless a tenth or less is missing.
@@ -94,8 +93,11 @@ class Groups:
     """The attempts at groups that have reservations, and at the group of the last question."""
     _unused: dict[str, int] = field(default_factory=dict)
     """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
-    _lapsed: dict[str, PodRecord] = field(default_factory=dict)
-    """The reservations of pods that may still wait in Permit, though their lease has ended."""
+    _lapsed: LapsedPromises = field(default_factory=LapsedPromises)
+    _promises: Promises = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._promises = Promises(self._records)
 
     def add(self, record: PodRecord) -> None:
         if record.is_pending and record.pending.group:
@@ -121,15 +123,17 @@ class Groups:
         void = {uid}
         if uid in self._lapsed:
             # Coscheduling has rejected all that wait, as it rejected this one.
-            self._forget_lapsed(group)
+            self._lapsed.take(group)
         for name, other in list(self._attempts.items()):
             if name == group:
                 continue
-            if other.refused or other.again or self._is_cut_short(other):
-                void |= self._lapse(other)
+            if other.refused or other.again or self._promises.is_cut_short(other):
+                held = self._promises.of(other)
+                self.lapse(held.values())
+                void |= held.keys()
                 other.refused = False
             elif len(other.placements) > 1:
-                self._narrow(other, other.whole())
+                self._promises.narrow(other, other.whole())
             if not other.promised:
                 del self._attempts[name]
         if group:
@@ -144,17 +148,19 @@ class Groups:
 
     def _void_of_own(self, uid: str, pod: Pod, ours: GroupAttempt, offered: Collection[str]) -> AbstractSet[str]:
         """Returns the pods whose reservations the question makes void in the pod's own group."""
-        where, held = _where(pod, offered), self._held_back(ours)
+        where, held = _where(pod, offered), self._promises.of(ours)
         own = held.get(uid)
         if ours.is_over(uid, where):
             ours.placements.clear()
-            return {uid, *(self._lapse(ours) if ours.refused else held)}
+            if ours.refused:
+                self.lapse(held.values())
+            return {uid, *held}
         if own is not None and own.pending.ahead:
             return set() if own.node in offered else {uid}
         if own is None or not ours.knows(uid):
             return {uid}
         elsewhere = held if ours.needed else {uid: own}
-        self._charge({each: record for each, record in elsewhere.items() if where.isdisjoint(record.nodes)}, "")
+        self._promises.charge((record for record in elsewhere.values() if where.isdisjoint(record.nodes)), "")
         return set()
 
     def refused(self, pod: Pod, now: float) -> None:
@@ -167,13 +173,12 @@ class Groups:
         this = self._attempts.setdefault(group, GroupAttempt())
         this.refuse()
         this.preempts, this.rejected = False, {}
-        self._charge(self._held_back(this), namespace_of(pod))
+        self._promises.charge(self._promises.of(this).values(), namespace_of(pod))
         if not this.refused:
             return
         if self._is_rejected(group):
-            this.rejected = {uid: lapsed for uid, lapsed in self._lapsed.items() if lapsed.pending.group == group}
-            self._forget_lapsed(group)
-        for uid, record in self._held_back(this).items():
+            this.rejected = self._lapsed.take(group)
+        for uid, record in self._promises.of(this).items():
             self._unused.pop(uid, None)
             if record.pending.ahead:
                 self._records.release(uid)
@@ -185,18 +190,11 @@ class Groups:
         this = self._attempts.get(group_of(pod))
         if this is not None and this.refused:
             this.preempts = True
-            self._lapsed.update(this.rejected)
+            self._lapsed.add(this.rejected.values())
 
     def lapsed(self, pod: Pod, now: float) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
-        """Returns UID, node and request of members that wait for the pod with their group although their lease has
-        ended.
-        """
-        group = group_of(pod)
-        return [
-            (uid, each.node, each.pending.waits)
-            for uid, each in self._lapsed.items()
-            if each.pending.group == group and each.pending.waits and now < each.until + LONGEST_PERMIT_SECONDS
-        ]
+        """Returns UID, node and request of members that wait for the pod although their lease has ended."""
+        return self._lapsed.waiting(group_of(pod), now)
 
     def lease_seconds(self, pod: Pod, longest: float) -> float:
         """Returns the seconds that the pod's next reservation may last, at most `longest`: half of the previous time
@@ -210,7 +208,7 @@ class Groups:
 
     def reserved(self, uid: str) -> None:
         """Counts one more reservation of the pod; those of one attempt at its group count once."""
-        self._lapsed.pop(uid, None)
+        self._lapsed.forget(uid)
         record = self._records.reserved(uid)
         this = None if record is None else self._attempts.get(record.pending.group)
         if record is not None and record.pending.ahead:
@@ -221,9 +219,8 @@ class Groups:
             this.again |= record.pending.waits is not None and self._unused.get(uid, 0) > 1
             if this.knows(uid):
                 this.placements[-1].placed.add(uid)
-            for other in self._held_back(this).values():
-                if other.pending.ahead and other.until < record.until:
-                    self._records.put(replace(other, until=record.until))
+            ahead = (other for other in self._promises.of(this).values() if other.pending.ahead)
+            self._promises.extend(ahead, record.until)
 
     def placed(self, pod: Pod, offered: Collection[str]) -> Sequence[str]:
         """Returns the other members that have their places: of a group with domains, among the `offered` nodes."""
@@ -240,14 +237,12 @@ class Groups:
         ]
 
     def ahead(self, pod: Pod, offered: Collection[str]) -> PodRecord | None:
-        """Returns what was decided ahead for the pod on one of the `offered` nodes, or for a member that did not exist
-        then.
-        """
+        """Returns what was decided ahead on an `offered` node for the pod, or for a member that did not exist then."""
         own = self._records.reserved(pod_key(pod))
         if own is not None:
             return own if own.pending.ahead and own.node in offered else None
         this = self._attempts.get(group_of(pod))
-        held = self._held_back(this) if this is not None else {}
+        held = self._promises.of(this) if this is not None else {}
         free = (record for uid, record in held.items() if STAND_IN in uid and record.node in offered)
         return next(free, None)
 
@@ -277,10 +272,9 @@ class Groups:
         if this is not None:
             this.refused = this.again = False
             if this.in_one_cycle:
-                self._drop_unasked(this)
-            for other in self._held_back(this).values():
-                if other.pending.waits is None and other.until < until:
-                    self._records.put(replace(other, until=until))
+                self._promises.drop_unasked(this)
+            unasked = (other for other in self._promises.of(this).values() if other.pending.waits is None)
+            self._promises.extend(unasked, until)
         self._records.put(replace(record, until=until, pending=replace(record.pending, binding=True)))
 
     def settle(self, group: str, node: str) -> None:
@@ -289,19 +283,13 @@ class Groups:
         """
         this = self._attempts.get(group)
         if this is not None:
-            self._narrow(this, [each for each in this.placements if node in each.offered])
-
-    def _narrow(self, this: GroupAttempt, placements: Sequence[Placement]) -> None:
-        for record in self._held_back(this).values():
-            kept = [node for node in record.nodes if any(node in each.offered for each in placements)]
-            if 0 < len(kept) < len(record.nodes):
-                self._records.put(record.narrowed(kept))
+            self._promises.narrow(this, [each for each in this.placements if node in each.offered])
 
     def seen_unbound(self, uid: str, pod: Pod) -> None:
         """Drops what kube-scheduler has given up, as the status of this unbound pod shows."""
         after = verdict_of(pod)
         if uid in self._lapsed and lets_go(self._lapsed[uid].pending.seen, after):
-            del self._lapsed[uid]
+            self._lapsed.forget(uid)
         record = self._records.reserved(uid)
         if record is None or record.pending.binding:
             return
@@ -309,7 +297,7 @@ class Groups:
         # A member of a group is tried again at once, and its status may show later that a bind failed.
         keeps = this is not None and this.needed > 0 and after.refusal.startswith(SCHEDULER_ERROR)
         if lets_go(record.pending.seen, after) and not keeps:
-            for each in {uid} if this is None else self._held_back(this):
+            for each in {uid} if this is None else self._promises.of(this):
                 self._records.release(each)
         elif after.version > record.pending.seen.version:
             self._records.put(replace(record, pending=replace(record.pending, seen=after)))
@@ -317,7 +305,7 @@ class Groups:
     def settled(self, uid: str) -> None:
         """The pod is bound, has ended or is gone."""
         self._unused.pop(uid, None)
-        self._lapsed.pop(uid, None)
+        self._lapsed.forget(uid)
 
     def keep_only(self, uids: Collection[str], version: int = 0) -> None:
         """Forgets everything, except about these pods and those with reservations.
@@ -331,54 +319,19 @@ class Groups:
         self._unused = {
             uid: n for uid, n in self._unused.items() if uid in uids or self._records.reserved(uid) is not None
         }
-        self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if uid in uids}
+        self._lapsed.keep_only(uids)
 
     def lapse(self, ended: Iterable[PodRecord]) -> None:
         """Remembers the reservations of members that may still wait in Permit."""
         waiting = [record for record in ended if record.pending.waits and not record.pending.ahead]
         rejected = set(filter(self._is_rejected, {record.pending.group for record in waiting}))
-        for record in waiting:
-            if not record.pending.binding and record.pending.group not in rejected:
-                self._lapsed[record.uid] = record
-
-    def _is_cut_short(self, this: GroupAttempt) -> bool:
-        """Returns whether kube-scheduler, which goes on to another pod, has left out members that the group needs. What
-        was decided ahead for more members than it needs is dropped.
-        """
-        if not this.in_one_cycle or not any(each.pending.ahead for each in self._held_back(this).values()):
-            return False
-        if not any(map(this.is_complete, this.placements)):
-            return True
-        self._drop_unasked(this)
-        return False
-
-    def _drop_unasked(self, this: GroupAttempt) -> None:
-        for uid, record in self._held_back(this).items():
-            if record.pending.ahead and not this.knows(uid):
-                self._records.release(uid)
-
-    def _charge(self, records: Mapping[str, PodRecord], namespace: str) -> None:
-        for record in records.values():
-            if record.namespace != namespace:
-                self._records.put(replace(record, namespace=namespace))
-
-    def _lapse(self, this: GroupAttempt) -> AbstractSet[str]:
-        held_back = self._held_back(this)
-        self.lapse(held_back.values())
-        return held_back.keys()
+        self._lapsed.add(
+            record for record in waiting if not record.pending.binding and record.pending.group not in rejected
+        )
 
     def _is_rejected(self, group: str) -> bool:
         """Returns whether coscheduling rejected all members that wait, as it does when one more is refused."""
         this = self._attempts.get(group)
         if this is None or not this.refused or this.preempts:
             return False
-        lapsed = sum(1 for each in self._lapsed.values() if each.pending.group == group)
-        return len(self._held_back(this)) + lapsed < FEWEST_THAT_WAIT_ON
-
-    def _forget_lapsed(self, group: str) -> None:
-        self._lapsed = {uid: lapsed for uid, lapsed in self._lapsed.items() if lapsed.pending.group != group}
-
-    def _held_back(self, this: GroupAttempt) -> dict[str, PodRecord]:
-        """Returns the members' reservations for which no bind has begun."""
-        found = ((uid, self._records.reserved(uid)) for uid in this.promised)
-        return {uid: record for uid, record in found if record is not None and not record.pending.binding}
+        return len(self._promises.of(this)) + len(self._lapsed.of(group)) < FEWEST_THAT_WAIT_ON

@@ -149,8 +149,7 @@ class FilterDecision:
         """
         cluster = self.cluster
         cluster.record(_TIME_PASSED, now)
-        sent_to = cluster.ledger.records.sent_to(request.uid)
-        if sent_to:
+        if sent_to := cluster.ledger.records.sent_to(request.uid):
             return kept(sent_to, node_names)
         group = group_of(pod)
         gang = cluster.gang_of(pod) if group else None
@@ -160,8 +159,7 @@ class FilterDecision:
             crowded = {name: f"{Reason.TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
             node_names = [name for name in node_names if name not in crowded]
         until = now + cluster.ledger.groups.lease_seconds(pod, self.lease_seconds)
-        lost = self._lost_member(pod, now, until) if group else ""
-        if lost:
+        if lost := self._lost_member(pod, now, until) if group else "":
             reasons = dict.fromkeys(node_names, f"{Reason.GROUP_MEMBER_LOST}({lost})")
             choice = NodeChoice(node=None, unresolvable=reasons)
         elif crowded and not node_names:

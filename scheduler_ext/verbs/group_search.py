@@ -70,6 +70,7 @@ class GroupSearch:
         members = gang.missing(asked, placed, self.cluster.requests)
         wanted = min(gang.needed - len(placed), len(members), MOST_AHEAD)
         before = [record for each in members if (record := self._reserved(each.uid)) is not None]
+        before += self.cluster.ledger.records.of(RecordState.KEPT)
         first, spare = members[:wanted], list(reversed(members[wanted:]))
         # A domain has to hold all of them, also those for whom GPUs are found later.
         every = members[: max(gang.needed - len(placed), 0)]
@@ -77,7 +78,6 @@ class GroupSearch:
         if isinstance(where, NoDomain):
             return _in_no_domain(gang.group, where, node_names)
         found, refusals, full = dict[str, NodeChoice](), list[NodeChoice](), _Full()
-        kept = self.cluster.ledger.records.of(RecordState.KEPT)
 
         def tried(member: MissingMember) -> NodeChoice:
             choice = full.like(member)
@@ -98,16 +98,12 @@ class GroupSearch:
                 found[member.uid] = choice
         if not refusals:
             return found[asked.uid]
-        given_up = [room for room in kept if self.cluster.ledger.records.kept(room.uid) is None]
-        self.cluster.record(GroupUndone([each.uid for each in members], [*before, *given_up]), now)
+        self.cluster.record(GroupUndone([each.uid for each in members], before), now)
         fit = len(placed) + len(found)
-        return (
-            refusals[0]
-            if not fit
-            else _refused(
-                refusals[0], shortage(gang, asked.request, fit) + self._where(gang, asked, node_names), node_names
-            )
-        )
+        if not fit:
+            return refusals[0]
+        why = shortage(gang, asked.request, fit) + self._where(gang, asked, node_names)
+        return _refused(refusals[0], why, node_names)
 
     def _where(self, gang: Gang, asked: MissingMember, node_names: Sequence[str]) -> str:
         """Returns ` in clique a` for a group that has to be in one domain, where all the nodes are in that domain."""

@@ -11,7 +11,6 @@ from proto.kubernetes.objects import Condition, Pod, ResourceQuota, SchedulingGr
 from scheduler_ext.cluster.events import Applied, NodeChosen, Proposed, TimePassed, nothing_outside
 from scheduler_ext.cluster.groups import (
     FEWEST_THAT_WAIT_ON,
-    LONGEST_PERMIT_SECONDS,
     REFUSED_SECONDS,
     SHORTEST_LEASE_SECONDS,
     Groups,
@@ -19,6 +18,7 @@ from scheduler_ext.cluster.groups import (
     verdict_of,
 )
 from scheduler_ext.cluster.membership import MOST_MEMBERS, group_of
+from scheduler_ext.cluster.promises import LONGEST_PERMIT_SECONDS
 from scheduler_ext.cluster.records import Records, SchedulerVerdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
