@@ -25,8 +25,8 @@ from proto.kubernetes.objects import Pod, version_number
 from scheduler_ext.cluster.bound import namespace_of
 from scheduler_ext.cluster.gangs import STAND_IN
 from scheduler_ext.cluster.group_attempt import GroupAttempt
+from scheduler_ext.cluster.group_promises import GroupPromises, LapsedPromises
 from scheduler_ext.cluster.membership import GroupSource, group_of, membership_of
-from scheduler_ext.cluster.promises import LapsedPromises, Promises
 from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict
 from scheduler_ext.requests import GpuRequest, pod_key
 
@@ -94,10 +94,10 @@ class Groups:
     _unused: dict[str, int] = field(default_factory=dict)
     """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
     _lapsed: LapsedPromises = field(default_factory=LapsedPromises)
-    _promises: Promises = field(init=False)
+    _promises: GroupPromises = field(init=False)
 
     def __post_init__(self) -> None:
-        self._promises = Promises(self._records)
+        self._promises = GroupPromises(self._records)
 
     def add(self, record: PodRecord) -> None:
         if record.is_pending and record.pending.group:

@@ -15,7 +15,7 @@ LONGEST_PERMIT_SECONDS = 900.0
 
 
 @dataclass(slots=True)
-class Promises:
+class GroupPromises:
     """The members' reservations for which no bind has begun."""
 
     _records: Records = field(compare=False)
