@@ -84,6 +84,12 @@ def _where(pod: Pod, offered: Collection[str]) -> AbstractSet[str]:
     return {""} if pod.spec.scheduling_group is None else set(offered)
 
 
+def _is_bound_alone(pod: Pod) -> bool:
+    """Returns whether kube-scheduler binds the member without a look at the others of its group."""
+    found = membership_of(pod)
+    return found is not None and found.source in {GroupSource.KUEUE, GroupSource.VOLCANO}
+
+
 @dataclass(slots=True)
 class Groups:
     """Attempts of kube-scheduler at pods and groups. What it gave up is dropped from the records."""
@@ -150,6 +156,10 @@ class Groups:
         """Returns the pods whose reservations the question makes void in the pod's own group."""
         where, held = _where(pod, offered), self._promises.of(ours)
         own = held.get(uid)
+        if ours.refused and ours.needed and _is_bound_alone(pod):
+            # The members found before are bound all the same. All that are missing are looked for again.
+            ours.placements.clear()
+            ours.refused = False
         if ours.is_over(uid, where):
             ours.placements.clear()
             if ours.refused:

@@ -31,6 +31,7 @@ from scheduler_ext.cluster.events import (
     LeadershipGained,
     Listed,
     NodeChosen,
+    Removed,
     RoomKept,
     nothing_outside,
 )
@@ -184,6 +185,21 @@ def test_of_two_groups_that_fit_only_one_after_the_other_the_second_waits_pod_by
         played.bind(mine, found)
     assert played.held() == {}
     assert sorted(played.slots()) == [0, 1, 1]
+
+
+def test_a_group_that_fits_after_one_of_its_members_was_refused_keeps_all_of_its_gpus() -> None:
+    played = Played("a", "b")
+    other = member("other", "")
+    played.bind(other, played.filter(other))
+    first, second = one_by_one(played, "k", 2)
+    assert played.filter(second) == ""
+    played.step(Removed(other))
+    place = played.filter(first)
+    assert played.filter(member("s", "")) == ""
+    played.now += LEASE_SECONDS / 2
+    assert played.filter(member("t", "")) == ""
+    played.bind(first, place)
+    assert played.filter(second)
 
 
 def test_what_kube_scheduler_leaves_out_of_a_group_frees_all_of_it() -> None:
