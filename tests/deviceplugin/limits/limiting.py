@@ -31,6 +31,9 @@ async def limiting(
         control_groups=True,
     ) as node:
         yield node
+        if node.process.returncode is None:
+            node.process.terminate()  # a process that is killed leaves no record of what it reached
+            await node.ended()
 
 
 def limits_file(node: DaemonRig) -> Path:
