@@ -195,4 +195,4 @@ class Agent:
 def _own_node(api: ApiServer, configuration: Configuration, changes: Changes, metrics: Metrics) -> OwnNode:
     resource, totals = configuration.kubelet.resource_name, tuple(configuration.total_names)
     name = configuration.agent.node_name
-    return OwnNode(api, name, changes, heard=metrics.heard, slim=lambda pod: slim(pod, resource, totals))
+    return OwnNode(api, name, changes, seen=metrics.heard, slim=lambda pod: slim(pod, resource, totals))

@@ -50,13 +50,13 @@ class OwnNode:
         name: str,
         changes: Changes,
         *,
-        heard: Callable[[str], None] = lambda _: None,
+        seen: Callable[[str], None] = lambda _: None,
         slim: Callable[[Pod], None] = lambda _: None,
     ) -> None:
-        """Calls `heard` with the resource whenever its watch brings something. `slim` cuts down each pod."""
+        """`seen` is called with the resource whenever its watch brings something. `slim` cuts down each pod."""
         self._api = api
         self._slim = slim
-        self._heard = heard
+        self._seen = seen
         self._changes = changes
         self.name = name
         self.node: Node | None = None
@@ -208,7 +208,7 @@ class OwnNode:
             self.node = node
 
     def _answered(self, resource: Resource[T]) -> None:
-        self._heard(resource.plural)
+        self._seen(resource.plural)
         if self._problems.pop(resource.plural, ""):
             self.returns.announce()
             if not self._problems:

@@ -85,17 +85,17 @@ class PluginServer:
         calls: KubeletCalls,
         *,
         restarted: Callable[[], None] = lambda: None,
-        told: Callable[[bool], None] = lambda _: None,
+        registered: Callable[[bool], None] = lambda _: None,
         draw: Callable[[], str] = lambda: secrets.token_hex(TOKEN_BYTES),
     ) -> None:
-        """`restarted` is called before a kubelet not met before is registered with, `told` after each try; `draw` makes
-        the sockets' names.
+        """`restarted` is called before the first registration with a new kubelet, `registered` after each try; `draw`
+        makes the sockets' names.
         """
         self._settings = settings
         self._allocator = allocator
         self._calls = calls
         self._restarted = restarted
-        self._told = told
+        self._registered = registered
         self._watch = FolderWatch(*os.path.split(settings.kubelet_socket))
         self._draw = draw
         self._met: SocketIdentity | None = None
@@ -181,7 +181,7 @@ class PluginServer:
             await register(self._settings, served.name, options(self._allocator))
         except KubeletUnusable:
             await self._stop([self._served.pop()])
-            self._told(False)
+            self._registered(False)
             raise
         self._is_forgotten = bool(self._others.served)
         if self._is_forgotten:
@@ -189,7 +189,7 @@ class PluginServer:
         self._others.registered(asyncio.get_running_loop().time())
         self._answered = kubelet
         log.info("registered %s with kubelet", self._settings.resource_name)
-        self._told(True)
+        self._registered(True)
         await self._stop_unheard()
 
     async def _end(self) -> None:

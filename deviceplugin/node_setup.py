@@ -5,7 +5,7 @@ from functools import partial
 
 from deviceplugin.changes import Changes
 from deviceplugin.container.cdi_files import SpecGenerator, ensure_defined
-from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, cdi_names
+from deviceplugin.container.edits import CDI_KIND, AllocationSettings, DeviceListStrategy, cdi_names
 from deviceplugin.gpus import Gpus
 from deviceplugin.own_threads import OwnThreads
 
@@ -23,8 +23,6 @@ async def set_up_node(gpus: Gpus, changes: Changes, allocation: AllocationSettin
     uuids = [device.uuid for device in gpus.inventory.devices]
     names = cdi_names(uuids, allocation)
     hardware = gpus.inventory.hardware
-    problem = await OwnThreads("cdi specs").call(
-        partial(ensure_defined, names, allocation.cdi_kind, generator, hardware=hardware)
-    )
+    problem = await OwnThreads("cdi specs").call(partial(ensure_defined, names, CDI_KIND, generator, hardware=hardware))
     if problem:
         log.error("%s", problem)

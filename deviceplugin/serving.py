@@ -102,7 +102,7 @@ class Serving:
             allocator,
             KubeletCalls(self._metrics, strategy),
             restarted=self._served_pods.kubelet_restarted if allocator is self._immediate else lambda: None,
-            told=lambda taken: self._metrics.registered(outcome(taken)),
+            registered=lambda taken: self._metrics.registered(outcome(taken)),
         )
 
     def _allocator(self, resource: str) -> tuple[Allocator, str]:

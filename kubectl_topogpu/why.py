@@ -37,13 +37,13 @@ class FitsWithout:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodAccount:
-    """The answer. `sentence` follows the pod's name; `asks` is the request of each container."""
+    """The answer. `sentence` follows the pod's name; `requests` has a sentence for each container."""
 
     pod: str
     sentence: str
     phase: str
     node: str = ""
-    asks: tuple[str, ...] = ()
+    requests: tuple[str, ...] = ()
     refused: tuple[Refusing, ...] = ()
     ways: tuple[FitsWithout, ...] = ()
     smaller: Smaller | None = None
@@ -91,7 +91,7 @@ def _ranked(request: GpuRequest, decision: Decision) -> list[str]:
     return decision.ranked(request.policies.node)
 
 
-def _asks(request: GpuRequest) -> tuple[str, ...]:
+def _requests(request: GpuRequest) -> tuple[str, ...]:
     return tuple(need_sentence(need) for need in request.needs if need is not None)
 
 
@@ -106,7 +106,7 @@ def _placed(cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapsh
         phase=phase(pod),
         node=node,
         sentence=f"is on node {node} with {described(held, name) if held else _UNNAMED}{words and f'; {words}'}",
-        asks=_asks(request),
+        requests=_requests(request),
         nodes=candidates(decision, order, node),
         placement=placement(request, snapshot, decision, node, held),
         hints=(*since_placed(pod, request, snapshot, decision, held), *without_effect(pod, request)),
@@ -119,7 +119,7 @@ def _waiting(cluster: GpuCluster, pod: Pod, answer: Judged, snapshot: Snapshot, 
         pod=pod_name(pod),
         phase=phase(pod),
         sentence=answer.sentence,
-        asks=() if request is None else _asks(request),
+        requests=() if request is None else _requests(request),
         refused=answer.refused,
         hints=tuple(remarks(pod, answer)),
     )
@@ -142,7 +142,7 @@ def _gone(way: Way) -> FitsWithout:
 
 def _text(answer: PodAccount, *, wide: bool) -> RenderableType:
     lines: list[RenderableType] = [Text.assemble("pod ", (answer.pod, "bold"), f" {answer.sentence}")]
-    lines += [Text(f"  {ask}", "dim") for ask in answer.asks]
+    lines += [Text(f"  {ask}", "dim") for ask in answer.requests]
     lines += _refused_lines(answer, wide=wide)
     lines += _change_lines(answer, wide=wide)
     if answer.placement is not None:

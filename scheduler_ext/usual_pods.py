@@ -1,5 +1,6 @@
 """Reads which kinds of pods the cluster's owner expects: policy `fgd` counts them before it has seen any pod."""
 
+import re
 from dataclasses import dataclass
 
 from proto.annotations import keys
@@ -7,8 +8,10 @@ from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resour
 
 MOST_KINDS = 1_000
 MOST_PODS = 10**9
-_KIND_PATTERN = r"\s*([0-9]{1,12}(\s+[^\s=;]+=[^\s;]+)*)?\s*"
-USUAL_PODS_PATTERN = f"{_KIND_PATTERN}(;{_KIND_PATTERN})*"
+_NUMBER = r"[1-9][0-9]{0,9}"
+_RESOURCE = r"(cpu|memory|[a-z0-9][a-z0-9.-]*/[A-Za-z0-9][A-Za-z0-9_.-]*)=[^\s;]+"
+_KIND = rf"\s*({_NUMBER}(\s+{_RESOURCE})+)?\s*"
+USUAL_PODS_PATTERN = f"{_KIND}(;{_KIND})*"
 """The form of kinds of pods, as a regular expression."""
 ANNOTATIONS = (keys.USE_GPU_TYPE, keys.NO_USE_GPU_TYPE, keys.VGPU_MODE, keys.GPU_POLICY)
 """Annotations by which kinds of pods differ."""
@@ -17,20 +20,18 @@ HOST_RESOURCES = ("cpu", "memory")
 
 @dataclass(frozen=True, slots=True)
 class UsualPods:
-    """A number of pods of one kind, each with one container. `asks` are its resources, and the annotations of
-    the pod.
-    """
+    """A number of pods with one container. `requests` has its resources and the pod's annotations."""
 
     number: int
-    asks: tuple[tuple[str, str], ...]
+    requests: tuple[tuple[str, str], ...]
 
     def __str__(self) -> str:
-        return " ".join([str(self.number), *(f"{key}={value}" for key, value in self.asks)])
+        return " ".join([str(self.number), *(f"{key}={value}" for key, value in self.requests)])
 
     def pod(self) -> Pod:
         """Returns one of these pods."""
-        limits: dict[str, str | int | float] = {key: value for key, value in self.asks if key not in ANNOTATIONS}
-        annotations = {key: value for key, value in self.asks if key in ANNOTATIONS}
+        limits: dict[str, str | int | float] = {key: value for key, value in self.requests if key not in ANNOTATIONS}
+        annotations = {key: value for key, value in self.requests if key in ANNOTATIONS}
         return Pod(
             metadata=ObjectMeta(name="usual", namespace="default", uid="usual", annotations=annotations),
             spec=PodSpec(containers=[Container(name="usual", resources=Resources(limits=limits))]),
@@ -50,10 +51,10 @@ def write_usual_pods(kinds: tuple[UsualPods, ...]) -> str:
 
 
 def _read(words: list[str]) -> UsualPods:
-    number, *asks = words
-    if not (number.isascii() and number.isdigit() and 0 < int(number[:12]) <= MOST_PODS and len(number) <= 12):
+    number, *requests = words
+    if not re.fullmatch(_NUMBER, number) or int(number) > MOST_PODS:
         raise ValueError(f"{number!r} is no number of pods")
-    pairs = [tuple(word.split("=", 1)) for word in asks]
-    if not all(len(pair) == 2 and all(pair) for pair in pairs) or len({pair[0] for pair in pairs}) < len(pairs):
-        raise ValueError(f"{' '.join(asks)!r} does not name each resource once, with =")
-    return UsualPods(int(number), tuple((pair[0], pair[1]) for pair in pairs))
+    pairs = [(name, value) for name, _, value in (word.partition("=") for word in requests)]
+    if not all(re.fullmatch(_RESOURCE, word) for word in requests) or not 0 < len(dict(pairs)) == len(pairs):
+        raise ValueError(f"{' '.join(requests)!r} does not name each resource once, with =")
+    return UsualPods(int(number), tuple(pairs))

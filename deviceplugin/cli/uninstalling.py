@@ -10,6 +10,7 @@ import click
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
+from deviceplugin.container.edits import CDI_KIND
 from deviceplugin.container.hami_core_names import LOCK_DIRECTORY
 from deviceplugin.doctor.containers import CDI_STRATEGIES
 from deviceplugin.node.labels import labels_of_ours
@@ -162,6 +163,4 @@ def _folders(configuration: Configuration) -> Folders:
 
 def _ours(configuration: Configuration) -> Ours:
     generates = not CDI_STRATEGIES.isdisjoint(configuration.containers.strategies)
-    return Ours(
-        resource=configuration.kubelet.resource_name, cdi_kind=configuration.containers.cdi_kind if generates else ""
-    )
+    return Ours(resource=configuration.kubelet.resource_name, cdi_kind=CDI_KIND if generates else "")

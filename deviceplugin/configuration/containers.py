@@ -6,7 +6,7 @@ from typing import Any
 from deviceplugin.configuration.groups import of_containers, of_sharing
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, DriverFeature
 from program.settings.declared import Alias, part
-from program.settings.kinds import Kind, Several, Switch, Text, Whole, Words, words_of
+from program.settings.kinds import Kind, Several, Switch, Whole, Words, words_of
 
 
 def _feature(feature: DriverFeature, device_config: str, kind: Kind | None = None) -> Alias:
@@ -50,13 +50,6 @@ CONTAINERS: Any = part(
             _feature(DriverFeature.MOFED, "flags.mofedEnabled"),
             _feature(DriverFeature.IMEX, "imex.channelIDs", Several(of=Whole(minimum=0, maximum=0))),
         ),
-    ),
-    cdi_kind=of_containers(
-        kind=Text(
-            expected="vendor/class",
-            pattern=r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?/[A-Za-z0-9][-A-Za-z0-9_]*",
-        ),
-        help="Vendor and class of the GPUs' CDI names.",
     ),
     libcuda_log_level=of_containers(
         kind=Words(words=("", "0", "1", "2", "3", "4")),

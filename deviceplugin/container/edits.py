@@ -37,7 +37,8 @@ from proto.environment import (
 from proto.kubernetes.objects import Container, EnvVar
 from proto.quantity import QuantityError, integer_quantity
 
-DEFAULT_CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
+CDI_KIND = "k8s.device-plugin.nvidia.com/gpu"
+"""Vendor and class of the GPUs' CDI names, as NVIDIA's plugin has them."""
 NO_RUNTIME_ENV = {VISIBLE_DEVICES: VOID, "TRITON_LIBCUDA_PATH": "/usr/lib64"}
 """The variables of containers that get the driver's files from us. Without the second, Triton's compiler looks for
 CUDA's library in ldconfig's cache, which is not written (`libcuda_dirs` in triton-lang/triton,
@@ -149,7 +150,6 @@ class Hardware:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationSettings:
     strategies: tuple[DeviceListStrategy, ...] = (DeviceListStrategy.ENVVAR,)
-    cdi_kind: str = DEFAULT_CDI_KIND
     disable_core_limit: bool = False
     """HAMi-core enforces memory only."""
     libcuda_log_level: str = ""
@@ -239,9 +239,9 @@ def container_edits(
 
 def cdi_names(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tuple[str, ...]:
     """Returns the fully qualified CDI names for these GPUs, and for the IMEX channels and features of the settings."""
-    vendor = settings.cdi_kind.partition("/")[0]
+    vendor = CDI_KIND.partition("/")[0]
     return (
-        *(f"{settings.cdi_kind}={uuid}" for uuid in uuids),
+        *(f"{CDI_KIND}={uuid}" for uuid in uuids),
         *(f"{vendor}/imex-channel={channel}" for channel in settings.imex_channels),
         *(f"{vendor}/{feature}=all" for feature in settings.switched_on),
     )

@@ -117,7 +117,7 @@ def judge_cdi_specs(facts: CdiFolderFacts, strategies: Sequence[DeviceListStrate
         return problem(
             CDI_SPECS,
             missing_sentence(facts.missing, facts.directories, "no program has generated one."),
-            "Generate it with nvidia-ctk cdi generate, with UUIDs as names and the vendor and class of --cdi-kind.",
+            "Generate it with nvidia-ctk cdi generate, with UUIDs as names and --vendor k8s.device-plugin.nvidia.com.",
         )
     if not facts.writable:
         return warning(

@@ -20,12 +20,12 @@ _OPEN = os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class HookPipes:
-    """The pipes of the containers that are about to start, by folder. `ask` gets the state of a container and returns
+    """The pipes of the containers that are about to start, by folder. `check` gets the state of a container and returns
     why it must not start, empty if it may.
     """
 
-    def __init__(self, ask: Callable[[str, bytes], Awaitable[str]]) -> None:
-        self._ask = ask
+    def __init__(self, check: Callable[[str, bytes], Awaitable[str]]) -> None:
+        self._check = check
         self._open: dict[str, tuple[int, int]] = {}
         self._text: dict[str, bytes] = {}
         self._answering = Tasks()
@@ -69,7 +69,7 @@ class HookPipes:
             self._text[folder] = b""
 
     async def _answer(self, folder: str, pipes: tuple[int, int], hook: bytes, state: bytes) -> None:
-        problem = await self._ask(folder, state)
+        problem = await self._check(folder, state)
         if self._open.get(folder) != pipes:  # the container starts again
             return
         _, answered = pipes

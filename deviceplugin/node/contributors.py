@@ -19,7 +19,7 @@ from deviceplugin.node.outliving import (
     read_outliving,
 )
 from deviceplugin.node.registration import Offer, registration
-from deviceplugin.node.totals import asked_totals, present_totals, totals_with
+from deviceplugin.node.totals import present_totals, requested_totals, totals_with
 from deviceplugin.node.undecided import desired_undecided, is_undecided, known_of
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint import Holding
@@ -66,7 +66,7 @@ class NodeTotals:
         self._gpus = gpus
         self._names = names
         self._enabled = enabled
-        self._asked = ByPod(asked_totals)
+        self._requests = ByPod(requested_totals)
 
     def desired(self, node: Node, _now: datetime) -> Desired | None:
         """Returns the totals; None without a GPU: the Node keeps its totals, as it keeps its registration."""
@@ -75,7 +75,7 @@ class NodeTotals:
             return Desired(totals=dict.fromkeys(present_totals(node, names)))
         if not devices or not self._own.pods_known:
             return None
-        return Desired(totals=totals_with(names, devices, self._asked.of(self._own.pods, names)))
+        return Desired(totals=totals_with(names, devices, self._requests.of(self._own.pods, names)))
 
 
 class UndecidedPods:

@@ -17,17 +17,17 @@ PRIORITY_TOTAL = 2**31 - 1
 
 def node_totals(names: TotalNames, devices: Sequence[Device], pods: Iterable[Pod]) -> Mapping[str, int]:
     """Returns `totals_with` for the requests of these pods of the node."""
-    return totals_with(names, devices, [asked_totals(pod, names) for pod in pods])
+    return totals_with(names, devices, [requested_totals(pod, names) for pod in pods])
 
 
-def totals_with(names: TotalNames, devices: Sequence[Device], asked: Iterable[tuple[int, ...]]) -> Mapping[str, int]:
+def totals_with(names: TotalNames, devices: Sequence[Device], requests: Iterable[tuple[int, ...]]) -> Mapping[str, int]:
     """Returns totals by resource name: MiB, percent of a GPU's memory and of its cores; as registered, with scaling.
 
-    Unhealthy GPUs count, and no total is below what the pods of the node request (`asked`): kubelet judges running pods
-    again when it restarts, and would end those that no longer fit. `asked` in the order of the names.
+    Unhealthy GPUs count, and no total is below what the pods of the node request: kubelet judges running pods
+    again when it restarts, and would end those that no longer fit. `requests` has the order of the names.
     """
-    none = asked_totals(Pod(), names)
-    needed = dict(zip(names, map(sum, zip(none, *asked, strict=True)), strict=True))
+    none = requested_totals(Pod(), names)
+    needed = dict(zip(names, map(sum, zip(none, *requests, strict=True)), strict=True))
     totals = {
         names.memory: sum(device.memory_mib for device in devices),
         names.memory_percentage: 100 * len(devices),
@@ -37,7 +37,7 @@ def totals_with(names: TotalNames, devices: Sequence[Device], asked: Iterable[tu
     return {name: max(total, needed[name]) for name, total in totals.items()}
 
 
-def asked_totals(pod: Pod, names: TotalNames) -> tuple[int, ...]:
+def requested_totals(pod: Pod, names: TotalNames) -> tuple[int, ...]:
     """Returns how much the pod requests of each, in the order of the names."""
     return tuple(requested(pod, name) for name in names)
 

@@ -41,7 +41,7 @@ class NvmlEvents:
     """
 
     def __init__(self) -> None:
-        self._tell: Callable[[HealthEvent], object] = lambda _: None
+        self._notify: Callable[[HealthEvent], object] = lambda _: None
         self._wanted: tuple[NvmlCalls, frozenset[DeviceUUID]] | None = None
         self._wake = threading.Event()
         self._stopped = threading.Event()
@@ -50,9 +50,9 @@ class NvmlEvents:
         """Shared by all event sets: a registration that hangs is not begun a second time."""
         self._pause, self._problem = _FIRST_PAUSE_SECONDS, ""
 
-    def start(self, tell: Callable[[HealthEvent], object]) -> None:
-        """`tell` is called on the thread."""
-        self._tell = tell
+    def start(self, notify: Callable[[HealthEvent], object]) -> None:
+        """`notify` is called on the thread."""
+        self._notify = notify
         self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
         self._thread.start()
 
@@ -107,7 +107,7 @@ class NvmlEvents:
 
     def _say(self, event: HealthEvent) -> None:
         if not self._stopped.is_set():
-            self._tell(event)
+            self._notify(event)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class _EventSet:
         refused: Mapping[DeviceUUID, str] = dict(self._refused)
         return Monitored(gpus=frozenset(self._gpu_of_handle.values()), refused=refused)
 
-    def wait(self, timeout_ms: int, tell: Callable[[HealthEvent], object]) -> bool:
+    def wait(self, timeout_ms: int, notify: Callable[[HealthEvent], object]) -> bool:
         """Waits once, and returns whether it brought an event; none in time is ordinary. Raises CallFailed."""
         try:
             event = self._calls.ask("nvmlEventSetWait_v2", self._set, timeout_ms)
@@ -199,7 +199,7 @@ class _EventSet:
             if error.code != TIMEOUT:
                 raise
             return False
-        tell(self._translated(event))
+        notify(self._translated(event))
         return True
 
     def _translated(self, event: Any) -> HealthEvent:

@@ -67,8 +67,7 @@ class Lanes:
     ) -> dict[K, T | Hangs]:
         """Returns what each function returns; Hangs for those that have not returned after `seconds`.
 
-        An answer that comes late is kept and given to the next caller of the same function: a GPU that is merely slow
-        is heard one round later. Raises what a function raises.
+        The next caller of the same function gets an answer that comes late. Raises what a function raises.
         """
         jobs: _Jobs = deque()
         asked: dict[K, _Asked[T] | Hangs] = {

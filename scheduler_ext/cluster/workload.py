@@ -244,7 +244,7 @@ def seeds(settings: RequestSettings) -> Iterator[tuple[PodClass, float]]:
     names = settings.names
     known = {names.count, names.memory, names.memory_percentage, names.cores, *HOST_RESOURCES, *ANNOTATIONS}
     for usual in settings.usual_pods:
-        for key, _ in usual.asks:
+        for key, _ in usual.requests:
             if key not in known:
                 raise RequestError("", key, f"distinguishes no pods; write one of {', '.join(sorted(known))}")
         pod = usual.pod()

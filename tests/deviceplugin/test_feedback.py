@@ -100,7 +100,7 @@ class NoApiServer(ApiServer):
 
 
 def loop(root: Path, feedback: Feedback) -> FeedbackLoop:
-    own = OwnNode(NoApiServer(), NODE, Changes(), heard=lambda _: None)
+    own = OwnNode(NoApiServer(), NODE, Changes(), seen=lambda _: None)
     return FeedbackLoop(own, str(root), feedback, PRIORITY, now=lambda: NOW, announce=lambda *_: None)
 
 
@@ -137,7 +137,7 @@ async def test_a_disk_that_hangs_keeps_no_daemon_from_ending(tmp_path: Path) -> 
         def end(self, tasks: Mapping[Who, GpuTasks]) -> None:
             gate.wait()
 
-    own = OwnNode(NoApiServer(), NODE, Changes(), heard=lambda _: None)
+    own = OwnNode(NoApiServer(), NODE, Changes(), seen=lambda _: None)
     going = Hangs(
         *(own, str(tmp_path), Feedback.PRIORITY, PRIORITY), now=lambda: NOW, announce=lambda *_: None, end_seconds=0.01
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from deviceplugin.allocation.capacity import has_begun, held_by
 from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.container.edits import container_facts
-from deviceplugin.node.totals import asked_totals
+from deviceplugin.node.totals import requested_totals
 from deviceplugin.node.undecided import is_undecided
 from deviceplugin.remediation.holders import holder_of
 from deviceplugin.settings import TotalNames
@@ -79,11 +79,11 @@ def test_all_that_the_daemon_reads_of_a_pod_with_gpus_stays() -> None:
         lambda pod: held_by(pod, INVENTORY, GPU),
         lambda pod: holder_of(pod, {}, GPU),
         lambda pod: node_usage([pod], NodeSample(), {}),
-        lambda pod: asked_totals(pod, NAMES),
+        lambda pod: requested_totals(pod, NAMES),
         has_begun,
     ):
         assert msgspec.json.encode(read(kept)) == msgspec.json.encode(read(whole)), read
-    assert asked_totals(kept, NAMES)[0] == 3000
+    assert requested_totals(kept, NAMES)[0] == 3000
 
 
 def test_the_highest_priority_which_is_0_stays() -> None:
@@ -128,7 +128,7 @@ def test_thousands_of_containers_that_ask_for_gpus_and_memory_count_and_stay_few
     kept = slimmed(pod)
     assert len(kept.all_containers) == MOST_CONTAINERS + 1
     assert len(kept.status.container_statuses) == MOST_CONTAINERS
-    assert asked_totals(kept, NAMES) == asked_totals(msgspec.convert(pod, Pod), NAMES)
+    assert requested_totals(kept, NAMES) == requested_totals(msgspec.convert(pod, Pod), NAMES)
     assert all(container.env for container in kept.all_containers[1:])
     assert is_undecided(kept, GPU)
 

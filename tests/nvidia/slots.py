@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import (
-    DEFAULT_CDI_KIND,
+    CDI_KIND,
     AllocationSettings,
     ContainerFacts,
     DeviceListStrategy,
@@ -37,7 +37,7 @@ def write_slot(
     """
     driver = host.driver
     root, options = str(driver.root), ["--mode=nvml", "--format=json", "--device-name-strategy=uuid"]
-    options += [f"--vendor={DEFAULT_CDI_KIND.partition('/')[0]}", f"--driver-root={root}", f"--dev-root={root}"]
+    options += [f"--vendor={CDI_KIND.partition('/')[0]}", f"--driver-root={root}", f"--dev-root={root}"]
     options += [f"--nvidia-cdi-hook-path={programs.path('nvidia-cdi-hook')}"]
     text = driver.run(programs.path("nvidia-ctk"), "cdi", "generate", *options)
     (host.cdi / "gpus.json").write_text(text)

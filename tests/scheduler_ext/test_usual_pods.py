@@ -1,7 +1,11 @@
 """The kinds of pods that a cluster's owner expects count before any pod was seen."""
 
+import json
+import re
+
 import pytest
 
+from daemonset.render import CHART
 from proto.annotations import keys
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.ledger import Ledger
@@ -43,11 +47,32 @@ def test_what_is_written_is_read_again() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["nvidia.com/gpu=1", "0 nvidia.com/gpu=1", "1" * 5000, "2 nvidia.com/gpu", "2 a=1 a=2", "2 =1", "-1 a=1"]
+    "text",
+    [
+        "nvidia.com/gpu=1",
+        "0 nvidia.com/gpu=1",
+        "1" * 5000,
+        "2 nvidia.com/gpu",
+        "2 a/b=1 a/b=2",
+        "2 =1",
+        "-1 a/b=1",
+        "3",
+        "2 gpu=1",
+    ],
 )
 def test_what_is_no_kind_of_pods_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no number of pods|does not name each resource"):
         read_usual_pods(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["many", "nvidia.com/gpu=1", "70", "70 gpu=1", "70 nvidia.com/gpu", "0 nvidia.com/gpu=1"]
+)
+def test_the_charts_schema_refuses_what_is_no_kind_of_pods(text: str) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
+    settings = schema["properties"]["scheduler"]["properties"]["settings"]["properties"]
+    assert re.search(settings["usual-pods"]["pattern"], TEXT)
+    assert not re.search(settings["usual-pods"]["pattern"], text)
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,6 @@ def test_what_containers_get_is_as_configured() -> None:
     configured = TABLE.filled(
         node_name="n",
         device_list_strategy=(DeviceListStrategy.CDI_CRI,),
-        cdi_kind="vendor.example/gpu",
         disable_core_limit=True,
         libcuda_log_level="",
         pass_device_specs=True,
@@ -53,7 +52,6 @@ def test_what_containers_get_is_as_configured() -> None:
     )
     assert configured.containers == AllocationSettings(
         strategies=(DeviceListStrategy.CDI_CRI,),
-        cdi_kind="vendor.example/gpu",
         disable_core_limit=True,
         libcuda_log_level="",
         pass_device_specs=True,

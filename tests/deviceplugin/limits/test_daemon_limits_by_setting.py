@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.container.edits import DEFAULT_CDI_KIND
+from deviceplugin.container.edits import CDI_KIND
 from proto.annotations.keys import NODE_LIMITS
 from proto.devices import DeviceShare
 from tests.deviceplugin.daemon_rig import BRIDGED, DaemonRig
@@ -117,5 +117,5 @@ def write_nvidias_spec(node: DaemonRig) -> None:
         words = ["nvidia-cdi-hook", "apply-cuda-memory-limits", "--gpu-id", node.uuid(gpu)]
         hook = {"hookName": "createRuntime", "path": "/bin/true", "args": words}
         devices.append({"name": node.uuid(gpu), "containerEdits": {"hooks": [hook]}})
-    spec = {"cdiVersion": "0.7.0", "kind": DEFAULT_CDI_KIND, "devices": devices}
+    spec = {"cdiVersion": "0.7.0", "kind": CDI_KIND, "devices": devices}
     (node.cdi / "nvidia.json").write_text(json.dumps(spec))

@@ -186,7 +186,7 @@ async def slots(
             hook_path = f"{root}/hook"
         settings = AgentSettings(node_name=NODE, hook_path=hook_path, pre_start_seconds=pre_start_seconds)
         changes, kubelet, directory, clock = Changes(), Kubelet(), Path(root, "cdi"), [1000.0]
-        own = OwnNode(api, NODE, changes, heard=lambda _: None)
+        own = OwnNode(api, NODE, changes, seen=lambda _: None)
         gpus = Gpus(Inventory, NvmlThread(), changes, settings)
         gpus.inventory = Inventory(devices=PAIR, hardware=hardware or Hardware())
         files = CountedFiles(str(directory))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.cdi import cdi_spec
 from deviceplugin.container.edits import (
+    CDI_KIND,
     AllocationSettings,
     DeviceListStrategy,
     DeviceNode,
@@ -36,13 +37,13 @@ async def test_the_edits_of_nvidias_own_specs_are_in_the_slots_spec() -> None:
         pod = bound_pod("p", ((share(A, 40960, 0),),))
         rig.bring(pod)
         rig.kubelet.hold(pod, "c0", X)
-        with pytest.raises(CannotAllocate, match=f"defines {settings.cdi_kind}={A}"):
+        with pytest.raises(CannotAllocate, match=f"defines {CDI_KIND}={A}"):
             await rig.allocator.pre_start([X])
         hami_core = {"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["x"]}
         node = {"path": "/dev/nvidia0"}
         spec = {
             "cdiVersion": "0.7.0",
-            "kind": settings.cdi_kind,
+            "kind": CDI_KIND,
             "containerEdits": {"hooks": [hami_core], "deviceNodes": [{"path": "/dev/nvidiactl"}]},
             "devices": [{"name": A, "containerEdits": {"deviceNodes": [node], "additionalGids": [44]}}],
         }
