@@ -141,7 +141,9 @@ function refilter() {
   const sort = byId("sort").value;
   const group = byId("group").value;
   const show = document.querySelector("input[name=show]:checked").value;
-  address.choose({ q: byId("filter").value.trim(), show: show === "all" ? "" : show, sort, group, pgroup: byId("pgroup").value });
+  // The address keeps a level that no node has yet: the nodes can come after the address.
+  const named = address.read().group;
+  address.choose({ q: byId("filter").value.trim(), show: show === "all" ? "" : show, sort, group: offers("group", named) ? group : group || named, pgroup: byId("pgroup").value });
   filter.text = byId("filter").value.trim().toLowerCase();
   filter.show = show;
   cards.arrange(state.nodes, sort, group);
@@ -153,10 +155,14 @@ function refilter() {
 // Cards can be grouped by each level of domains that a node is in.
 function offerLevels(node) {
   for (const [level] of node?.domains ?? []) {
-    if ([...byId("group").options].some((each) => each.value === level)) continue;
+    if (offers("group", level)) continue;
     byId("group").add(new Option(level));
     if (address.read().group === level) arrive();
   }
+}
+
+function offers(id, value) {
+  return [...byId(id).options].some((each) => each.value === value);
 }
 
 function go(what, name) {
@@ -180,7 +186,7 @@ function arrive() {
   byId("filter").value = q;
   const wanted = document.querySelector(`input[name=show][value="${CSS.escape(show || "all")}"]`);
   if (wanted) wanted.checked = true;
-  for (const [id, value] of [["sort", sort], ["group", group], ["pgroup", pgroup]]) byId(id).value = [...byId(id).options].some((each) => each.value === value) ? value : "";
+  for (const [id, value] of [["sort", sort], ["group", group], ["pgroup", pgroup]]) byId(id).value = offers(id, value) ? value : "";
   refilterSoon();
   openFromAddress();
 }

@@ -302,6 +302,18 @@ async def test_nodes_are_grouped_by_clique_with_the_number_that_is_free_as_a_who
         await expect(on.page.locator("#node")).to_contain_text("clique fabric.False")
 
 
+async def test_a_level_in_the_address_waits_for_the_first_node_of_that_level() -> None:
+    async with opened() as on:
+        await on.page.goto(f"{on.it.page}#group=clique")
+        await on.page.reload()
+        await on.page.locator("#sort").select_option("idle")
+        await expect(on.page).to_have_url(f"{on.it.page}#sort=idle&group=clique")
+        on.server.create(node("a", labels={keys.NODE_CLIQUE: "fabric.1"}))
+        await expect(on.page.locator(".cards .group")).to_have_text(["fabric.1: 1 of 1 node free as a whole"])
+        await on.page.locator("#group").select_option("")
+        await expect(on.page).to_have_url(f"{on.it.page}#sort=idle")
+
+
 async def test_a_pod_has_a_page_and_back_leads_to_what_was_before() -> None:
     async with opened(node("n")) as on:
         assert await on.it.place(pod_json("train", gpus=2, memory_mib=4000, cores=20), "n") == "n"
