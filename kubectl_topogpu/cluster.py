@@ -13,9 +13,8 @@ from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.capacity import unused
 from scheduler_ext.capacity.judged import asks_for_gpus, waits
-from scheduler_ext.cluster.gangs import Gang, Gangs
+from scheduler_ext.cluster.gangs import Gang, Gangs, membership_of
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.membership import membership_of
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
 from scheduler_ext.decide.preempt import GpuHolder
 from scheduler_ext.decide.reasons import out_of_service

@@ -7,7 +7,6 @@ from kubectl_topogpu.cluster import GpuNode, GpuView, phase
 from kubectl_topogpu.topo import link
 from program.words import ranges, spaced
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.policy_words import WHY_GPUS, WHY_NODE
 from scheduler_ext.capacity.unused import free_cores, free_memory_mib
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision
@@ -16,6 +15,7 @@ from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preference import connected
 from scheduler_ext.decide.score import node_score
+from scheduler_ext.policies import WHY_GPUS, WHY_NODE
 from scheduler_ext.requests import GpuRequest
 
 MOST_NODES = 5

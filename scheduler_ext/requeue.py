@@ -16,7 +16,7 @@ from proto.kubernetes.objects import PODS
 from scheduler_ext.cluster.events import Requeued, TimePassed, WaitEnded
 from scheduler_ext.cluster.queue import QueuedPod
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.kept_rooms import in_its_own
+from scheduler_ext.decide.preempt import in_its_own
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
 log = logging.getLogger(__name__)

@@ -3,9 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler_ext.decide.misfit import Misfit, NotOffered
+from scheduler_ext.decide.misfit import Misfit, NotOffered, is_unresolvable
 from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, NodeSource
-from scheduler_ext.decide.unresolvable import is_unresolvable
 from scheduler_ext.requests import GpuRequest
 
 MOST_NODES = 30

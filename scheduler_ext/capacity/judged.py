@@ -13,14 +13,12 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.evictions import Way
 from scheduler_ext.capacity.group_room import room_of
 from scheduler_ext.capacity.nearest import Refusing, grouped
-from scheduler_ext.cluster.gangs import Gang
-from scheduler_ext.cluster.membership import membership_of
+from scheduler_ext.cluster.gangs import Gang, membership_of
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide_anywhere
-from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.decide.misfit import Misfit, is_unresolvable
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.reasons import REMEDIES, Reason
-from scheduler_ext.decide.unresolvable import is_unresolvable
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, read_request
 
 MOST_REASONS = 3

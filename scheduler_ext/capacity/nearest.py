@@ -7,9 +7,8 @@ from heapq import nsmallest
 
 from program.words import counted
 from scheduler_ext.decide.explain import refusal_sentence
-from scheduler_ext.decide.misfit import GpuRefusal, Misfit, NotOffered
+from scheduler_ext.decide.misfit import GpuRefusal, Misfit, NotOffered, refusals_of
 from scheduler_ext.decide.reasons import Reason, joined, words_of
-from scheduler_ext.decide.unresolvable import refusals_of
 from scheduler_ext.requests import DeviceFilter
 
 _UNKNOWN = 1e6

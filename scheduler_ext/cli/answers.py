@@ -12,11 +12,11 @@ from program.words import counted, model, ranges, spaced
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import ContainerShares, Device, DeviceShare
 from scheduler_ext.capacity.nearest import grouped
-from scheduler_ext.capacity.policy_words import WHY_GPUS, WHY_NODE
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.explain import GpuLine, NodeLine
 from scheduler_ext.decide.score import NodeScore
+from scheduler_ext.policies import WHY_GPUS, WHY_NODE
 from scheduler_ext.requests import GpuRequest
 
 _MOST = 5

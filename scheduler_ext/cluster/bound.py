@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import replace
 from sys import intern
 from typing import Any
 
@@ -11,14 +10,11 @@ from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.annotations.memory_resize import ResizeState, answer_in, larger, wished
 from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocations, mig_allocations
 from proto.annotations.pod_devices import decode_pod_devices
-from proto.annotations.undecided_pods import Given
-from proto.devices import MIG_MODE, ContainerShares, DeviceUUID, MigPlacement, PodShares
+from proto.devices import ContainerShares, DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import requested
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.records import NO_GPUS, NO_PLACEMENTS, GpuPart, Placements, PodRecord, RecordState
-from scheduler_ext.cluster.registered import RegisteredNode
-from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import ContainerKind, GpuRequest, ResourceNames, container_kinds, gpu_count, pod_key
 
@@ -134,33 +130,6 @@ def _undecided(pod: Pod, names: ResourceNames) -> PodRecord | None:
     return _bound_record(pod, GpuPart(uid=pod.metadata.uid, pod=name, undecided=ids, everywhere=runs), problem=problem)
 
 
-def known_given(part: GpuPart, node: RegisteredNode) -> Given:
-    """Returns the replicas that kubelet gave the pod of each GPU, as the node's daemon reports it. Empty if it reports
-    nothing or too little.
-    """
-    given = node.given.get(part.uid, {}) if part.undecided else {}
-    known = given.keys() <= {device.uuid for device in node.devices}
-    return given if known and sum(given.values()) >= part.undecided else {}
-
-
-def with_undecided(gpus: Iterable[GpuUsage], ids: int, given: Given) -> tuple[GpuUsage, ...]:
-    """Returns the GPUs with `ids` more replicas in use. The replicas of the GPUs `given` come first. Each further one
-    is on the GPU with the most replicas left; of equals the first one counts.
-
-    Kubelet counts ids of all the node's GPUs together. A container with a decision has the GPUs of that decision,
-    whatever its ids are. So any GPUs with replicas left can represent those that it took from.
-    """
-    charged = []
-    for gpu in gpus:
-        taken = min(given.get(gpu.device.uuid, 0), max(gpu.device.replicas - gpu.replicas, 0))
-        charged.append(replace(gpu, replicas=gpu.replicas + taken) if taken else gpu)
-        ids -= taken
-    for _ in range(min(ids, sum(max(gpu.device.replicas - gpu.replicas, 0) for gpu in charged))):
-        emptiest = max(range(len(charged)), key=lambda at: (charged[at].device.replicas - charged[at].replicas, -at))
-        charged[emptiest] = replace(charged[emptiest], replicas=charged[emptiest].replicas + 1)
-    return tuple(charged)
-
-
 def decided_part(kinds: Sequence[ContainerKind], shares: PodShares) -> GpuPart:
     """Returns what a pod with these containers will hold of a node's GPUs by this decision."""
     return GpuPart(footprints=effective(kinds, shares), placements=_placements(mig_allocations(shares), shares))
@@ -177,26 +146,6 @@ def kept_record(request: GpuRequest, node: str, shares: PodShares, *, priority: 
         gpus=decided_part(request.kinds, shares),
         until=until,
         priority=priority,
-    )
-
-
-def counted_as_full(part: GpuPart, node: RegisteredNode) -> frozenset[DeviceUUID]:
-    """Returns the GPUs where it is unknown what the part leaves.
-
-    These are all GPUs if nothing is known of the part. Of an unreadable annotation they are those that it names, or
-    all if it names too few. Of other parts they are those in MIG mode where its instances are unknown, and those not
-    in MIG mode where it has instances.
-    """
-    devices = node.devices
-    if part.everywhere:
-        return frozenset() if known_given(part, node) else frozenset(device.uuid for device in devices)
-    if part.unreadable:
-        named = frozenset(device.uuid for device in devices if device.uuid in part.unreadable)
-        return named if len(named) >= max(part.wanted, 1) else frozenset(device.uuid for device in devices)
-    return frozenset(
-        device.uuid
-        for device in devices
-        if device.uuid in part.footprints and (device.uuid in part.placements) != (device.mode == MIG_MODE)
     )
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.events import OwnEvent
 from scheduler_ext.cluster.groups import pending_of
-from scheduler_ext.cluster.log import LogKind
+from scheduler_ext.cluster.history import LogKind
 from scheduler_ext.cluster.parts import ClusterParts
 from scheduler_ext.cluster.pod_index import PodName, pod_name
 from scheduler_ext.cluster.records import RecordState

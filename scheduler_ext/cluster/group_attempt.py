@@ -5,11 +5,19 @@ member with the nodes of the domain. It binds the best placement without another
 `schedule_one_podgroup.go`). So what was reserved in each domain stays until the first bind shows the chosen one.
 """
 
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
-from scheduler_ext.cluster.membership import MOST_MEMBERS
-from scheduler_ext.cluster.records import PodRecord
+from msgspec.structs import replace
+
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.gangs import MOST_MEMBERS
+from scheduler_ext.cluster.records import PodRecord, Records
+from scheduler_ext.requests import GpuRequest
+
+LONGEST_PERMIT_SECONDS = 900.0
+"""kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
 
 
 @dataclass(slots=True)
@@ -26,6 +34,9 @@ class Placement:
 
 @dataclass(slots=True)
 class GroupAttempt:
+    """The questions of kube-scheduler about members, and what members hold before their bind begins."""
+
+    _records: Records = field(compare=False)
     placements: list[Placement] = field(default_factory=list)
     """The placement of the last question comes last."""
     promised: set[str] = field(default_factory=set)
@@ -84,3 +95,94 @@ class GroupAttempt:
     def has_alternatives(self, uid: str) -> bool:
         """Returns whether several placements were simulated with the member."""
         return sum(uid in each.members for each in self.placements) > 1
+
+    def promises(self) -> dict[str, PodRecord]:
+        """Returns the members' reservations for which no bind has begun."""
+        found = ((uid, self._records.reserved(uid)) for uid in self.promised)
+        return {uid: record for uid, record in found if record is not None and not record.pending.binding}
+
+    def placed(self, offered: AbstractSet[str] | None) -> Sequence[str]:
+        """Returns the members that have their places; with `offered` nodes those that have them there or are being
+        bound.
+        """
+        found = ((uid, self._records.reserved(uid)) for uid in self.promised)
+        return [
+            uid
+            for uid, record in found
+            if record is not None
+            and (offered is None or record.pending.binding or not offered.isdisjoint(record.nodes))
+        ]
+
+    def narrow(self, placements: Sequence[Placement]) -> None:
+        """Keeps the promises on the nodes of these placements only, where they are on such nodes."""
+        for record in self.promises().values():
+            kept = [node for node in record.nodes if any(node in each.offered for each in placements)]
+            if 0 < len(kept) < len(record.nodes):
+                self._records.put(record.narrowed(kept))
+
+    def extend(self, members: Iterable[PodRecord], until: float) -> None:
+        for record in members:
+            if record.until < until:
+                self._records.put(replace(record, until=until))
+
+    def charge(self, members: Iterable[PodRecord], namespace: str) -> None:
+        """Charges them to the quotas of this namespace; to none if it is empty."""
+        for record in members:
+            if record.namespace != namespace:
+                self._records.put(replace(record, namespace=namespace))
+
+    def drop_unasked(self) -> None:
+        """Drops what was decided ahead for members about which kube-scheduler sent no question."""
+        for uid, record in self.promises().items():
+            if record.pending.ahead and not self.knows(uid):
+                self._records.release(uid)
+
+    def is_cut_short(self) -> bool:
+        """Returns whether kube-scheduler, which goes on to another pod, has left out members that the group needs. What
+        was decided ahead for more members than it needs is dropped.
+        """
+        if not self.in_one_cycle or not any(each.pending.ahead for each in self.promises().values()):
+            return False
+        if not any(map(self.is_complete, self.placements)):
+            return True
+        self.drop_unasked()
+        return False
+
+
+@dataclass(slots=True)
+class LapsedPromises:
+    """The reservations of pods that may still wait in Permit, though their lease has ended."""
+
+    _by_uid: dict[str, PodRecord] = field(default_factory=dict)
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._by_uid
+
+    def __getitem__(self, uid: str) -> PodRecord:
+        return self._by_uid[uid]
+
+    def add(self, records: Iterable[PodRecord]) -> None:
+        self._by_uid.update((record.uid, record) for record in records)
+
+    def of(self, group: str) -> dict[str, PodRecord]:
+        return {uid: each for uid, each in self._by_uid.items() if each.pending.group == group}
+
+    def waiting(self, group: str, now: float) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
+        """Returns UID, node and request of those that may wait at that time."""
+        return [
+            (uid, each.node, each.pending.waits)
+            for uid, each in self.of(group).items()
+            if each.pending.waits and now < each.until + LONGEST_PERMIT_SECONDS
+        ]
+
+    def forget(self, uid: str) -> None:
+        self._by_uid.pop(uid, None)
+
+    def take(self, group: str) -> dict[str, PodRecord]:
+        """Forgets those of the group, and returns them."""
+        taken = self.of(group)
+        self._by_uid = {uid: each for uid, each in self._by_uid.items() if uid not in taken}
+        return taken
+
+    def keep_only(self, uids: Collection[str]) -> None:
+        self._by_uid = {uid: each for uid, each in self._by_uid.items() if uid in uids}

@@ -23,10 +23,8 @@ from msgspec.structs import replace
 
 from proto.kubernetes.objects import Pod, version_number
 from scheduler_ext.cluster.bound import namespace_of
-from scheduler_ext.cluster.gangs import STAND_IN
-from scheduler_ext.cluster.group_attempt import GroupAttempt
-from scheduler_ext.cluster.group_promises import GroupPromises, LapsedPromises
-from scheduler_ext.cluster.membership import GroupSource, group_of, membership_of
+from scheduler_ext.cluster.gangs import STAND_IN, GroupSource, group_of, membership_of
+from scheduler_ext.cluster.group_attempt import GroupAttempt, LapsedPromises
 from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict
 from scheduler_ext.requests import GpuRequest, pod_key
 
@@ -100,14 +98,13 @@ class Groups:
     _unused: dict[str, int] = field(default_factory=dict)
     """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
     _lapsed: LapsedPromises = field(default_factory=LapsedPromises)
-    _promises: GroupPromises = field(init=False)
 
-    def __post_init__(self) -> None:
-        self._promises = GroupPromises(self._records)
+    def _attempt(self, group: str) -> GroupAttempt:
+        return self._attempts.setdefault(group, GroupAttempt(self._records))
 
     def add(self, record: PodRecord) -> None:
         if record.is_pending and record.pending.group:
-            self._attempts.setdefault(record.pending.group, GroupAttempt()).promised.add(record.uid)
+            self._attempt(record.pending.group).promised.add(record.uid)
 
     def subtract(self, record: PodRecord) -> None:
         if record.is_pending and record.pending.group in self._attempts:
@@ -133,18 +130,18 @@ class Groups:
         for name, other in list(self._attempts.items()):
             if name == group:
                 continue
-            if other.refused or other.again or self._promises.is_cut_short(other):
-                held = self._promises.of(other)
+            if other.refused or other.again or other.is_cut_short():
+                held = other.promises()
                 self.lapse(held.values())
                 void |= held.keys()
                 other.refused = False
             elif len(other.placements) > 1:
-                self._promises.narrow(other, other.whole())
+                other.narrow(other.whole())
             if not other.promised:
                 del self._attempts[name]
         if group:
-            void = void - {uid} | self._void_of_own(uid, pod, self._attempts.setdefault(group, GroupAttempt()), offered)
-            ours = self._attempts[group]
+            ours = self._attempt(group)
+            void = void - {uid} | self._void_of_own(uid, pod, ours, offered)
             if not ours.placements:
                 ours.needed, ours.in_one_cycle = needed, pod.spec.scheduling_group is not None
             ours.place(uid, _where(pod, offered))
@@ -154,7 +151,7 @@ class Groups:
 
     def _void_of_own(self, uid: str, pod: Pod, ours: GroupAttempt, offered: Collection[str]) -> AbstractSet[str]:
         """Returns the pods whose reservations the question makes void in the pod's own group."""
-        where, held = _where(pod, offered), self._promises.of(ours)
+        where, held = _where(pod, offered), ours.promises()
         own = held.get(uid)
         if ours.refused and ours.needed and _is_bound_alone(pod):
             # The members found before are bound all the same. All that are missing are looked for again.
@@ -170,7 +167,7 @@ class Groups:
         if own is None or not ours.knows(uid):
             return {uid}
         elsewhere = held if ours.needed else {uid: own}
-        self._promises.charge((record for record in elsewhere.values() if where.isdisjoint(record.nodes)), "")
+        ours.charge((record for record in elsewhere.values() if where.isdisjoint(record.nodes)), "")
         return set()
 
     def refused(self, pod: Pod, now: float) -> None:
@@ -180,15 +177,15 @@ class Groups:
         group = group_of(pod)
         if not group:
             return
-        this = self._attempts.setdefault(group, GroupAttempt())
+        this = self._attempt(group)
         this.refuse()
         this.preempts, this.rejected = False, {}
-        self._promises.charge(self._promises.of(this).values(), namespace_of(pod))
+        this.charge(this.promises().values(), namespace_of(pod))
         if not this.refused:
             return
         if self._is_rejected(group):
             this.rejected = self._lapsed.take(group)
-        for uid, record in self._promises.of(this).items():
+        for uid, record in this.promises().items():
             self._unused.pop(uid, None)
             if record.pending.ahead:
                 self._records.release(uid)
@@ -229,22 +226,16 @@ class Groups:
             this.again |= record.pending.waits is not None and self._unused.get(uid, 0) > 1
             if this.knows(uid):
                 this.placements[-1].placed.add(uid)
-            ahead = (other for other in self._promises.of(this).values() if other.pending.ahead)
-            self._promises.extend(ahead, record.until)
+            ahead = (other for other in this.promises().values() if other.pending.ahead)
+            this.extend(ahead, record.until)
 
     def placed(self, pod: Pod, offered: Collection[str]) -> Sequence[str]:
         """Returns the other members that have their places: of a group with domains, among the `offered` nodes."""
         this = self._attempts.get(group_of(pod))
-        own, anywhere = pod_key(pod), pod.spec.scheduling_group is None
-        offered = frozenset(offered)
-        found = (
-            (uid, self._records.reserved(uid)) for uid in (this.promised if this is not None else ()) if uid != own
-        )
-        return [
-            uid
-            for uid, record in found
-            if record is not None and (anywhere or record.pending.binding or not offered.isdisjoint(record.nodes))
-        ]
+        if this is None:
+            return ()
+        where = None if pod.spec.scheduling_group is None else frozenset(offered)
+        return [uid for uid in this.placed(where) if uid != pod_key(pod)]
 
     def ahead(self, pod: Pod, offered: Collection[str]) -> PodRecord | None:
         """Returns what was decided ahead on an `offered` node for the pod, or for a member that did not exist then."""
@@ -252,7 +243,7 @@ class Groups:
         if own is not None:
             return own if own.pending.ahead and own.node in offered else None
         this = self._attempts.get(group_of(pod))
-        held = self._promises.of(this) if this is not None else {}
+        held = this.promises() if this is not None else {}
         free = (record for uid, record in held.items() if STAND_IN in uid and record.node in offered)
         return next(free, None)
 
@@ -282,9 +273,9 @@ class Groups:
         if this is not None:
             this.refused = this.again = False
             if this.in_one_cycle:
-                self._promises.drop_unasked(this)
-            unasked = (other for other in self._promises.of(this).values() if other.pending.waits is None)
-            self._promises.extend(unasked, until)
+                this.drop_unasked()
+            unasked = (other for other in this.promises().values() if other.pending.waits is None)
+            this.extend(unasked, until)
         self._records.put(replace(record, until=until, pending=replace(record.pending, binding=True)))
 
     def settle(self, group: str, node: str) -> None:
@@ -293,7 +284,7 @@ class Groups:
         """
         this = self._attempts.get(group)
         if this is not None:
-            self._promises.narrow(this, [each for each in this.placements if node in each.offered])
+            this.narrow([each for each in this.placements if node in each.offered])
 
     def seen_unbound(self, uid: str, pod: Pod) -> None:
         """Drops what kube-scheduler has given up, as the status of this unbound pod shows."""
@@ -307,7 +298,7 @@ class Groups:
         # A member of a group is tried again at once, and its status may show later that a bind failed.
         keeps = this is not None and this.needed > 0 and after.refusal.startswith(SCHEDULER_ERROR)
         if lets_go(record.pending.seen, after) and not keeps:
-            for each in {uid} if this is None else self._promises.of(this):
+            for each in {uid} if this is None else this.promises():
                 self._records.release(each)
         elif after.version > record.pending.seen.version:
             self._records.put(replace(record, pending=replace(record.pending, seen=after)))
@@ -344,4 +335,4 @@ class Groups:
         this = self._attempts.get(group)
         if this is None or not this.refused or this.preempts:
             return False
-        return len(self._promises.of(this)) + len(self._lapsed.of(group)) < FEWEST_THAT_WAIT_ON
+        return len(this.promises()) + len(self._lapsed.of(group)) < FEWEST_THAT_WAIT_ON

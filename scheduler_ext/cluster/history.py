@@ -1,7 +1,13 @@
-"""Records what happened to each pod: people can see later why it is where it is, and a failure shows what led to it."""
+"""Records what happened to pods: people can see later why one is where it is, and a failure shows what led to it."""
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from enum import StrEnum
+from itertools import takewhile
 from typing import NamedTuple
+
+from proto.devices import DeviceUUID, PodShares
+from scheduler_ext.cluster.pod_index import PodName
 
 MOST_PODS = 5_000
 MOST_STEPS = 16
@@ -54,3 +60,46 @@ class Histories:
         """Returns the history as one line for the log."""
         steps = [f"{max(now - at, 0):.1f} s ago {what}" for at, what in self._steps.get(uid, ())]
         return ", ".join(steps) or "nothing is remembered"
+
+
+MOST_REMEMBERED = 256
+
+
+class LogKind(StrEnum):
+    DECIDED = "decided"
+    REFUSED = "refused"
+    BOUND = "bound"
+    NOMINATED = "nominated"
+    """Others are evicted for it, and room is kept."""
+    DROPPED = "dropped"
+    """Its reservation was given up."""
+    DELETED = "deleted"
+
+
+class LogEntry(NamedTuple):
+    """`number` counts up without gaps. `at` is in monotonic seconds. `gpus` are those of a decision."""
+
+    number: int
+    at: float
+    pod: PodName
+    what: LogKind
+    node: str = ""
+    gpus: tuple[DeviceUUID, ...] = ()
+
+
+class PodLog:
+    """The last things that happened to pods, oldest first, for people who follow them."""
+
+    def __init__(self) -> None:
+        self._kept: deque[LogEntry] = deque(maxlen=MOST_REMEMBERED)
+        self._number = 0
+
+    def add(self, now: float, pod: PodName, what: LogKind, node: str = "", shares: PodShares = ()) -> None:
+        self._number += 1
+        gpus = tuple(dict.fromkeys(share.uuid for container in shares for share in container))
+        self._kept.append(LogEntry(self._number, now, pod, what, node, gpus))
+
+    def since(self, number: int) -> Sequence[LogEntry]:
+        """Returns what is remembered of everything after that number, oldest first."""
+        later = takewhile(lambda each: each.number > number, reversed(self._kept))
+        return tuple(reversed(tuple(later)))

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Node, Toleration
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
-from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, RecordState
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.snapshot import NodeUsage
-from scheduler_ext.cluster.usage import usage_of
+from scheduler_ext.cluster.usage import NodeAlone, usage_of
 from scheduler_ext.domains.levels import LEVELS
 
 

@@ -7,13 +7,12 @@ from proto.kubernetes.objects import ObjectReference, Pod
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.events import RecordEvent
 from scheduler_ext.cluster.gangs import Gang, Gangs
-from scheduler_ext.cluster.history import Histories
+from scheduler_ext.cluster.history import Histories, PodLog
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.log import PodLog
 from scheduler_ext.cluster.nominations import Nominations
 from scheduler_ext.cluster.pod_index import PodIndex, PodName
 from scheduler_ext.cluster.queue import PodQueue
-from scheduler_ext.cluster.wishes import Wishes
+from scheduler_ext.cluster.resizing import Wishes
 from scheduler_ext.requests import RequestSettings
 
 

@@ -1,15 +1,17 @@
-"""Computes what is taken of each GPU of one node."""
+"""Computes what is taken of each GPU of one node, and what would be if some of its pods were gone."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
 
 from proto.annotations.undecided_pods import Given
 from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
-from scheduler_ext.cluster.bound import counted_as_full, known_given, with_undecided
-from scheduler_ext.cluster.records import GpuPart
+from scheduler_ext.cluster.quotas import Quotas
+from scheduler_ext.cluster.records import GpuPart, PodRecord
 from scheduler_ext.cluster.registered import RegisteredNode
-from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 
 
 def left_of(
@@ -38,7 +40,7 @@ def usage_of(
     """Returns the usage of the node with its kept room. `used` is the sum of what is `held`, by GPU."""
     in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
     special = [each for each in (*held, *kept) if in_mig_mode or each.is_special]
-    full = frozenset[DeviceUUID]().union(*(counted_as_full(each, node) for each in special))
+    full = frozenset[DeviceUUID]().union(*(_counted_as_full(each, node) for each in special))
     placements: dict[DeviceUUID, tuple[MigPlacement, ...]] = {}
     for each in special:
         for uuid, places in each.placements.items():
@@ -50,7 +52,7 @@ def usage_of(
         if kept:
             taken = _beside(taken, (each.footprints.get(uuid, NOTHING) for each in kept), device)
         gpus.append(_gpu_usage(device, taken, placements.get(uuid, ()), full=uuid in full))
-    undecided = [(each, known_given(each, node)) for each in special if each.undecided]
+    undecided = [(each, _known_given(each, node)) for each in special if each.undecided]
     return _with_undecided(node, gpus, undecided) if undecided else NodeUsage(node=node, gpus=tuple(gpus))
 
 
@@ -66,7 +68,7 @@ def _with_undecided(
         replicas.update(given)
         if each.everywhere:
             whole |= given.keys()
-    charged = with_undecided(gpus, ids, replicas)
+    charged = _with_replicas(gpus, ids, replicas)
     return NodeUsage(
         node=node,
         gpus=tuple(_filled(gpu) if gpu.device.uuid in whole else gpu for gpu in charged),
@@ -97,3 +99,86 @@ def _gpu_usage(device: Device, used: Footprint, placements: tuple[MigPlacement, 
     if full:
         used = used | Footprint(device.replicas, device.memory_mib, device.cores)
     return GpuUsage(device, used.replicas, used.memory_mib, used.cores, placements)
+
+
+def _counted_as_full(part: GpuPart, node: RegisteredNode) -> frozenset[DeviceUUID]:
+    """Returns the GPUs where it is unknown what the part leaves.
+
+    These are all GPUs if nothing is known of the part. Of an unreadable annotation they are those that it names, or
+    all if it names too few. Of other parts they are those in MIG mode where its instances are unknown, and those not
+    in MIG mode where it has instances.
+    """
+    devices = node.devices
+    if part.everywhere:
+        return frozenset() if _known_given(part, node) else frozenset(device.uuid for device in devices)
+    if part.unreadable:
+        named = frozenset(device.uuid for device in devices if device.uuid in part.unreadable)
+        return named if len(named) >= max(part.wanted, 1) else frozenset(device.uuid for device in devices)
+    return frozenset(
+        device.uuid
+        for device in devices
+        if device.uuid in part.footprints and (device.uuid in part.placements) != (device.mode == MIG_MODE)
+    )
+
+
+def _known_given(part: GpuPart, node: RegisteredNode) -> Given:
+    """Returns the replicas that kubelet gave the pod of each GPU, as the node's daemon reports it. Empty if it reports
+    nothing or too little.
+    """
+    given = node.given.get(part.uid, {}) if part.undecided else {}
+    known = given.keys() <= {device.uuid for device in node.devices}
+    return given if known and sum(given.values()) >= part.undecided else {}
+
+
+def _with_replicas(gpus: Iterable[GpuUsage], ids: int, given: Given) -> tuple[GpuUsage, ...]:
+    """Returns the GPUs with `ids` more replicas in use. The replicas of the GPUs `given` come first. Each further one
+    is on the GPU with the most replicas left; of equals the first one counts.
+
+    Kubelet counts ids of all the node's GPUs together. A container with a decision has the GPUs of that decision,
+    whatever its ids are. So any GPUs with replicas left can represent those that it took from.
+    """
+    charged = []
+    for gpu in gpus:
+        taken = min(given.get(gpu.device.uuid, 0), max(gpu.device.replicas - gpu.replicas, 0))
+        charged.append(replace(gpu, replicas=gpu.replicas + taken) if taken else gpu)
+        ids -= taken
+    for _ in range(min(ids, sum(max(gpu.device.replicas - gpu.replicas, 0) for gpu in charged))):
+        emptiest = max(range(len(charged)), key=lambda at: (charged[at].device.replicas - charged[at].replicas, -at))
+        charged[emptiest] = replace(charged[emptiest], replicas=charged[emptiest].replicas + 1)
+    return tuple(charged)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeAlone:
+    """The node as the ledger had it at one moment: a long search sees the same node throughout.
+
+    `used` is the sum of `held`, by pod UID. `kept` is the room that counts beside it, by pod UID. `quotas` are those of
+    one namespace.
+    """
+
+    node: RegisteredNode
+    used: Mapping[DeviceUUID, Footprint]
+    held: Mapping[str, PodRecord]
+    kept: Mapping[str, PodRecord]
+    quotas: Quotas
+
+    def usage(self, gone: Collection[str], *, at_least: float = -inf) -> NodeUsage:
+        """Computes the usage as if these pods held nothing, and room were kept only for others of at least this
+        priority.
+        """
+        name = self.node.name
+        freed = [self.held[uid].on(name) for uid in gone if uid in self.held]
+        others = [record.on(name) for uid, record in self.held.items() if uid not in gone]
+        kept = [room.gpus for uid, room in self.kept.items() if room.priority >= at_least and uid not in gone]
+        return usage_of(self.node, left_of(self.used, freed, others), others, kept)
+
+    def without(self, gone: Collection[str], namespace: str, *, priority: int) -> Snapshot:
+        """Returns this node, and this namespace's quotas, as a pod of this priority would find them if these pods were
+        gone. Room kept for pods of lower priority is free for it.
+        """
+        usage = self.usage(gone, at_least=priority)
+        return Snapshot(nodes={self.node.name: usage}, quotas={namespace: self.quotas_of(namespace, gone)})
+
+    def quotas_of(self, namespace: str, gone: Collection[str]) -> tuple[Quota, ...]:
+        """Returns the quotas as if these pods held nothing."""
+        return self.quotas.of(namespace, (self.held[uid] for uid in gone if uid in self.held))

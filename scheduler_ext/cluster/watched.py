@@ -19,7 +19,7 @@ from scheduler_ext.cluster import events
 from scheduler_ext.cluster.accounting import total
 from scheduler_ext.cluster.bound import outlives
 from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent, Wished
-from scheduler_ext.cluster.log import LogKind
+from scheduler_ext.cluster.history import LogKind
 from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.cluster.parts import ClusterParts
 from scheduler_ext.cluster.pod_index import pod_name, pod_reference

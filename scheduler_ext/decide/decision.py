@@ -7,12 +7,11 @@ from proto.devices import PodShares
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.fgd import Fragmentation
-from scheduler_ext.decide.misfit import Misfit, NotOffered
+from scheduler_ext.decide.misfit import Misfit, NotOffered, refusals_of
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preference import choose_node, compared_connections, gpus_of, is_spared, rank_nodes
 from scheduler_ext.decide.reasons import joined
 from scheduler_ext.decide.score import NodeScore, node_score
-from scheduler_ext.decide.unresolvable import refusals_of
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest
 

@@ -4,14 +4,15 @@ Text and figures are made only on request, so a decision over thousands of nodes
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+from typing import NamedTuple
 
 from program.words import ranges
 from proto.annotations.node_limits import Backend, NodeLimits
-from proto.devices import DeviceUUID
+from proto.devices import MIG_MODE, DeviceUUID
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
 from scheduler_ext.decide.reasons import (
     LIFTED,
@@ -23,6 +24,7 @@ from scheduler_ext.decide.reasons import (
     UNHELD,
     Reason,
     by_importance,
+    joined,
     words_of,
 )
 from scheduler_ext.requests import ContainerNeed
@@ -203,3 +205,46 @@ def _quota_amounts(gpu: GpuUsage, need: ContainerNeed, quota: Quota) -> Amounts:
     limit = quota.cores or 0
     needed = need.count * need.reserved_cores
     return Amounts(needed=needed, used=quota.used.cores, total=limit, unit=Unit.PERCENT)
+
+
+_LASTING = frozenset({Reason.NOT_HEALTHY, Reason.CORDONED, Reason.TYPE, Reason.UUID, Reason.LIMITS})
+
+
+class NodeRefusal(NamedTuple):
+    """A node's line in the answer of `/filter`. If it is `unresolvable`, evicting other pods does not help. `words` are
+    the reasons for people.
+    """
+
+    reason: str
+    unresolvable: bool
+    words: str
+
+
+def unfit_of(misfit: Misfit | NotOffered) -> NodeRefusal:
+    return NodeRefusal(misfit.brief, is_unresolvable(misfit), joined(misfit.words()))
+
+
+def refusals_of(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:
+    """Returns reasons by node: first of the nodes on which eviction may help, then of the unresolvable ones."""
+    unfit = {name: unfit_of(misfit) for name, misfit in misfits.items()}
+    failed = {name: each.reason for name, each in unfit.items() if not each.unresolvable}
+    return failed, {name: each.reason for name, each in unfit.items() if each.unresolvable}
+
+
+def is_unresolvable(misfit: Misfit | NotOffered) -> bool:
+    """Returns whether the node is unknown, has too few GPUs at all, or too few that could ever serve the container."""
+    if isinstance(misfit, NotOffered) or not misfit.verdicts:
+        return True
+    # One GPU in MIG mode may serve every instance that the container requests.
+    needed = 1 if any(gpu.device.mode == MIG_MODE for gpu, _ in misfit.verdicts) else misfit.need.count
+    lost = sum(_is_lost(gpu, reason, misfit.need) for gpu, reason in misfit.verdicts)
+    return misfit.cards - lost < needed
+
+
+def _is_lost(gpu: GpuUsage, reason: Reason, need: ContainerNeed) -> bool:
+    """Returns whether the GPU can never serve the container: for this reason, or because even the whole GPU is too
+    small. The second may hide behind a reason that was found before it.
+    """
+    device = gpu.device
+    too_small = need.reserved_mib(device.memory_mib) > device.memory_mib or need.reserved_cores > device.cores
+    return too_small or reason in _LASTING

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Protocol, TypeVar, cast
 
-from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import PodIndex
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
+from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.misfit import Misfit
@@ -260,3 +260,31 @@ def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iter
     for uid in proposed:
         priorities[uid] = least = min(least, priorities.get(uid, least))
     return tuple(sorted((*proposed, *added), key=lambda uid: -priorities[uid]))
+
+
+MOST_JUDGED = 20
+"""Nodes with room kept for other pods that are judged for one pod."""
+
+
+def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]) -> Decision | None:
+    """Returns a decision for the node whose room is kept for the pod; None if the pod does not fit there yet."""
+    room = ledger.records.kept(request.uid)
+    if room is None or room.node not in node_names:
+        return None
+    decision = placed(ledger, request, priority=priority, node=room.node, gone=())
+    return None if decision.node is None else decision
+
+
+def in_that_of_others(
+    ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]
+) -> tuple[Decision, Collection[str]] | None:
+    """Returns a decision for a node whose room is kept for pods of lower priority, and the pods whose room has to be
+    given up for it. The pod fits nowhere else. None if no such room is enough.
+    """
+    rooms = ledger.records.kept_below(priority)
+    offered = [node for node in node_names if node in rooms] if rooms else []
+    for node in offered[:MOST_JUDGED]:
+        decision = placed(ledger, request, priority=priority, node=node, gone=())
+        if decision.node is not None:
+            return decision, rooms[node]
+    return None

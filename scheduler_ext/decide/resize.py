@@ -20,9 +20,9 @@ from proto.annotations.memory_resize import (
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.accounting import Footprints, effective, total
-from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.bound import decided_shares, namespace_of
 from scheduler_ext.cluster.snapshot import quota_for
+from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import ResourceNames, container_kinds, pod_key
 

@@ -1,5 +1,6 @@
-"""The domain that the author of a group wants it in, as annotations of its pods name it."""
+"""The wishes of a group's author for its place: the domain by annotations of its pods, and the order of the pods."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -51,3 +52,36 @@ def read_wish(annotations: Mapping[str, str], levels: Sequence[str]) -> DomainWi
             known = ", ".join(levels) or "none"
             raise WishError(key, f"{level!r} is no level of domains here; the levels are {known}")
     return None
+
+
+_ROLE = "training.kubeflow.org/replica-type"
+_FIRST_ROLES = ("master", "launcher", "chief")
+_INDICES = (
+    "leaderworkerset.sigs.k8s.io/group-index",
+    "leaderworkerset.sigs.k8s.io/worker-index",
+    "jobset.sigs.k8s.io/job-global-index",
+    "jobset.sigs.k8s.io/job-index",
+    "training.kubeflow.org/replica-index",
+    "batch.kubernetes.io/job-completion-index",
+    "apps.kubernetes.io/pod-index",
+)
+"""Labels with numbers, the one that counts most first: LeaderWorkerSet's, JobSet's, Kubeflow's trainer's, an indexed
+Job's, a StatefulSet's."""
+_LONGEST = 9
+_NUMBERS = re.compile(r"([0-9]+)")
+
+Rank = tuple[int, tuple[int, ...], tuple[tuple[int, str], ...]]
+
+
+def rank_of(name: str, labels: Mapping[str, str]) -> Rank:
+    """Returns a key by which pods of a group are sorted: a master first, then by their indices, then by name, in which
+    numbers count as such.
+    """
+    role = labels.get(_ROLE, "").lower()
+    indices = tuple(_index(labels.get(each, "")) for each in _INDICES)
+    parts = tuple((int(part[:_LONGEST]), "") if part.isdecimal() else (-1, part) for part in _NUMBERS.split(name))
+    return int(bool(role) and role not in _FIRST_ROLES), indices, parts
+
+
+def _index(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _LONGEST else -1

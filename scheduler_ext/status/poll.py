@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 
 from proto.daemon_usage import NodeUse
 from scheduler_ext.capacity.largest import Largest
-from scheduler_ext.cluster.alone import NodeAlone
-from scheduler_ext.cluster.log import LogEntry
+from scheduler_ext.cluster.history import LogEntry
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.status.waiting import WaitingGroup
 
 

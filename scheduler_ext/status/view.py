@@ -13,7 +13,7 @@ from proto.kubernetes.taints import CORDON
 from scheduler_ext.capacity.domains import named_domains
 from scheduler_ext.capacity.unused import unused
 from scheduler_ext.cluster.accounting import Footprint
-from scheduler_ext.cluster.log import LogEntry, LogKind
+from scheduler_ext.cluster.history import LogEntry, LogKind
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.registered import NODE_CORDONED, RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage

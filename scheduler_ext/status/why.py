@@ -9,11 +9,11 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.evictions import MOST_HOLDERS, MOST_NODES, ways
 from scheduler_ext.capacity.judged import Judged, hints, remarks
 from scheduler_ext.capacity.largest import smaller
-from scheduler_ext.cluster.alone import NodeAlone
 from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.decide.explain import need_sentence
+from scheduler_ext.decide.misfit import is_unresolvable
 from scheduler_ext.decide.preempt import GpuHolder
-from scheduler_ext.decide.unresolvable import is_unresolvable
 
 MOST_GROUPS = 6
 MOST_NAMED = 8

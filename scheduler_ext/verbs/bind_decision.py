@@ -8,7 +8,7 @@ from scheduler_ext.cluster.events import Decided, NodeChosen, RoomsGivenUp, Time
 from scheduler_ext.cluster.pod_index import PodIndex
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.decide.kept_rooms import in_that_of_others
+from scheduler_ext.decide.preempt import in_that_of_others
 from scheduler_ext.requests import RequestError, pod_key, read_request
 from scheduler_ext.verbs.state_machine import BindAttempt, BindEvent
 

@@ -14,8 +14,7 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
 from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
-from scheduler_ext.cluster.gangs import MissingMember
-from scheduler_ext.cluster.membership import group_of
+from scheduler_ext.cluster.gangs import MissingMember, group_of
 from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.decide.effort import Effort

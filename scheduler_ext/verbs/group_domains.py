@@ -7,8 +7,7 @@ from scheduler_ext.cluster.gangs import MissingMember
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.domains.levels import Domains
 from scheduler_ext.domains.plan import DomainPlacement, NoDomain, Room, no_domain, placements
-from scheduler_ext.domains.ranks import rank_of
-from scheduler_ext.domains.wish import DomainWish
+from scheduler_ext.domains.wish import DomainWish, rank_of
 from scheduler_ext.requests import GpuRequest
 
 MOST_TRIED = 16

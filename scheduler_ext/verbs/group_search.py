@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.group_room import level_of, shortage
 from scheduler_ext.cluster.events import Decided, GroupUndone
-from scheduler_ext.cluster.gangs import Gang, MissingMember
-from scheduler_ext.cluster.membership import group_of
+from scheduler_ext.cluster.gangs import Gang, MissingMember, group_of
 from scheduler_ext.cluster.records import PodRecord, RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice

@@ -22,7 +22,7 @@ from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.index.rankings import MOST_SHAPES
+from scheduler_ext.decide.index.ranking import MOST_SHAPES
 from scheduler_ext.decide.index.verdicts import EFFORT_OF_A_NODE
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.reasons import Reason

@@ -24,9 +24,9 @@ NODES = ["node-a", "node-b"]
 PODS = 20
 FEW = 4
 BOUNDS = (
-    "scheduler_ext.cluster.log.MOST_REMEMBERED",
+    "scheduler_ext.cluster.history.MOST_REMEMBERED",
     "scheduler_ext.cluster.history.MOST_PODS",
-    "scheduler_ext.decide.index.rankings.MOST_SHAPES",
+    "scheduler_ext.decide.index.ranking.MOST_SHAPES",
     "scheduler_ext.decide.fgd.MOST_REMEMBERED",
     "scheduler_ext.cluster.workload.MOST_CLASSES",
     "scheduler_ext.verbs.turns.MOST_NAMESPACES",

@@ -11,8 +11,7 @@ from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fgd import NOTHING_LOST
 from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.polls import Polls
-from scheduler_ext.decide.index.ranking import Best, Ranking
-from scheduler_ext.decide.index.rankings import Rankings
+from scheduler_ext.decide.index.ranking import Best, Ranking, Rankings
 from scheduler_ext.decide.index.verdicts import PodShape
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.verdicts import PodShape, ShapeJudge
-from scheduler_ext.decide.unresolvable import NodeRefusal
+from scheduler_ext.decide.misfit import NodeRefusal
 
 MOST_SHAPES = 10_000
 MOST_UNDER_WAY = 64

@@ -35,9 +35,8 @@ from scheduler_ext.cluster.events import (
     RoomKept,
     nothing_outside,
 )
-from scheduler_ext.cluster.gangs import MissingMember
+from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE, MissingMember
 from scheduler_ext.cluster.groups import FAILED_BIND_SECONDS
-from scheduler_ext.cluster.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.index import NodeIndex

@@ -16,8 +16,7 @@ from proto.kubernetes.objects import (
     WorkloadReference,
 )
 from scheduler_ext.cluster.events import Applied, Listed, Removed, nothing_outside
-from scheduler_ext.cluster.gangs import Gang, MissingMember
-from scheduler_ext.cluster.membership import membership_of
+from scheduler_ext.cluster.gangs import Gang, MissingMember, membership_of
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import RequestSettings, pod_key
 from tests.builders import container, pod

@@ -9,7 +9,8 @@ import pytest
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, ResourceQuota, SchedulingGroup
 from scheduler_ext.cluster.events import Applied, NodeChosen, Proposed, TimePassed, nothing_outside
-from scheduler_ext.cluster.group_promises import LONGEST_PERMIT_SECONDS
+from scheduler_ext.cluster.gangs import MOST_MEMBERS, group_of
+from scheduler_ext.cluster.group_attempt import LONGEST_PERMIT_SECONDS
 from scheduler_ext.cluster.groups import (
     FEWEST_THAT_WAIT_ON,
     REFUSED_SECONDS,
@@ -18,7 +19,6 @@ from scheduler_ext.cluster.groups import (
     lets_go,
     verdict_of,
 )
-from scheduler_ext.cluster.membership import MOST_MEMBERS, group_of
 from scheduler_ext.cluster.records import Records, SchedulerVerdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex

@@ -13,7 +13,7 @@ from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.decision import Decision, decide
 from scheduler_ext.decide.explain import explain
-from scheduler_ext.decide.unresolvable import refusals_of
+from scheduler_ext.decide.misfit import refusals_of
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import BypassMode
 from tests.builders import container, pod

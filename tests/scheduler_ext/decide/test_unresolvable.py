@@ -6,8 +6,7 @@ from proto.annotations import keys
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.decide.misfit import NotOffered
-from scheduler_ext.decide.unresolvable import is_unresolvable
+from scheduler_ext.decide.misfit import NotOffered, is_unresolvable
 from tests.builders import container, pod
 from tests.scheduler_ext.gpus import device, request, snapshot, usage
 from tests.scheduler_ext.mig_gpus import mig_device

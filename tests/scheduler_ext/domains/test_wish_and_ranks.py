@@ -2,8 +2,7 @@ import pytest
 
 from proto.annotations import keys
 from scheduler_ext.domains.levels import LEVELS, domains_of, labels_of, read_levels, word, write_levels
-from scheduler_ext.domains.ranks import rank_of
-from scheduler_ext.domains.wish import DomainWish, WishError, read_wish
+from scheduler_ext.domains.wish import DomainWish, WishError, rank_of, read_wish
 
 RACK = "cloud.provider.com/topology-rack"
 

@@ -14,7 +14,7 @@ from playwright.async_api import Browser, Page, async_playwright, expect
 from program.address import ListenAddress
 from proto.annotations import keys
 from proto.daemon_usage import ContainerUse, GpuUse, NodeUse
-from scheduler_ext.cluster.log import LogEntry, LogKind
+from scheduler_ext.cluster.history import LogEntry, LogKind
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.own_thread import in_own_thread
 from scheduler_ext.http.ports import listening

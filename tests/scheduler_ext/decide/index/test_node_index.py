@@ -29,7 +29,7 @@ from proto.kubernetes.objects import (
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.decision import Tally, choice_of, decide
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.index.rankings import MOST_SHAPES
+from scheduler_ext.decide.index.ranking import MOST_SHAPES
 from scheduler_ext.decide.priorities import preferences
 from tests.builders import container, node, pod
 from tests.scheduler_ext.decide.test_laws import asking, pods
