@@ -78,7 +78,8 @@ class Filter:
         try:
             request = read_request(args.pod, self._cluster.requests)
         except RequestError as error:
-            self._cluster.record(PodRefused(args.pod, None), self._log.now())
+            if args.nodes is None:
+                self._cluster.record(PodRefused(args.pod, None), self._log.now())
             return unresolvable(str(error), args)
         if args.nodes is None and args.node_names is None:
             return Filtered(result=FilterResult(error="neither Nodes nor NodeNames are given"))

@@ -65,11 +65,11 @@ def unresolvable(problem: str, args: ExtenderArgs) -> Filtered:
     """Returns the answer for a pod that no node will ever fit as it is written: it waits until it is changed.
 
     An error would make kube-scheduler try again and again. If each node refuses the pod, it waits until something
-    changes (determineSchedulingHintForInFlightPod of its queue).
+    changes (determineSchedulingHintForInFlightPod of its queue). A question about given nodes has no events.
     """
     names = args.node_names or [node.metadata.name for node in args.nodes or ()]
     result = FilterResult(failed_and_unresolvable_nodes=dict.fromkeys(names, problem[:LONGEST_PROBLEM]))
-    return Filtered(result=result, notes=(_failure(problem),))
+    return Filtered(result=result, notes=() if args.nodes is not None else (_failure(problem),))
 
 
 def nowhere(request: GpuRequest, choice: NodeChoice, candidates: int) -> Filtered:

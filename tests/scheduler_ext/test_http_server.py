@@ -54,6 +54,37 @@ async def test_filter_by_nodes_decides_as_if_nothing_ran_and_reserves_nothing() 
             assert keys.NODE_REGISTER in answer["FailedAndUnresolvableNodes"]["unreadable"]
 
 
+async def test_filter_by_nodes_that_do_not_exist_yet_leaves_no_trace() -> None:
+    """An autoscaler asks about copies of a node, with the GPUs of that node, before it creates any."""
+    async with running(node_json("full", replicas=1)) as rig:
+        holder, waiting = rig.add_pod("holder"), rig.add_pod("waiting")
+        assert (await rig.filter(holder, "full"))["NodeNames"] == ["full"]
+        before = await rig.status("/debug/snapshot")
+        copies = [node_json("full", replicas=1) for _ in range(2)]
+        for number, copy in enumerate(copies):
+            copy["metadata"]["name"] = f"template-{number}"
+        small = node_json("small", memory_mib=500)
+        for pod in (holder, waiting, pod_json("nobody")):
+            answer = await rig.post("/filter", {"Pod": pod, "Nodes": {"items": [*copies, small]}})
+            assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["template-0", "template-1"]
+            assert answer["FailedAndUnresolvableNodes"] == {"small": "CardInsufficientMemory"}
+        for pod in (holder, waiting):
+            pod["spec"]["containers"][0]["resources"]["limits"][keys.RESOURCE_MEMORY] = "many"
+            answer = await rig.post("/filter", {"Pod": pod, "Nodes": {"items": copies}})
+            assert answer["FailedAndUnresolvableNodes"].keys() == {"template-0", "template-1"}
+        assert await rig.status("/debug/snapshot") == before
+        by_name = await rig.filter(pod_json("late"), "full", "template-0")
+        assert by_name["FailedNodes"] == {"full": "CardTimeSlicingExhausted"}
+        assert by_name["FailedAndUnresolvableNodes"] == {"template-0": "node unregistered"}
+
+        def of_events() -> set[str]:
+            return {event["involvedObject"]["name"] for event in rig.server.store.objects("events")}
+
+        await until(lambda: "late" in of_events())
+        assert of_events() == {"holder", "late"}
+        assert rig.writes() == []
+
+
 async def test_debug_lines_tell_of_every_answer_and_every_call(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "scheduler_ext")
     caplog.set_level(logging.DEBUG, "proto")
