@@ -41,7 +41,12 @@ _MONITORS = {
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 _HEAD = "| name | type | labels | what | HAMi before 2.9 |\n|---|---|---|---|---|"
 _DCGM_HEAD = "| name | type | what |\n|---|---|---|"
-_DCGM_LABELS = ", ".join(f"`{label}`" for label in TELEMETRY_LABELS)
+_SHARED_LABELS = {
+    "*GPU*": ("device_index", "device_uuid"),
+    "*node's GPU*": ("node", "device_index", "device_uuid", "device_type"),
+    "*share*": ("namespace", "pod", "container", "vdevice_index", "device_uuid"),
+}
+"""Labels that many families have together, by the words for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +95,12 @@ def reference() -> str:
     nvidias = [family for family in telemetry_families() if family.name.startswith("DCGM_")]
     dcgm = _table(_DCGM_HEAD, tuple(family for family in telemetry_families() if family not in nvidias), _dcgm_row)
     named = f"NVIDIA documents these: {', '.join(f'`{family.name}`' for family in nvidias)}."
-    shared = f"Series of GPUs have the labels {_DCGM_LABELS}; a holder has `UUID`, `namespace`, `pod` and `container`."
+    of_gpus = f"Series of GPUs have the labels {_code(TELEMETRY_LABELS)}"
+    shared = f"{of_gpus}; a holder has `UUID`, `namespace`, `pod` and `container`."
+    together = "; ".join(f"{words} is {_code(labels)}" for words, labels in _SHARED_LABELS.items())
     return "\n".join(
         (
+            f"In place of labels that many families have, {together}.\n",
             f"### Of the node daemon\n\n{daemon}",
             f"### Of the node daemon, at /metrics/dcgm\n\n{named}\n\n{shared}\n\n{dcgm}",
             f"### Of the extender\n\n{extender}",
@@ -128,10 +136,15 @@ def _family(gauges: Gauges) -> Family:
 
 
 def _row(family: Family) -> str:
-    labels = ", ".join(f"`{label}`" for label in family.labels if label != _ZONE)
+    own = tuple(label for label in family.labels if label != _ZONE)
+    labels = next((words for words, each in _SHARED_LABELS.items() if set(each) == set(own)), _code(own))
     before = _MONITORS.get(family.name) or _schedulers(family.name)
     shown = f"`{before}`" if before else ""
     return f"| `{family.name}` | {family.kind} | {labels} | {family.documentation} | {shown} |"
+
+
+def _code(labels: tuple[str, ...]) -> str:
+    return ", ".join(f"`{label}`" for label in labels)
 
 
 def _dcgm_row(family: Family) -> str:
