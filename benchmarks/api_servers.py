@@ -67,8 +67,8 @@ async def _serve(parent: Connection) -> None:
 
 
 @contextmanager
-def real(binaries: Binaries, folder: Path) -> Iterator[tuple[Peer, ControlPlane]]:
-    with ControlPlane(binaries, folder / "plane") as plane:
+def real(binaries: Binaries, folder: Path, *, gates: str = "", apis: str = "") -> Iterator[tuple[Peer, ControlPlane]]:
+    with ControlPlane(binaries, folder / "plane", gates=gates, apis=apis) as plane:
         headers = {"Authorization": "Bearer admin"}
         tls = ssl.create_default_context(cafile=plane.certificate)
 

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,11 +105,11 @@ _JSON = {"Content-Type": "application/json"}
 
 
 @asynccontextmanager
-async def bench(peer: Peer, nodes: int, folder: Path) -> AsyncIterator[Bench]:
-    """Yields nodes, and an extender that knows them."""
+async def bench(peer: Peer, nodes: int, folder: Path, *, metrics: str = "") -> AsyncIterator[Bench]:
+    """Yields nodes, and an extender that knows them. It answers about its metrics at this address."""
     arguments = [
         *(sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", "127.0.0.1:0"),
-        *("--metrics-bind-address", "", "--kubeconfig", peer.kubeconfig, "--log-level", "error"),
+        *("--metrics-bind-address", metrics, "--kubeconfig", peer.kubeconfig, "--log-level", "error"),
     ]
     async with AsyncExitStack() as stack:
         connector = aiohttp.TCPConnector(limit=0, ssl=peer.tls)
@@ -122,10 +122,15 @@ async def bench(peer: Peer, nodes: int, folder: Path) -> AsyncIterator[Bench]:
         extender = (await process.wait_for_line(r"listening on (http://\S+)", 20))[1]
         found = Bench(peer, http, extender, psutil.Process(process.pid))
         if not (await found.send("GET", "/api/v1/nodes?limit=1"))["items"]:
-            for number in range(nodes):
-                await _add_node(found, number)
+            numbers = iter(range(nodes))
+            await asyncio.gather(*(_add_nodes(found, numbers) for _ in range(CREATORS)))
         await _ready(found, nodes)
         yield found
+
+
+async def _add_nodes(on: Bench, numbers: Iterator[int]) -> None:
+    for number in numbers:
+        await _add_node(on, number)
 
 
 async def _add_node(on: Bench, number: int) -> None:
@@ -146,7 +151,7 @@ async def _add_node(on: Bench, number: int) -> None:
 async def _ready(on: Bench, nodes: int) -> None:
     """Wait until the extender has seen the last node."""
     names, probe = [node_name(number) for number in range(nodes)], pod("probe")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             async with on.http.post(
                 f"{on.extender}/filter", data=msgspec.json.encode({"Pod": probe, "NodeNames": names})
@@ -186,7 +191,7 @@ async def by_clients(on: Bench, nodes: int, pods: int, clients: int, *, extender
 
     async with _measured(on, row):
         await asyncio.gather(*(client() for _ in range(clients)))
-    await _clear(on)
+    await clear(on)
     return row
 
 
@@ -219,15 +224,15 @@ async def by_scheduler(on: Bench, pods: int, who: str, scheduler: Start, *, gpu:
 
     await asyncio.gather(*(create() for _ in range(CREATORS)))
     listed = await on.send("GET", f"{PODS_URL}?limit=1")
-    watching = asyncio.create_task(_bound(on, listed["metadata"]["resourceVersion"], pods))
+    watching = asyncio.create_task(bound(on, listed["metadata"]["resourceVersion"], pods))
     async with _measured(on, row), AsyncExitStack() as stack:
         await scheduler(stack)
         row.seconds = await asyncio.wait_for(watching, LONGEST_SECONDS)
-    await _clear(on)
+    await clear(on)
     return row
 
 
-async def _bound(on: Bench, version: str, pods: int) -> float:
+async def bound(on: Bench, version: str, pods: int) -> float:
     """Seconds from the first pod that gets a node to the last."""
     seen: dict[str, float] = {}
     # kube-apiserver ends the watch of a reader that is slow for a moment.
@@ -247,7 +252,7 @@ async def _bound(on: Bench, version: str, pods: int) -> float:
     return max(seen.values()) - min(seen.values())
 
 
-async def _clear(on: Bench) -> None:
+async def clear(on: Bench) -> None:
     """Delete all pods: the next series finds the nodes empty."""
     await on.send("DELETE", f"{PODS_URL}?gracePeriodSeconds=0", {"gracePeriodSeconds": 0})
     await asyncio.sleep(1.0)
@@ -308,7 +313,7 @@ def main(
                 rows.append(asyncio.run(_stand_in(peer, nodes, stand_in_pods, folder)))
         turns: list[tuple[Row, Row]] = []
         try:
-            binaries = _binaries(kubebuilder_assets)
+            binaries = binaries_in(kubebuilder_assets)
         except NoBinaries as error:
             click.echo(f"No real API server and scheduler were measured: {error}.", err=True)
         else:
@@ -326,7 +331,7 @@ def main(
         console.print(f"kube-scheduler with the extender: {sum(shares) / len(shares):.0%} of its rate alone ({each})")
 
 
-def _binaries(folder: str | None) -> Binaries:
+def binaries_in(folder: str | None) -> Binaries:
     """Raises NoBinaries."""
     if folder is not None:
         os.environ["KUBEBUILDER_ASSETS"] = folder
