@@ -18,10 +18,10 @@ from proto.kubernetes.requests import host_amount
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preference import preference
-from scheduler_ext.decide.priorities import priorities_without_gpus
 from scheduler_ext.decide.score import node_score
 from scheduler_ext.policies import NodePolicy, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, read_request
+from scheduler_ext.verbs.prioritize import priorities_without_gpus
 
 LARGE = 8
 """GPUs of a large pod."""

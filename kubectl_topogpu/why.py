@@ -87,10 +87,6 @@ def answer_for(cluster: GpuCluster, pod: Pod, *, brief: bool = False) -> PodAcco
     return PodAccount(pod=name, phase=phase(pod), node=node, sentence=sentence)
 
 
-def _ranked(request: GpuRequest, decision: Decision) -> list[str]:
-    return decision.ranked(request.policies.node)
-
-
 def _requests(request: GpuRequest) -> tuple[str, ...]:
     return tuple(need_sentence(need) for need in request.needs if need is not None)
 
@@ -99,7 +95,7 @@ def _placed(cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapsh
     name, node = pod_name(pod), pod.spec.node_name
     held = gpus_of(cluster, name)
     words = cluster.resizes.get(name, "")
-    ranked = _ranked(request, decision)
+    ranked = decision.ranked
     order = [node, *(each for each in ranked if each != node)] if node in decision.fits else ranked
     return PodAccount(
         pod=name,
@@ -126,7 +122,7 @@ def _waiting(cluster: GpuCluster, pod: Pod, answer: Judged, snapshot: Snapshot, 
     if brief or request is None or decision is None:
         return account
     if decision.node is not None:
-        return replace(account, nodes=candidates(decision, _ranked(request, decision)))
+        return replace(account, nodes=candidates(decision, decision.ranked))
     found = ways(cluster.ledger, request, decision.misfits, cluster.holders)
     return replace(
         account,

@@ -17,9 +17,9 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import PODS, Pod, version_number
-from scheduler_ext.cluster.bound import namespace_of
 from scheduler_ext.cluster.events import GrowthBegan, GrowthEnded, GrowthWritten
 from scheduler_ext.cluster.pod_index import pod_reference
+from scheduler_ext.cluster.records import namespace_of
 from scheduler_ext.decide.resize import ResizeWrite, resize_write
 from scheduler_ext.requests import pod_key
 from scheduler_ext.verbs.live_cluster import LiveCluster

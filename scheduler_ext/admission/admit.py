@@ -16,7 +16,6 @@ from proto.kubernetes.objects import Container, Pod
 from scheduler_ext.admission.bypass import bypasses
 from scheduler_ext.admission.containers import EXCLUSIVE_CORES, BadPercentage, complete, gets_gpus
 from scheduler_ext.admission.json_patch import difference
-from scheduler_ext.admission.owned import strip
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cluster.accounting import Footprint, least
 from scheduler_ext.cluster.snapshot import Quota
@@ -189,3 +188,20 @@ def _policy_warnings(pod: Pod, settings: AdmissionSettings) -> tuple[str, ...]:
         return read_policies(pod.metadata.annotations, requests.node_policy, requests.gpu_policy).warnings
     except PolicyError as error:
         return (f"{error}; the pod stays Pending",)
+
+
+LABELS = (keys.POD_NODE,)
+
+
+def is_owned(annotation: str) -> bool:
+    return annotation in keys.POD_WRITTEN_KEYS or annotation.startswith(keys.POD_WRITTEN_PREFIX)
+
+
+def strip(pod: Json) -> None:
+    """Removes these entries in place. A pod's creator could else claim GPUs, or hide what the pod holds."""
+    metadata = pod.get("metadata") or {}
+    for field, unwanted in (("annotations", is_owned), ("labels", LABELS.__contains__)):
+        entries = metadata.get(field) or {}
+        kept = {key: value for key, value in entries.items() if not unwanted(key)}
+        if len(kept) < len(entries):
+            metadata[field] = kept

@@ -86,7 +86,7 @@ def judged(pod: Pod, settings: RequestSettings, snapshot: Snapshot, gang: Gang |
     if decision.node is not None and room is not None and not room.is_enough:
         return Judged(sentence=f"waits: {room.sentence}", request=request, decision=decision, lacks_group=True)
     if decision.node is not None:
-        return Judged(sentence=_though_it_fits(pod, request, decision), request=request, decision=decision)
+        return Judged(sentence=_though_it_fits(pod, decision), request=request, decision=decision)
     refused = grouped(decision.misfits, request.filter)
     return Judged(sentence=f"waits: {reasons(refused)}", request=request, decision=decision, refused=refused)
 
@@ -114,8 +114,8 @@ def _where(group: Refusing, every: int) -> str:
     return f"on {'all ' if len(group.nodes) == every else ''}{counted(len(group.nodes), 'node')}"
 
 
-def _though_it_fits(pod: Pod, request: GpuRequest, decision: Decision) -> str:
-    first, *others = decision.ranked(request.policies.node)
+def _though_it_fits(pod: Pod, decision: Decision) -> str:
+    first, *others = decision.ranked
     where = f"its GPUs fit on {counted(len(others) + 1, 'node')} now, best on {first}"
     if pod.status.unscheduled is None:
         return f"waits for scheduler {pod.spec.scheduler_name or 'default-scheduler'}, which has not tried it; {where}"

@@ -113,7 +113,7 @@ def _part(share: DeviceShare, device: Device) -> str:
 def _whys(request: GpuRequest, decision: Decision) -> Iterator[str]:
     """Yields why it is this node and these GPUs, with the nodes that come next."""
     policies = request.policies
-    ranked = decision.ranked(policies.node)
+    ranked = decision.ranked
     links = decision.connections
 
     def described(name: str) -> str:

@@ -1,22 +1,21 @@
 """Reads what one bound pod holds from its annotations, without trusting them."""
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 from sys import intern
 from typing import Any
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.annotations.memory_resize import ResizeState, answer_in, larger, wished
-from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocations, mig_allocations
+from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocations
 from proto.annotations.pod_devices import decode_pod_devices
-from proto.devices import ContainerShares, DeviceUUID, MigPlacement, PodShares
+from proto.devices import ContainerShares, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import requested
 from scheduler_ext.cluster.accounting import effective
-from scheduler_ext.cluster.records import NO_GPUS, NO_PLACEMENTS, GpuPart, Placements, PodRecord, RecordState
+from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, RecordState, namespace_of, placements_of
 from scheduler_ext.quota_class import quota_class
-from scheduler_ext.requests import ContainerKind, GpuRequest, ResourceNames, container_kinds, gpu_count, pod_key
+from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, gpu_count, pod_key
 
 
 def read_bound(
@@ -69,7 +68,7 @@ def _decided(
     if known is not None and footprints.keys() - gpus and known.gpus.footprints.keys() & gpus - footprints.keys():
         return _remembered(pod, known, f"{DEVICES_ALLOCATED} names a GPU that node {known.node} lacks")
     allocations, problem = _read_allocations(pod)
-    part = GpuPart(footprints=footprints, placements=_placements(allocations, shares))
+    part = GpuPart(footprints=footprints, placements=placements_of(allocations, shares))
     return _bound_record(
         pod, part, instances=tuple(each for each in allocations if each.real is not None), problem=problem
     )
@@ -130,29 +129,6 @@ def _undecided(pod: Pod, names: ResourceNames) -> PodRecord | None:
     return _bound_record(pod, GpuPart(uid=pod.metadata.uid, pod=name, undecided=ids, everywhere=runs), problem=problem)
 
 
-def decided_part(kinds: Sequence[ContainerKind], shares: PodShares) -> GpuPart:
-    """Returns what a pod with these containers will hold of a node's GPUs by this decision."""
-    return GpuPart(footprints=effective(kinds, shares), placements=_placements(mig_allocations(shares), shares))
-
-
-def kept_record(request: GpuRequest, node: str, shares: PodShares, *, priority: int, until: float) -> PodRecord:
-    """Returns the record of room that is kept for a pod by this decision."""
-    return PodRecord(
-        uid=request.uid,
-        state=RecordState.KEPT,
-        node=node,
-        namespace=request.namespace,
-        quota_class=request.quota_class,
-        gpus=decided_part(request.kinds, shares),
-        until=until,
-        priority=priority,
-    )
-
-
-def namespace_of(pod: Pod) -> str:
-    return intern(pod.metadata.namespace or "default")
-
-
 def _read_allocations(pod: Pod) -> tuple[tuple[MigAllocation, ...], str]:
     """Returns the allocations, and the problem of an annotation that cannot be read; empty without one."""
     value = pod.metadata.annotations.get(MIG_ALLOCATIONS, "")
@@ -162,17 +138,6 @@ def _read_allocations(pod: Pod) -> tuple[tuple[MigAllocation, ...], str]:
         return decode_mig_allocations(value), ""
     except AnnotationError as error:
         return (), str(error)
-
-
-def _placements(allocations: Iterable[MigAllocation], shares: PodShares) -> Placements:
-    """Returns the placements by GPU. A GPU with more or fewer instances than shares is left out: what the pod holds of
-    it is unknown.
-    """
-    found: dict[DeviceUUID, list[MigPlacement]] = {}
-    for allocation in allocations:
-        found.setdefault(allocation.gpu, []).append(allocation.instance.placement)
-    held = Counter(share.uuid for container in shares for share in container) if found else {}
-    return {uuid: tuple(places) for uuid, places in found.items() if held.get(uuid) == len(places)} or NO_PLACEMENTS
 
 
 def _aligned(pod: Pod, value: str, names: ResourceNames) -> tuple[tuple[ContainerKind, ...], PodShares]:

@@ -1,22 +1,24 @@
 """Records of what pods hold of nodes: one for each pod, in one table. The table alone feeds the sums."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as data_field
 from enum import StrEnum
 from math import inf
+from sys import intern
 from typing import Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from proto.annotations.mig_allocations import MigAllocation
+from proto.annotations.mig_allocations import MigAllocation, mig_allocations
 from proto.devices import DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount
-from scheduler_ext.cluster.accounting import Footprints
+from scheduler_ext.cluster.accounting import Footprints, effective
 from scheduler_ext.quota_class import QuotaClass
-from scheduler_ext.requests import GpuRequest
+from scheduler_ext.requests import ContainerKind, GpuRequest
 
 Placements = Mapping[DeviceUUID, Sequence[MigPlacement]]
 NO_PLACEMENTS: Placements = {}
@@ -174,6 +176,40 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     def _counted(self) -> tuple[object, ...]:
         charged = self.namespace, self.quota_class, self.pending.group
         return self.node, self.gpus, self.others, self.totals, self.host, charged
+
+
+def decided_part(kinds: Sequence[ContainerKind], shares: PodShares) -> GpuPart:
+    """Returns what a pod with these containers will hold of a node's GPUs by this decision."""
+    return GpuPart(footprints=effective(kinds, shares), placements=placements_of(mig_allocations(shares), shares))
+
+
+def kept_record(request: GpuRequest, node: str, shares: PodShares, *, priority: int, until: float) -> PodRecord:
+    """Returns the record of room that is kept for a pod by this decision."""
+    return PodRecord(
+        uid=request.uid,
+        state=RecordState.KEPT,
+        node=node,
+        namespace=request.namespace,
+        quota_class=request.quota_class,
+        gpus=decided_part(request.kinds, shares),
+        until=until,
+        priority=priority,
+    )
+
+
+def namespace_of(pod: Pod) -> str:
+    return intern(pod.metadata.namespace or "default")
+
+
+def placements_of(allocations: Iterable[MigAllocation], shares: PodShares) -> Placements:
+    """Returns the placements by GPU. A GPU with more or fewer instances than shares is left out: what the pod holds of
+    it is unknown.
+    """
+    found: dict[DeviceUUID, list[MigPlacement]] = {}
+    for allocation in allocations:
+        found.setdefault(allocation.gpu, []).append(allocation.instance.placement)
+    held = Counter(share.uuid for container in shares for share in container) if found else {}
+    return {uuid: tuple(places) for uuid, places in found.items() if held.get(uuid) == len(places)} or NO_PLACEMENTS
 
 
 _PENDING = frozenset({RecordState.RESERVED, RecordState.SENT})

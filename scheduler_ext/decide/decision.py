@@ -1,19 +1,21 @@
 """Takes a decision: one node and the GPUs of every container, or why no node fits."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proto.devices import PodShares
+from proto.kubernetes.objects import Node
+from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.fgd import Fragmentation
 from scheduler_ext.decide.misfit import Misfit, NotOffered, refusals_of
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.preference import choose_node, compared_connections, gpus_of, is_spared, rank_nodes
+from scheduler_ext.decide.preference import Preference, compared_connections, gpus_of, is_spared, preference
 from scheduler_ext.decide.reasons import joined
 from scheduler_ext.decide.score import NodeScore, node_score
 from scheduler_ext.policies import NodePolicy
-from scheduler_ext.requests import GpuRequest
+from scheduler_ext.requests import GpuRequest, RequestSettings
 
 NO_NODE_OFFERED = "no node was offered"
 
@@ -32,8 +34,8 @@ class Decision:
     """The sum of the pair scores between the GPUs that the pod would get, for nodes that fit, if links decide."""
     levels: Mapping[str, int] = field(default_factory=dict)
     """The quality of the placement from 0 to 100, for nodes that fit; only with node policy `fgd`."""
-    spared: Collection[str] = ()
-    """The nodes that fit and that are better kept whole, for groups that need their clique."""
+    preferences: Mapping[str, Preference] = field(default_factory=dict)
+    """The keys of the nodes that fit: the one with the smallest is taken."""
     error: str = ""
     """A sentence if no node was offered. Otherwise the nodes have their own reasons."""
 
@@ -41,9 +43,10 @@ class Decision:
     def scores(self) -> Mapping[str, float]:
         return {name: score.total for name, score in self.fits.items()}
 
-    def ranked(self, policy: NodePolicy) -> list[str]:
+    @property
+    def ranked(self) -> list[str]:
         """Returns the nodes that fit in the order in which they would be taken."""
-        return rank_nodes(policy, self.fits, self.connections, self.levels, self.spared)
+        return [name for _, _, name in sorted(self.preferences.values())]
 
     @property
     def failed(self) -> Mapping[str, str]:
@@ -52,7 +55,7 @@ class Decision:
 
 
 def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -> Decision:
-    """Chooses the best node of `node_names` that fits, as `choose_node` ranks them, and the pod's GPUs there."""
+    """Chooses the best node of `node_names` that fits, by `preference`, and the pod's GPUs there."""
     quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
     placed: dict[str, PodShares] = {}
     fits: dict[str, NodeScore] = {}
@@ -73,9 +76,14 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -
         return Decision(node=None, misfits=misfits, error=error)
     connections = compared_connections(request, snapshot, placed)
     levels = _levels(request, snapshot, placed)
-    gpus = gpus_of(request)
-    spared = frozenset(name for name in placed if is_spared(snapshot.nodes[name], gpus))
-    node = choose_node(request.policies.node, fits, connections, levels, spared)
+    policy, gpus = request.policies.node, gpus_of(request)
+
+    def key(name: str) -> Preference:
+        spared = is_spared(snapshot.nodes[name], gpus)
+        return preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0), spared=spared)
+
+    preferences = {name: key(name) for name in fits}
+    _, _, node = min(preferences.values())
     return Decision(
         node=node,
         shares=placed[node],
@@ -83,7 +91,7 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -
         misfits=misfits,
         connections=connections,
         levels=levels,
-        spared=spared,
+        preferences=preferences,
     )
 
 
@@ -91,6 +99,13 @@ def decide_anywhere(request: GpuRequest, snapshot: Snapshot) -> Decision:
     """Decides among all nodes that offer GPUs or should: those without a register are no nodes with GPUs."""
     unable = (name for name, reason in snapshot.unregistered.items() if reason != UNREGISTERED)
     return decide(request, snapshot, sorted({*snapshot.nodes, *unable}))
+
+
+def decide_on_empty(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> Decision:
+    """Decides among these nodes as if nothing ran on them."""
+    ledger = Ledger(settings)
+    ledger.replace_nodes(nodes)
+    return decide(request, ledger.snapshot(), [node.metadata.name for node in nodes])
 
 
 def _levels(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodShares]) -> Mapping[str, int]:

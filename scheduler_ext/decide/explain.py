@@ -45,7 +45,7 @@ def explain(request: GpuRequest, decision: Decision) -> tuple[NodeLine, ...]:
     """Returns lines of all nodes: the chosen one, then the others that fit, best first, then those that do not fit, by
     name.
     """
-    ranked = decision.ranked(request.policies.node)
+    ranked = decision.ranked
     return (
         *(_fitting_line(name, decision) for name in ranked),
         *(_misfit_line(name, misfit, request.filter) for name, misfit in sorted(decision.misfits.items())),

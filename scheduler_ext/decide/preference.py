@@ -1,11 +1,10 @@
 """Chooses one of the nodes that fit a pod."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from proto.devices import PairScores, PodShares
 from scheduler_ext.cluster.accounting import least
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
-from scheduler_ext.decide.score import NodeScore
 from scheduler_ext.decide.topology import connection
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest
@@ -16,7 +15,6 @@ Preference = tuple[int, float, str]
 
 _OF_A_LEVEL = 100.0
 """More than any node's score."""
-NO_LEVELS: Mapping[str, int] = {}
 _OF_WHOLE_NODES = 1e6
 """More than any node's score and level: such nodes come after all others that connect the pod's GPUs as well."""
 
@@ -43,32 +41,6 @@ def is_spared(usage: NodeUsage, gpus: int) -> bool:
 def gpus_of(request: GpuRequest) -> int:
     """Returns the most GPUs that the pod has at once."""
     return least(request.kinds, request.needs).replicas
-
-
-def choose_node(
-    policy: NodePolicy,
-    fits: Mapping[str, NodeScore],
-    connections: Mapping[str, int],
-    levels: Mapping[str, int] = NO_LEVELS,
-    spared: Collection[str] = (),
-) -> str:
-    """Returns the node to take. `fits` names at least one. A node missing in `connections` counts as not connected."""
-    return rank_nodes(policy, fits, connections, levels, spared)[0]
-
-
-def rank_nodes(
-    policy: NodePolicy,
-    fits: Mapping[str, NodeScore],
-    connections: Mapping[str, int],
-    levels: Mapping[str, int] = NO_LEVELS,
-    spared: Collection[str] = (),
-) -> list[str]:
-    """Returns all nodes in the order in which `choose_node` would take them."""
-    ranked = sorted(
-        preference(policy, name, fits[name].total, connections.get(name, 0), levels.get(name, 0), spared=name in spared)
-        for name in fits
-    )
-    return [name for _, _, name in ranked]
 
 
 def compared_connections(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodShares]) -> Mapping[str, int]:

@@ -20,7 +20,8 @@ from proto.annotations.memory_resize import (
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.accounting import Footprints, effective, total
-from scheduler_ext.cluster.bound import decided_shares, namespace_of
+from scheduler_ext.cluster.bound import decided_shares
+from scheduler_ext.cluster.records import namespace_of
 from scheduler_ext.cluster.snapshot import quota_for
 from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.quota_class import quota_class

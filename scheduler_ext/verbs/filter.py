@@ -16,10 +16,9 @@ from scheduler_ext.cluster.events import (
     TimePassed,
 )
 from scheduler_ext.cluster.gangs import Gang, MissingMember, group_of
-from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import PodName, pod_name, pod_reference
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.decision import NodeChoice, choice_of, decide
+from scheduler_ext.decide.decision import NodeChoice, choice_of, decide_on_empty
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.misfit import refusals_of
 from scheduler_ext.decide.preempt import in_its_own, in_that_of_others
@@ -269,9 +268,7 @@ def live_decision(index: NodeIndex, cluster: Cluster, settings: ServeSettings) -
 
 def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> FilterResult:
     """Returns all given nodes that would fit if nothing ran on them. Reserves nothing."""
-    ledger = Ledger(settings)
-    ledger.replace_nodes(nodes)
-    decision = decide(request, ledger.snapshot(), [node.metadata.name for node in nodes])
+    decision = decide_on_empty(request, nodes, settings)
     if decision.error:
         return FilterResult(error=decision.error)
     fitting = [node for node in nodes if node.metadata.name in decision.fits]

@@ -8,10 +8,9 @@ time once the pod fits.
 from collections.abc import Iterable
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.cluster.bound import kept_record
 from scheduler_ext.cluster.events import NominationEnded, RoomKept, RoomShortened, RoomWanted, TimePassed
 from scheduler_ext.cluster.nominations import Nomination
-from scheduler_ext.cluster.records import RecordState
+from scheduler_ext.cluster.records import RecordState, kept_record
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.preempt import EvictionTrial, finished, gpu_holders, placed, victims, within

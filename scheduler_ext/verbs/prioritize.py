@@ -1,6 +1,6 @@
 """Answers `/prioritize`: how well each node suits a pod."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from proto.extender import ExtenderArgs, HostPriority, decode_extender_args, encode_host_priorities
 from proto.kubernetes.objects import Node
@@ -8,11 +8,10 @@ from proto.kubernetes.requests import HostAmount, host_requested
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.decision import Decision, decide
+from scheduler_ext.decide.decision import decide, decide_on_empty
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.preference import Preference
-from scheduler_ext.decide.priorities import preferences, priorities, priorities_without_gpus
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, gpu_count, read_request
@@ -20,6 +19,8 @@ from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
 from scheduler_ext.verbs.readiness import VerbReadiness
 from scheduler_ext.verbs.turns import giving_way
 
+HIGHEST = 10
+"""MaxExtenderPriority of kube-scheduler's extender/v1."""
 NODES_A_STEP = 200
 """Nodes rated before other requests get their turn: about one millisecond."""
 
@@ -80,8 +81,7 @@ def rank(index: NodeIndex, ledger: Ledger, request: GpuRequest, node_names: Sequ
     The pod's own reservations count as free.
     """
     if ledger.records.reserved(request.uid) is not None:
-        decision = decide(request, ledger.snapshot(request.uid), node_names)
-        return _scored(preferences(request.policies.node, decision), node_names)
+        return _scored(decide(request, ledger.snapshot(request.uid), node_names).preferences, node_names)
     return _scored(index.fitting(request, node_names, prepared=True), node_names)
 
 
@@ -99,17 +99,29 @@ def rank_without_gpus(index: NodeIndex, host: HostAmount, node_names: Sequence[s
 
 def rank_simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> list[HostPriority]:
     """Returns the scores that the nodes would have if nothing ran on them."""
-    fitting = preferences(request.policies.node, _simulated(request, nodes, settings))
+    fitting = decide_on_empty(request, nodes, settings).preferences
     return _scored(fitting, [node.metadata.name for node in nodes])
-
-
-def _simulated(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettings) -> Decision:
-    ledger = Ledger(settings)
-    ledger.replace_nodes(nodes)
-    return decide(request, ledger.snapshot(), [node.metadata.name for node in nodes])
 
 
 def _scored(fitting: Mapping[str, Preference], node_names: Sequence[str]) -> list[HostPriority]:
     """Returns the score of each node; 0 for a node that does not fit."""
     scores = priorities(fitting.values())
     return [HostPriority(name, scores.get(name, 0)) for name in node_names]
+
+
+def priorities(fitting: Iterable[Preference]) -> Mapping[str, int]:
+    """Returns `HIGHEST` for the best nodes in the order of `decide`, down to 1. Equally good nodes get the same."""
+    steps: list[tuple[int, float]] = []
+    step_of: dict[str, int] = {}
+    for connection, total, name in sorted(fitting):
+        if not steps or steps[-1] != (connection, total):
+            steps.append((connection, total))
+        step_of[name] = len(steps) - 1
+    below = max(len(steps) - 1, 1)
+    return {name: HIGHEST - step * (HIGHEST - 1) // below for name, step in step_of.items()}
+
+
+def priorities_without_gpus(levels: Mapping[str, int]) -> Mapping[str, int]:
+    """Returns `HIGHEST` for the nodes with the highest level of `fgd`, one less for each level below, down to 0."""
+    best = max(levels.values(), default=0)
+    return {name: max(HIGHEST - (best - level), 0) for name, level in levels.items()}

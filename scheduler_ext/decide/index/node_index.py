@@ -16,7 +16,6 @@ from scheduler_ext.decide.index.verdicts import PodShape
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod
 from scheduler_ext.decide.preference import Preference
-from scheduler_ext.decide.priorities import preferences
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.domains.levels import Domains
 from scheduler_ext.domains.plan import Room
@@ -125,7 +124,7 @@ class NodeIndex:
         `choose`.
         """
         if self._ledger.records.bound(request.uid) is not None:
-            return preferences(request.policies.node, decide(request, self._ledger.snapshot(request.uid), node_names))
+            return decide(request, self._ledger.snapshot(request.uid), node_names).preferences
         ranking = self._rankings.of(self._rankings.shape(request))
         ranking.judge(node_names, self._effort(prepared=prepared))
         return {name: ranking.fits[name] for name in node_names if name in ranking.fits}

@@ -88,7 +88,7 @@ class Ranking:
         self._order.put({name: self._bound(name) for name in names})
 
     def find(self, offered: Collection[str] | None = None, effort: int | None = None) -> Best:
-        """Finds the node that `choose_node` would take of those offered, or of all. Spends at most about `effort`."""
+        """Finds the node that `decide` would take of those offered, or of all. Spends at most about `effort`."""
         limit = self._limit(effort)
         if self._unplaced and not self._place_all(limit):
             return Best(None, done=False)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from proto.annotations import keys
 from proto.devices import MIG_RESOURCE_PREFIX
 from proto.environment import CHOOSING, LEGACY_VERSION, VISIBLE_DEVICES
-from scheduler_ext.admission.owned import LABELS
+from scheduler_ext.admission.admit import LABELS
 from scheduler_ext.requests import ResourceNames
 
 _LEGACY = {LEGACY_VERSION: ("",)}

@@ -21,7 +21,6 @@ from proto.kubernetes.objects import (
     PodGroupSpec,
     SchedulingGroup,
 )
-from scheduler_ext.cluster.bound import kept_record
 from scheduler_ext.cluster.events import (
     Applied,
     BindBegan,
@@ -37,6 +36,7 @@ from scheduler_ext.cluster.events import (
 )
 from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE, MissingMember
 from scheduler_ext.cluster.groups import FAILED_BIND_SECONDS
+from scheduler_ext.cluster.records import kept_record
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.index import NodeIndex

@@ -18,9 +18,9 @@ from proto.kubernetes.objects import (
     ResourceQuota,
     ResourceQuotaSpec,
 )
-from scheduler_ext.cluster.bound import kept_record
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.records import kept_record
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search, finished, placed, plan, within

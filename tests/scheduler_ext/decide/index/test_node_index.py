@@ -30,7 +30,6 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.decision import Tally, choice_of, decide
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.index.ranking import MOST_SHAPES
-from scheduler_ext.decide.priorities import preferences
 from tests.builders import container, node, pod
 from tests.scheduler_ext.decide.test_laws import asking, pods
 from tests.scheduler_ext.gpus import device, request
@@ -174,7 +173,7 @@ def _filter(
         assert counted.fitting <= everything.fitting <= counted.fitting + counted.unknown
     else:
         assert counted == everything
-    assert index.fitting(asked, offered) == preferences(asked.policies.node, expected)
+    assert index.fitting(asked, offered) == expected.preferences
     if data.draw(st.booleans()):
         index.look_ahead()
     if expected.node is None:
