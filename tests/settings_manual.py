@@ -1,6 +1,7 @@
 """Writes a table as the manual and as the schema of the chart's values."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from program.settings.declared import Alias, C, Setting, Table
@@ -18,17 +19,27 @@ _HEAD = ("key", "default", "meaning")
 _HAMI_HEAD = ("key", "`device-config.yaml`", "entry in `config.json`")
 
 
-def manual(table: Table[C]) -> str:
+def manual(settings: Iterable[Setting]) -> str:
     """Returns Markdown: for each group of settings a heading and a table."""
     groups: dict[str, list[Setting]] = {}
-    for setting in table.settings.values():
+    for setting in settings:
         groups.setdefault(setting.group, []).append(setting)
-    return "\n".join(f"### {group}\n\n{_table(_HEAD, map(_row, settings))}" for group, settings in groups.items())
+    return "\n".join(f"### {group}\n\n{table_of(each)}" for group, each in groups.items())
+
+
+def table_of(settings: Iterable[Setting]) -> str:
+    return _table(_HEAD, map(_row, settings))
+
+
+def is_shared(setting: Setting, others: Mapping[str, Setting]) -> bool:
+    """Returns whether the other program has the same setting, with the same default."""
+    other = others.get(setting.key)
+    return other is not None and (setting.help, setting.default) == (other.help, other.default)
 
 
 def _row(setting: Setting) -> tuple[str, ...]:
     sentences = [setting.help]
-    if setting.kind.expected not in _OBVIOUS:
+    if setting.kind.expected not in _OBVIOUS and not _names_all(setting):
         sentences.append(f"Expected: {setting.kind.expected}.")
     flags = (*setting.flags, *(flag for alias in setting.aliases for flag in alias.flags))
     environment = (*setting.environment, *(alias.environment for alias in setting.aliases if alias.environment))
@@ -39,6 +50,13 @@ def _row(setting: Setting) -> tuple[str, ...]:
         if names and names != (usual,):
             sentences.append(f"{what}: {_code(names)}.")
     return _code((setting.key,)), _code((setting.default_text,)), " ".join(sentences)
+
+
+def _names_all(setting: Setting) -> bool:
+    """Returns whether the sentence about the setting names each of its words."""
+    return bool(setting.kind.choices) and all(
+        re.search(rf"\b{re.escape(word)}\b", setting.help) for word in setting.kind.choices
+    )
 
 
 def hami_manual(table: Table[C]) -> str:

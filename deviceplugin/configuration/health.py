@@ -49,7 +49,7 @@ HEALTH: Any = part(
         kind=Several(of=_HEALTH_CHECK),
         help="XIDs that make a GPU unhealthy although they are faults of applications; all: every XID. With a hyphen, "
         "what leaves it healthy: -79 this XID, -xids all of them, -fabric a GPU that is not registered with its NVLink "
-        "fabric, -all everything. What is named without a hyphen counts in any case.",
+        "fabric, -all everything. Names without a hyphen win.",
         key="health_checks",
         aliases=(
             _list_of("all|xids|fabric", "DP_DISABLE_HEALTHCHECKS", "-"),

@@ -33,9 +33,8 @@ HOST: Any = part(
     HostSettings,
     root=of_node(
         kind=path(absolute=True),
-        help="Where the host's folders are mounted. Below it the daemon looks for the driver, sys, proc, sys/fs/cgroup "
-        "(the processes of deleted pods), run/containerd/containerd.sock (whether containerd applies CDI devices), and "
-        "the configuration of NVIDIA's container runtime for doctor. What is missing there is read at its own path.",
+        help="Where the host's folders are mounted. Below it the daemon looks for the driver, sys, proc, control "
+        "groups, containerd's socket and NVIDIA's configuration. What is missing there is read at its own path.",
         key="host_root",
     ),
     driver_root=of_node(
@@ -81,10 +80,9 @@ AGENT: Any = part(
     ),
     allocation=of_requests(
         kind=words_of(RequestedAllocation),
-        help="How the plugin determines which pod an Allocate call belongs to. With slots, kubelet proves it when a "
-        "container starts, without a node lock. This needs kubelet 1.29, and CRI-O 1.31.11, 1.32.7, 1.33.3 or 1.34, or "
-        "containerd 2.3 (or 1.7 with enable_cdi). With immediate, it is the pod of the node lock, or the only one that "
-        "waits. With auto, the daemon takes slots where the node is known to support them.",
+        help="How the plugin determines which pod an Allocate call belongs to. slots: kubelet proves it when a "
+        "container starts, without a node lock. immediate: it is the pod of the node lock, or the only one that waits. "
+        "auto: slots, where kubelet and container runtime are known to support them.",
     ),
     node_totals=of_requests(
         kind=Switch(),
@@ -108,7 +106,7 @@ AGENT: Any = part(
         help="What holds containers that start from now on to their parts of GPUs. driver: NVIDIA's driver, which "
         "holds memory and no cores; it needs release 615, control groups of version 2 and allocation by slots. "
         "hami-core: HAMi-core, where it is installed. auto: each of both that is there; then the driver holds memory, "
-        "and HAMi-core cores. none: nothing. The chart mounts the host's control groups writable for auto and driver.",
+        "and HAMi-core cores. none: nothing.",
     ),
     unenforced_shares=of_sharing(
         kind=words_of(UnenforcedShares),
