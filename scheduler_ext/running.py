@@ -11,6 +11,7 @@ from secrets import token_hex
 
 from aiohttp import web
 
+from program.shared_page import SharedPage, Write, open_port
 from program.tasks import Tasks
 from proto import __version__
 from proto.kubernetes.client import ApiServer
@@ -20,9 +21,9 @@ from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.capacity.account import account
 from scheduler_ext.extender_parts import ExtenderParts, made_parts
-from scheduler_ext.http.messages import Endpoints
+from scheduler_ext.http.messages import Endpoints, Routes
 from scheduler_ext.http.server import web_routes
-from scheduler_ext.metrics.server import metrics_port
+from scheduler_ext.metrics.counters import CONTENT_TYPE
 from scheduler_ext.requests import RequestSettings, pod_key
 from scheduler_ext.settings import LeaseSettings, ServeSettings
 from scheduler_ext.status.access import AccessRefusal, TokenAccess
@@ -156,7 +157,7 @@ async def running_extender(
         namespace=lease.pod_namespace,
         files=files,
         verbs=Endpoints(private=parts.private_routes(), public=probes, finish=parts.binder.finish),
-        metrics=metrics_port(parts.metrics, parts.metrics_input, web_routes(probes), parts.cluster.monotonic),
+        metrics=_metrics_port(parts, probes),
     )
     _start(applications, is_elected=lease.elects)
     try:
@@ -169,6 +170,16 @@ async def running_extender(
         if parts.kube_scheduler is not None:
             await parts.kube_scheduler.end()
         await parts.events.flush(FLUSH_SECONDS)
+
+
+def _metrics_port(parts: ExtenderParts, probes: Routes) -> web.Application:
+    """Returns `/metrics` and the probes for their own port, which may be open to other hosts."""
+
+    async def written() -> Write:
+        # The state is read on this event loop, once for each page.
+        return partial(parts.metrics.exposition, parts.metrics_input())
+
+    return open_port({"/metrics": SharedPage(CONTENT_TYPE, written, parts.cluster.monotonic)}, web_routes(probes))
 
 
 def _start(applications: Applications, *, is_elected: bool) -> None:
