@@ -194,6 +194,12 @@ _SERVE: Any = part(
         "kube-scheduler does not.",
         chart="scheduler.gpuPreemption",
     ),
+    set_aside_after_seconds=_of_placement(
+        kind=DURATION_OR_ZERO,
+        help="After this time of waiting a node is set aside for a pod, or nodes for a group, that needs at least half "
+        "of its GPUs; 0 sets none aside. At most one node in ten at a time, and none for longer than a day.",
+        chart=CHART,
+    ),
     node_label_selector=_of_placement(kind=_LABELS, help="Give out only GPUs of nodes with these labels.", chart=CHART),
     node_lock_ttl_seconds=_of_placement(
         kind=DURATION,

@@ -1,12 +1,13 @@
 """Makes the parts of one extender. Nothing runs yet, and each part gets only parts made before it."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
+from proto.kubernetes.objects import Pod
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
@@ -18,9 +19,10 @@ from scheduler_ext.leadership.leadership import Leadership
 from scheduler_ext.metrics.counters import ExtenderMetrics
 from scheduler_ext.metrics.families import MetricsInput
 from scheduler_ext.probes import Probes
-from scheduler_ext.requests import RequestSettings
+from scheduler_ext.requests import GpuRequest, RequestSettings
 from scheduler_ext.requeue import Requeuer
 from scheduler_ext.resizer import Resizer
+from scheduler_ext.set_aside import SetAsideWriter
 from scheduler_ext.settings import LeaseSettings, MetricsDetail, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog
 from scheduler_ext.verbs.bind import Bind
@@ -55,6 +57,7 @@ class ExtenderParts:
     evictor: Evictor
     requeuer: Requeuer
     resizer: Resizer
+    set_aside: SetAsideWriter
     kube_scheduler: KubeScheduler | None
     probes: Probes
 
@@ -63,9 +66,9 @@ class ExtenderParts:
         cluster, index, readiness = self.cluster, self.index, self.readiness
         log = AnswerLog(self.metrics, self.events.record, cluster.monotonic)
         decision = live_decision(index, cluster.state, self.settings)
-        binder, evictor = self.binder, self.evictor
+        binder = self.binder
         filter_ = Filter(
-            decision=decision, readiness=readiness, is_binding=binder.is_binding, no_room=evictor.refused, log=log
+            decision=decision, readiness=readiness, is_binding=binder.is_binding, no_room=self._no_room, log=log
         )
         prioritize = Prioritize(cluster=cluster.state, index=index, readiness=readiness, log=log)
         preempt = Preempt(cluster=cluster, readiness=readiness, log=log)
@@ -82,6 +85,10 @@ class ExtenderParts:
             "/bind": {"POST": bind.answer},
             **debugging.routes(),
         }
+
+    def _no_room(self, pod: Pod, request: GpuRequest, nodes: Collection[str]) -> None:
+        self.evictor.refused(pod, request, nodes)
+        self.set_aside.refused(pod, request, nodes)
 
     def metrics_input(self) -> MetricsInput:
         state, settings = self.cluster.state, self.settings
@@ -145,6 +152,14 @@ def made_parts(
         evictor=Evictor(api=api, cluster=cluster, index=index, forbidden=problem, serving=evicts),
         requeuer=Requeuer(
             api=api, cluster=cluster, index=index, leads=leadership.leads, requeued=metrics.requeued, now=now
+        ),
+        set_aside=SetAsideWriter(
+            api=api,
+            cluster=cluster,
+            leads=leadership.leads,
+            forbidden=leadership.forbidden,
+            now=now,
+            settings=settings,
         ),
         resizer=Resizer(api=api, cluster=cluster, leads=leadership.leads, forbidden=leadership.forbidden),
         kube_scheduler=kube_scheduler,

@@ -145,7 +145,15 @@ class Requeuer:
         kept = ledger.records.kept(pod.request.uid)
         if kept is not None and in_its_own(ledger, pod.request, pod.priority, (kept.node,)) is not None:
             return True
-        return self._index.poll(pod.request, EFFORT)
+        found = self._index.poll(pod.request, EFFORT)
+        return not self._is_kept_out(pod) if found else found
+
+    def _is_kept_out(self, pod: QueuedPod) -> bool:
+        """Returns whether the pod fits only on nodes that are set aside for others."""
+        ledger, waiting = self._cluster.state.ledger, self._cluster.state.pods.pending().get(pod.request.uid)
+        closed = {} if waiting is None else ledger.set_asides.closed_to(waiting, self._cluster.state.budgets)
+        left = [name for name in ledger.nodes.usages() if name not in closed] if closed else ()
+        return bool(closed) and self._index.fits_nowhere(pod.request, left)
 
     async def _touch(self, pod: QueuedPod) -> None:
         request = pod.request

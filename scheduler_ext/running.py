@@ -186,7 +186,8 @@ def _start(applications: Applications, *, is_elected: bool) -> None:
     parts = applications.parts
     before = DecidedBefore(binder=parts.binder, watch=parts.watch, is_elected=is_elected)
     lead = partial(parts.leadership.run, before)
-    for work in (parts.watch.run, parts.events.run, lead, parts.requeuer.run, parts.resizer.run, parts.evictor.run):
+    on_pods = parts.requeuer.run, parts.resizer.run, parts.set_aside.run, parts.evictor.run
+    for work in (parts.watch.run, parts.events.run, lead, *on_pods):
         applications.tasks.begin(_reported(work, applications.failed))
 
 

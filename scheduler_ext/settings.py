@@ -61,6 +61,10 @@ class ServeSettings:
     filter_returns: FilterReturns = FilterReturns.ONE
     gpu_preemption: bool = False
     """True if we evict pods of lower priority for pods that lack only GPUs."""
+    set_aside_after_seconds: float = 0.0
+    """After this time of waiting a node is set aside for a pod, or a group, that needs at least half of its GPUs; 0 if
+    none ever is.
+    """
     kube_scheduler_healthz: str = ""
     """A URL on this host; empty if kubelet does not probe kube-scheduler through us."""
     node_label_selector: str = ""

@@ -19,6 +19,7 @@ from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.annotations.outliving_pods import Outliving, encode_outliving
 from proto.annotations.pod_devices import encode_pod_devices
+from proto.annotations.set_aside import SetAside, encode_set_aside
 from proto.annotations.undecided_pods import encode_undecided
 from proto.annotations.unhealthy_since import encode_unhealthy
 from proto.devices import Device, DeviceShare, DeviceUUID, MigInstance, MigPlacement
@@ -129,6 +130,12 @@ PODS: dict[str, Sequence[WireName]] = {
             BindPhase.SUCCESS,
         ),
         WireName(keys.BIND_TIME, "when it was bound, in seconds since 1970", encode_time(_AT)),
+        WireName(
+            keys.SET_ASIDE,
+            "[the node that is set aside](packing.md#room-for-large-jobs) for a pod that waits; without a node it is "
+            "over",
+            encode_set_aside(SetAside(node="gpu-1", since=1893456000, until=1893542400)),
+        ),
         WireName(keys.REQUEUE, "a change that makes kube-scheduler try a waiting pod again", "2030-01-01T00:00:00Z"),
     ),
     "Labels of a pod or a namespace": (
@@ -217,6 +224,8 @@ EVENTS: Mapping[str, tuple[str, str]] = {
     "Preempting": ("pod", "pods that are evicted for it"),
     "PreemptionFailed": ("pod", "why none can be evicted"),
     "Preempted": ("pod", "it is evicted for another pod"),
+    "NodeSetAside": ("pod, node", "the node is [set aside](packing.md#room-for-large-jobs) for the pod"),
+    "NodeNoLongerSetAside": ("pod, node", "it is no longer, and why"),
     "GPUMemoryResized": ("pod", "it has the other GPU memory that was wished"),
     "GPUMemoryNotResized": ("pod", "it has not, and why"),
     "PriorityIgnored": ("pod", "its node does not obey the priority of GPU tasks"),

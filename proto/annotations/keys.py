@@ -43,6 +43,8 @@ MEMORY_WISH = "topogpu.io/gpu-memory"
 """The wish for other GPU memory of a running pod; who may change the pod may write it."""
 MEMORY_RESIZE = "topogpu.io/gpu-memory-resize"
 """The answer to that wish."""
+SET_ASIDE = "topogpu.io/set-aside"
+"""The node that is set aside for a pod that waits."""
 SCHEDULER_ROLE = "hami.io/scheduler-role"
 
 POD_WRITTEN_KEYS = (
@@ -55,6 +57,7 @@ POD_WRITTEN_KEYS = (
     BIND_TIME,
     REQUEUE,
     MEMORY_RESIZE,
+    SET_ASIDE,
 )
 """Annotations of pods that only the scheduler and the daemon may write."""
 POD_WRITTEN_PREFIX = "hami.io/vgpu-devices-"

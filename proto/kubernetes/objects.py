@@ -184,6 +184,7 @@ class PodStatus(Object):
     message: str = ""
     nominated_node_name: str = ""
     """The node on which kube-scheduler has evicted pods for it, or is about to bind it."""
+    start_time: str | None = None
     conditions: list[Condition] = []
     init_container_statuses: list[ContainerStatus] = []
     container_statuses: list[ContainerStatus] = []

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from proto.kubernetes.objects import LabelSelector, LabelSelectorRequirement, PodDisruptionBudget
+from proto.kubernetes.objects import LabelSelector, LabelSelectorRequirement, Pod, PodDisruptionBudget
 
 
 class Labelled(Protocol):
@@ -40,6 +40,11 @@ class Budgets:
         budgets.pop(budget.metadata.name, None)
         if not budgets:
             self._by_namespace.pop(budget.metadata.namespace, None)
+
+    def protects(self, pod: Pod) -> bool:
+        """Returns whether some budget selects the pod."""
+        budgets, labels = self._by_namespace.get(pod.metadata.namespace, {}), pod.metadata.labels
+        return bool(labels) and any(selects(budget.spec.selector, labels) for budget in budgets.values())
 
     def violating(self, pods: Iterable[Labelled]) -> frozenset[str]:
         """Returns the UIDs of the pods that violate some budget if the pods are evicted in this order.

@@ -95,6 +95,15 @@ class Decided(OwnEvent, frozen=True):
     """True if the question was about another member of its group."""
 
 
+class SetAsidesJudged(OwnEvent, frozen=True):
+    """The times, in monotonic seconds, by which pods have to end that may fill nodes that are set aside, by node.
+    `evicts` is true if pods of lower priority are evicted for others.
+    """
+
+    filled_until: Mapping[str, float]
+    evicts: bool = False
+
+
 class GroupUndone(OwnEvent, frozen=True):
     """The end of a search in which not all members of a group fit. Of these pods the reservations are as they were
     `before`, or there are none.

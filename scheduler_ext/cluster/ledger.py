@@ -30,7 +30,8 @@ from scheduler_ext.cluster.records import (
 )
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.resizing import Growths
-from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, Snapshot
+from scheduler_ext.cluster.set_asides import SetAsides
+from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, SetAsideNode, Snapshot
 from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.cluster.workload import Classes, Workload, seeds
 from scheduler_ext.quota_class import quota_class
@@ -61,6 +62,7 @@ class Ledger:
         self._classes = Classes(seeds(self._settings))
         self.records = Records()
         self.growths = Growths()
+        self.set_asides = SetAsides()
         self.groups = Groups(self.records)
         self.nodes = Nodes()
         self.quotas = Quotas(self._settings)
@@ -108,6 +110,7 @@ class Ledger:
                 self.records.put(replace(record, deleted_at=version))
         self._classes.keep_only(current.keys())
         self.growths.keep_only(current.keys())
+        self._show_set_asides(self.set_asides.keep_only(current.keys()))
         self.groups.keep_only(current.keys(), version)
         for pod in current.values():
             self.apply_pod(pod)
@@ -124,6 +127,7 @@ class Ledger:
         A pod that kube-scheduler no longer means to bind loses its reservation, and its group loses theirs.
         """
         uid, known = pod_key(pod), self.records.bound(pod_key(pod))
+        self._show_set_asides(self.set_asides.apply(pod))
         if self._fgd:
             self._classes.learn(uid, pod, self._settings)
         gpus = frozenset[DeviceUUID]() if known is None else self.nodes.gpus(known.node)
@@ -155,6 +159,7 @@ class Ledger:
         """
         self._classes.forget(uid)
         self.growths.end(uid)
+        self._show_set_asides(self.set_asides.remove(uid))
         known = self.records.bound(uid)
         if until is not None and known is not None and known.gpus is not NO_GPUS:
             of_gpus = replace(known, state=RecordState.OUTLIVING, totals=NO_TOTALS, host=NO_HOST)
@@ -224,6 +229,7 @@ class Ledger:
 
     def expire(self, now: float) -> None:
         """Drops expired reservations, expired kept room and expired parts of deleted pods."""
+        self.set_asides.now = now
         if now < self.records.first_end:
             return
         for record in self.records.of(RecordState.OUTLIVING):
@@ -263,12 +269,13 @@ class Ledger:
 
     def snapshot_for(self, pod: Pod) -> Snapshot:
         """Returns the cluster for a decision about this pod. Nodes whose kubelets would refuse it offer nothing, and
-        neither do nodes to which kube-scheduler does not let it: cordoned ones, and those with taints.
+        neither do nodes to which it is not let: cordoned ones, those with taints, and those set aside for others.
         """
         snapshot = self.snapshot(pod_key(pod))
         crowded = self.kubelet.refusing(pod, list(snapshot.nodes))
         reasons = {name: f"{TOTAL_EXCEEDED}({resource})" for name, resource in crowded.items()}
-        return snapshot.without({**reasons, **self.nodes.repelling(pod.spec.tolerations)})
+        closed = self.set_asides.closed_to(pod)
+        return snapshot.without({**closed, **reasons, **self.nodes.repelling(pod.spec.tolerations)})
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
         """Returns the node and the namespace's quotas as they are now; None for a node that is not registered."""
@@ -284,6 +291,12 @@ class Ledger:
         nodes = {f"node {name}": reason for name, reason in reasons.items() if reason != UNREGISTERED}
         pods = {f"pod {uid}": record.problem for uid, record in self.records.every().items() if record.problem}
         return {**nodes, **pods, **self.quotas.problems()}
+
+    def _show_set_asides(self, nodes: Iterable[str]) -> None:
+        for node in nodes:
+            found = self.set_asides.on(node)
+            shown = None if found is None else SetAsideNode(found.owner, found.aside.since, found.aside.until)
+            self.nodes.set_aside(node, shown)
 
     def _settle(self, node: str) -> None:
         """Frees what ended pods hold there, and counts deleted pods that still run, as the node's daemon reports."""

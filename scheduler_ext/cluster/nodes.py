@@ -1,7 +1,7 @@
 """Knows which nodes give out GPUs, and how much of each GPU is used: the sum of what pods hold there."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Node, Toleration
@@ -9,7 +9,7 @@ from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, RecordState
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
-from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.cluster.snapshot import NodeUsage, SetAsideNode
 from scheduler_ext.cluster.usage import NodeAlone, usage_of
 from scheduler_ext.domains.levels import LEVELS
 
@@ -27,6 +27,7 @@ class Nodes:
     """The parts that pods hold, by node and UID."""
     _kept: dict[str, dict[str, GpuPart]] = field(default_factory=dict)
     """Room that is kept for pods, by node and UID. It counts beside what is held."""
+    _set_aside: dict[str, SetAsideNode] = field(default_factory=dict)
     _used: dict[str, dict[DeviceUUID, Footprint]] = field(default_factory=dict)
     _usages: dict[str, NodeUsage] = field(default_factory=dict)
     _outdated: set[str] = field(default_factory=set)
@@ -101,6 +102,14 @@ class Nodes:
         if not self._held[node]:
             del self._used[node]
 
+    def set_aside(self, name: str, found: SetAsideNode | None) -> None:
+        """Shows for which pod the node is set aside; None opens it."""
+        if found is None:
+            self._set_aside.pop(name, None)
+        else:
+            self._set_aside[name] = found
+        self._touch(name)
+
     def _touch(self, name: str) -> None:
         """Marks a registered node, so that its usage is computed again."""
         if name in self._registered:
@@ -171,5 +180,7 @@ class Nodes:
     def _rebuild(self) -> None:
         for name in self._outdated:
             held, kept = self._held.get(name, {}).values(), [*self._kept.get(name, {}).values()]
-            self._usages[name] = usage_of(self._registered[name], self._used.get(name, {}), held, kept)
+            usage = usage_of(self._registered[name], self._used.get(name, {}), held, kept)
+            aside = self._set_aside.get(name)
+            self._usages[name] = usage if aside is None else replace(usage, set_aside=aside)
         self._outdated.clear()

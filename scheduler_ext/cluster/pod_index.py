@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from math import inf
 from sys import intern
 from types import MappingProxyType
 
@@ -64,6 +66,10 @@ class PodEntry:
     ended: bool
     phase: str
     """The bind phase as written; empty before the first."""
+    lasts: float = inf
+    """Seconds after which kubelet ends it; infinite if it has no deadline."""
+    started: float = 0.0
+    """The time of its start in seconds since 1970; 0 before."""
 
 
 def node_entry(node: Node) -> NodeEntry:
@@ -84,6 +90,7 @@ def node_entry(node: Node) -> NodeEntry:
 
 
 def pod_entry(pod: Pod) -> PodEntry:
+    deadline = pod.spec.active_deadline_seconds
     return PodEntry(
         uid=pod.metadata.uid,
         priority=pod.spec.priority or 0,
@@ -94,7 +101,17 @@ def pod_entry(pod: Pod) -> PodEntry:
         leaving=pod.metadata.deletion_timestamp is not None,
         ended=pod.has_ended,
         phase=intern(pod.metadata.annotations.get(BIND_PHASE, "")),
+        lasts=inf if deadline is None else deadline,
+        started=0.0 if deadline is None else seconds_of(pod.status.start_time),
     )
+
+
+def seconds_of(time: str | None) -> float:
+    """Returns a time of the API server in seconds since 1970; 0 for one that is missing or cannot be read."""
+    try:
+        return datetime.fromisoformat(time or "").timestamp()
+    except ValueError:
+        return 0.0
 
 
 class PodIndex:

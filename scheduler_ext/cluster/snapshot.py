@@ -36,6 +36,17 @@ class GpuUsage:
         return self if instance is None else replace(self, placements=(*self.placements, instance.placement))
 
 
+@dataclass(frozen=True, slots=True)
+class SetAsideNode:
+    """A node where other pods are not placed: it is set aside for `owner`, such as `pod team/large`, at most until
+    then. Times are in seconds since 1970.
+    """
+
+    owner: str
+    since: int
+    until: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUsage:
     """A registered node and its GPUs, in annotation order."""
@@ -44,6 +55,8 @@ class NodeUsage:
     gpus: tuple[GpuUsage, ...]
     undecided: tuple[str, ...] = ()
     """The pods that hold GPUs of it without a decision, by namespace and name."""
+    set_aside: SetAsideNode | None = None
+    """The pod for which it is kept, if any."""
 
     @property
     def is_whole(self) -> bool:

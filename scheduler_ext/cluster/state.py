@@ -95,6 +95,10 @@ def _room_shortened(parts: ClusterParts, event: events.RoomShortened, _: float) 
         parts.ledger.records.put(replace(room, until=event.until))
 
 
+def _set_asides_judged(parts: ClusterParts, event: events.SetAsidesJudged, _: float) -> None:
+    parts.ledger.set_asides.filled_until, parts.ledger.set_asides.evicts = event.filled_until, event.evicts
+
+
 def _rooms_given_up(parts: ClusterParts, event: events.RoomsGivenUp, _: float) -> None:
     for uid in event.uids:
         parts.ledger.records.give_up(uid)
@@ -140,6 +144,7 @@ _OWN: Mapping[type[OwnEvent], Callable[[ClusterParts, Any, float], None]] = {
     events.RoomWanted: _room_wanted,
     events.RoomKept: lambda parts, event, _: parts.ledger.records.put(event.room),
     events.RoomShortened: _room_shortened,
+    events.SetAsidesJudged: _set_asides_judged,
     events.RoomsGivenUp: _rooms_given_up,
     events.NominationEnded: lambda parts, event, _: parts.end_nominations([event.uid]),
     events.LeadershipGained: _leadership_gained,

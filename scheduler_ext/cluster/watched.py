@@ -82,7 +82,7 @@ def _pods_listed(parts: ClusterParts, event: events.Listed[Pod], _: float) -> Se
 
 
 def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
-    held = parts.ledger.records.bound(pod_key(pod))
+    held, asides = parts.ledger.records.bound(pod_key(pod)), len(parts.ledger.set_asides)
     parts.ledger.apply_pod(pod)
     parts.gangs.apply_pod(pod, with_gpus=parts.pods.concerns_gpus(pod))
     name = pod_name(pod)
@@ -95,7 +95,9 @@ def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
         if before is None or not before.node:
             parts.history.add(pod_key(pod), now, f"it was seen on node {pod.spec.node_name}")
             parts.log.add(now, name, LogKind.BOUND, pod.spec.node_name)
-    freed = (_FREED,) if pod.has_ended or _has_shrunk(held, parts.ledger.records.bound(pod_key(pod))) else ()
+    opens = len(parts.ledger.set_asides) < asides
+    has_room = opens or pod.has_ended or _has_shrunk(held, parts.ledger.records.bound(pod_key(pod)))
+    freed = (_FREED,) if has_room else ()
     wished = (_WISHED,) if parts.wishes.apply(pod) else ()
     return [Changed(name), *freed, *wished, *_nominated(parts, pod), *_unreadable_pod(parts, pod)]
 

@@ -12,6 +12,7 @@ from functools import lru_cache
 from proto.devices import Device
 from proto.environment import DEFAULT_CORE_POLICY, LIFTING_PREFIXES, lifting
 from scheduler_ext.cluster.registered import NODE_CORDONED, UNREGISTERED, RegisteredNode
+from scheduler_ext.cluster.set_asides import SET_ASIDE_NODE
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
 
 
@@ -38,6 +39,7 @@ class Reason(StrEnum):
         TOTAL_EXCEEDED,
         "kubelet would refuse the pod: its node's totals of GPU memory or cores are used up",
     )
+    SET_ASIDE = SET_ASIDE_NODE, "set aside for a pod that has waited for long"
     QUOTA = "ResourceQuotaNotFit", "the namespace's quota is used up"
     MIG = "CardMigTopologyInfeasible", "no free MIG instance that is large enough"
     MEMORY = "CardInsufficientMemory", "too little free memory"

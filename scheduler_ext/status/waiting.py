@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from heapq import nsmallest
 
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.judged import Judged, likeness_of, request_of
+from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.why import WhyWaiting, why_of
 
@@ -77,7 +77,4 @@ def owner_of(pod: Pod) -> str:
 
 def created_at(pod: Pod) -> float:
     """Returns the time of its creation in seconds since 1970; 0 if it is not readable."""
-    try:
-        return datetime.fromisoformat(pod.metadata.creation_timestamp or "").timestamp()
-    except ValueError:
-        return 0.0
+    return seconds_of(pod.metadata.creation_timestamp)

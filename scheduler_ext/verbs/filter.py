@@ -1,6 +1,6 @@
 """Answers `/filter`: the best node or a few of them, with the GPUs reserved before the next request is answered."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from proto.extender import ExtenderArgs, FilterResult, decode_extender_args, encode_filter_result
@@ -53,7 +53,7 @@ class Filter:
         decision: "FilterDecision",
         readiness: VerbReadiness,
         is_binding: Callable[[PodName], bool],
-        no_room: Callable[[Pod, GpuRequest, Iterable[str]], None],
+        no_room: Callable[[Pod, GpuRequest, Collection[str]], None],
         log: AnswerLog,
     ) -> None:
         self._decision = decision
@@ -89,7 +89,9 @@ class Filter:
         node_names = args.node_names or []
         if not await self._readiness.wait():
             rooms = bool(group_of(args.pod)) and (request.wish is not None or self._decision.index.has_domains())
-            await self._readiness.search(request, node_names, rooms=rooms)
+            closed = self._cluster.ledger.set_asides.closed_to(args.pod, self._cluster.budgets)
+            open_ = [name for name in node_names if name not in closed] if closed else node_names
+            await self._readiness.search(request, open_, rooms=rooms)
         return self._decided(args.pod, request, node_names)
 
     def _decided(self, pod: Pod, request: GpuRequest, node_names: Sequence[str]) -> Filtered:
@@ -157,11 +159,15 @@ class FilterDecision:
         if crowded:
             crowded = {name: f"{Reason.TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
             node_names = [name for name in node_names if name not in crowded]
+        closed = cluster.ledger.set_asides.closed_to(pod, cluster.budgets)
+        if closed:
+            closed = {name: closed[name] for name in node_names if name in closed}
+            node_names = [name for name in node_names if name not in closed]
         until = now + cluster.ledger.groups.lease_seconds(pod, self.lease_seconds)
         if lost := self._lost_member(pod, now, until) if group else "":
             reasons = dict.fromkeys(node_names, f"{Reason.GROUP_MEMBER_LOST}({lost})")
             choice = NodeChoice(node=None, unresolvable=reasons)
-        elif crowded and not node_names:
+        elif (crowded or closed) and not node_names:
             choice = NodeChoice(node=None)
         else:
             with_group: NodeChoice | None = None
@@ -175,6 +181,9 @@ class FilterDecision:
             cluster.record(PodRefused(pod, request), now)
             if crowded:
                 choice = replace(choice, failed={**choice.failed, **crowded})
+            if closed:
+                # No eviction makes room there for this pod.
+                choice = replace(choice, unresolvable={**choice.unresolvable, **closed})
             return nowhere(request, choice, candidates)
         elsewhere = cluster.ledger.records.reserved(request.uid)
         # The members of a group are placed together: another node may be in another domain.

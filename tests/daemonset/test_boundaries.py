@@ -57,7 +57,8 @@ def test_the_policies_know_every_key_that_the_programs_write() -> None:
     assert texts(policy("scheduler-nodes")) & NODE_KEYS == {keys.NODE_LOCK, keys.NODE_LOCK_UID}
     of_daemon = {keys.BIND_PHASE, keys.DEVICES_TO_ALLOCATE, keys.MEMORY_RESIZE}
     assert texts(policy("device-plugin-pods")) & written == of_daemon
-    assert texts(policy("scheduler-pods")) & written == {keys.REQUEUE, keys.DEVICES_ALLOCATED, keys.MEMORY_RESIZE}
+    of_scheduler = {keys.REQUEUE, keys.SET_ASIDE, keys.DEVICES_ALLOCATED, keys.MEMORY_RESIZE}
+    assert texts(policy("scheduler-pods")) & written == of_scheduler
     assert keys.MEMORY_WISH in texts(policy("scheduler-pods"))
 
 

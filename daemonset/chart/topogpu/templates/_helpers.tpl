@@ -72,7 +72,7 @@ capabilities: {drop: [ALL]}
 
 {{/* A CEL list of the annotations that only scheduler and daemon write: proto/annotations/keys.py. */}}
 {{- define "topogpu.writtenKeys" -}}
-{{ include "topogpu.cel" (list "hami.io/vgpu-node" "hami.io/vgpu-time" "hami.io/vgpu-devices-to-allocate" "hami.io/vgpu-devices-allocated" "hami.io/vgpu-mig-allocations" "hami.io/bind-phase" "hami.io/bind-time" "topogpu.io/nudge" "topogpu.io/gpu-memory-resize") }}
+{{ include "topogpu.cel" (list "hami.io/vgpu-node" "hami.io/vgpu-time" "hami.io/vgpu-devices-to-allocate" "hami.io/vgpu-devices-allocated" "hami.io/vgpu-mig-allocations" "hami.io/bind-phase" "hami.io/bind-time" "topogpu.io/nudge" "topogpu.io/gpu-memory-resize" "topogpu.io/set-aside") }}
 {{- end }}
 
 {{/* What our webhooks have in common. */}}

@@ -1,0 +1,148 @@
+"""Nodes that are set aside for pods that have waited for long, as the annotations of these pods name them.
+
+The annotations are all that is known of it, so it is the same after a restart and on every replica.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import SET_ASIDE
+from proto.annotations.set_aside import SetAside, decode_set_aside
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.budgets import Budgets
+from scheduler_ext.cluster.gangs import group_of
+from scheduler_ext.requests import pod_key
+
+SET_ASIDE_NODE = "NodeSetAside"
+"""Reason for a node that is set aside for another pod."""
+NONE_CLOSED: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetAsideFor:
+    """A pod that waits, and its node."""
+
+    uid: str
+    pod: str
+    """Namespace and name."""
+    group: str
+    """Namespace and name of its group, which shares its nodes; empty without one."""
+    priority: int
+    preempts: bool
+    """False if no pod may be evicted for it."""
+    aside: SetAside
+
+    @property
+    def refusal(self) -> str:
+        return f"{SET_ASIDE_NODE}: set aside for {self.owner}"
+
+    @property
+    def owner(self) -> str:
+        return f"group {self.group}" if self.group else f"pod {self.pod}"
+
+
+@dataclass(slots=True)
+class SetAsides:
+    """Pods by UID and by node. A group's nodes are for each of its members."""
+
+    now: float = field(default=-inf, compare=False)
+    """The time of the last event in monotonic seconds."""
+    evicts: bool = False
+    """True if pods of lower priority are evicted for others."""
+    filled_until: Mapping[str, float] = field(default_factory=dict)
+    """The time, in monotonic seconds, by which a pod has to end that may fill a node, by node. Without one none may."""
+    _by_uid: dict[str, SetAsideFor] = field(default_factory=dict)
+    _by_node: dict[str, dict[str, SetAsideFor]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def every(self) -> Mapping[str, SetAsideFor]:
+        """Returns the pods, by UID; the next event changes it."""
+        return self._by_uid
+
+    def nodes(self) -> Collection[str]:
+        return self._by_node.keys()
+
+    def on(self, node: str) -> SetAsideFor | None:
+        """Returns the first pod for which the node is set aside."""
+        return next(iter(self._by_node.get(node, {}).values()), None)
+
+    def apply(self, pod: Pod) -> Sequence[str]:
+        """Returns the nodes of which something has changed."""
+        uid = pod_key(pod)
+        if SET_ASIDE not in pod.metadata.annotations and uid not in self._by_uid:
+            return ()
+        known, found = self._by_uid.get(uid), _read(pod)
+        if known == found:
+            return ()
+        changed = [*self.remove(uid)]
+        if found is not None:
+            self._by_uid[uid] = self._by_node.setdefault(found.aside.node, {})[uid] = found
+            changed.append(found.aside.node)
+        return changed
+
+    def remove(self, uid: str) -> Sequence[str]:
+        """Returns the nodes of which something has changed."""
+        known = self._by_uid.pop(uid, None)
+        if known is None:
+            return ()
+        node = known.aside.node
+        del self._by_node[node][uid]
+        if not self._by_node[node]:
+            del self._by_node[node]
+        return (node,)
+
+    def keep_only(self, uids: Collection[str]) -> Iterable[str]:
+        """Returns the nodes of which something has changed."""
+        return [node for uid in self._by_uid.keys() - uids for node in self.remove(uid)]
+
+    def closed_to(self, pod: Pod, budgets: Budgets | None = None) -> Mapping[str, str]:
+        """Returns the nodes that are set aside for others, with the reason. A pod of higher priority may go there; so
+        may one that ends in time or that may be evicted, as far as `budgets` are known.
+        """
+        if not self._by_node:
+            return NONE_CLOSED
+        uid, group = pod_key(pod), group_of(pod)
+        priority, deadline = pod.spec.priority or 0, pod.spec.active_deadline_seconds
+        ends = inf if deadline is None else self.now + deadline
+        gives_way = self.evicts and not (budgets is not None and budgets.protects(pod))
+        closed: dict[str, str] = {}
+        for node, waiting in self._by_node.items():
+            if uid in waiting or ends <= self.filled_until.get(node, -inf):
+                continue
+            first = next(iter(waiting.values()))
+            is_own = bool(group) and group == first.group
+            if is_own or priority > first.priority or (gives_way and first.preempts and priority < first.priority):
+                continue
+            closed[node] = first.refusal
+        return closed
+
+
+def _read(pod: Pod) -> SetAsideFor | None:
+    """Returns None for a pod that has, or needs, no node set aside. What cannot be read sets none aside."""
+    spec, metadata = pod.spec, pod.metadata
+    if spec.node_name or pod.has_ended or metadata.deletion_timestamp is not None:
+        return None
+    aside = last_set_aside(pod)
+    if aside is None or not aside.node:
+        return None
+    return SetAsideFor(
+        uid=pod_key(pod),
+        pod=f"{metadata.namespace or 'default'}/{metadata.name}",
+        group=group_of(pod),
+        priority=spec.priority or 0,
+        preempts=spec.preemption_policy != "Never",
+        aside=aside,
+    )
+
+
+def last_set_aside(pod: Pod) -> SetAside | None:
+    """Returns what the pod's annotation has, also if it is over; None without one that can be read."""
+    value = pod.metadata.annotations.get(SET_ASIDE)
+    try:
+        return None if value is None else decode_set_aside(value)
+    except AnnotationError:
+        return None

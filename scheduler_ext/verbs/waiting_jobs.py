@@ -1,0 +1,223 @@
+"""Finds the jobs for which nodes may be set aside, and what has become of the nodes that are.
+
+All that lasts is on the pods. What is remembered here beside it ends with the process: which pods `/filter` has
+refused, since when a job fits on its node, and when the pods on a node end.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from math import inf
+
+from proto.annotations.set_aside import SetAside
+from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.gangs import Gang, group_of
+from scheduler_ext.cluster.pod_index import seconds_of
+from scheduler_ext.cluster.set_asides import SetAsideFor, last_set_aside
+from scheduler_ext.cluster.snapshot import quota_for
+from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.misfit import Misfit
+from scheduler_ext.decide.place import place
+from scheduler_ext.decide.preempt import Search
+from scheduler_ext.decide.preference import gpus_of
+from scheduler_ext.decide.setting_aside import JobMember, NodeAhead, WaitingJob, why_over
+from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
+
+MOST_REFUSED = 1_000
+"""Refused pods that are remembered."""
+MOST_DUE = 20
+"""Jobs for which nodes are searched in one turn."""
+PAUSE_SECONDS = 60.0
+"""The time after which a job for which no node was found has its next turn."""
+NODES_A_STEP = 20
+"""Nodes that are read before other requests get their turn: about one millisecond."""
+
+
+class WaitingJobs:
+    """The jobs of one cluster. `after` is the time of waiting; 0 if no nodes are set aside. `now` is always in seconds
+    since 1970, but for `monotonic`.
+    """
+
+    def __init__(self, cluster: Cluster, after: float) -> None:
+        self._cluster = cluster
+        self._after = after
+        self._refused: dict[str, Collection[str] | None] = {}
+        """The nodes where kube-scheduler lets the pod, by UID; None for a pod without wishes for nodes."""
+        self._not_before: dict[str, float] = {}
+        """The time of a job's next turn, by the name of the job."""
+        self._free_since: dict[str, float] = {}
+        self._ends: dict[str, float] = {}
+        """The time at which a node that is set aside is free. Pods that fill it start late, and must not delay that."""
+
+    def refused(self, pod: Pod, request: GpuRequest, nodes: Iterable[str]) -> None:
+        """Records that the pod fits nowhere; `nodes` are those where it may once others have ended."""
+        uid = request.uid
+        is_remembered = uid in self._refused or len(self._refused) < MOST_REFUSED
+        if is_remembered and (gpus_of(request) > 1 or group_of(pod)):
+            self._refused[uid] = frozenset(nodes) if _has_wishes(pod) else None
+
+    def due(self, now: float) -> list[WaitingJob]:
+        """Returns jobs that have waited long enough. Their next turn comes after a pause."""
+        if not self._after:
+            return []
+        pending = self._cluster.pods.pending()
+        self._refused = {uid: nodes for uid, nodes in self._refused.items() if uid in pending}
+        self._not_before = {name: at for name, at in self._not_before.items() if at > now}
+        found: dict[str, WaitingJob] = {}
+        for uid, nodes in self._refused.items():
+            job = self._job(pending[uid], nodes)
+            if job is not None and job.is_due(now, self._after) and job.name not in self._not_before:
+                found[job.name] = job
+            if len(found) >= MOST_DUE:
+                break
+        self._not_before |= dict.fromkeys(found, now + PAUSE_SECONDS)
+        return [*found.values()]
+
+    def _job(self, pod: Pod, nodes: Collection[str] | None) -> WaitingJob | None:
+        gang = self._cluster.gang_of(pod)
+        if gang is None and group_of(pod):
+            return None
+        pods = [pod] if gang is None or gang.needed < 2 else _missing(gang)
+        requests = [self._request(each) for each in pods]
+        if not pods or not all(requests):
+            return None
+        request = self._request(pod)
+        if request is None:
+            return None
+        earlier = [aside for each in pods if (aside := last_set_aside(each)) is not None]
+        quotas, wish = self._cluster.ledger.quotas.of(request.namespace), request.wish
+        return WaitingJob(
+            name=f"{request.namespace}/{request.pod}" if gang is None else gang.group,
+            members=tuple(JobMember(uid=each.uid, request=each) for each in requests if each is not None),
+            since=max(seconds_of(each.metadata.creation_timestamp) for each in pods),
+            priority=pod.spec.priority or 0,
+            had=max(earlier, key=lambda aside: aside.until, default=None),
+            nodes=self._able(pod, nodes),
+            level=wish.level if wish is not None and wish.required else "",
+            quota=quota_for(request.quota_class, quotas),
+        )
+
+    def _request(self, pod: Pod) -> GpuRequest | None:
+        """Returns the request of a pod that waits for GPUs alone; None if it has them, has a node set aside, or evicts
+        others.
+        """
+        uid, records = pod_key(pod), self._cluster.ledger.records
+        has_room = records.reserved(uid) is not None or records.kept(uid) is not None
+        if has_room or uid in self._cluster.ledger.set_asides.every() or not _waits(pod):
+            return None
+        try:
+            return read_request(pod, self._cluster.requests)
+        except RequestError:
+            return None
+
+    def _able(self, pod: Pod, nodes: Collection[str] | None) -> Collection[str] | None:
+        """Returns the nodes without those that keep the pod away; None for all."""
+        known = self._cluster.ledger.nodes
+        repelling = known.repelling(pod.spec.tolerations)
+        if not repelling:
+            return nodes
+        return frozenset(known.usages() if nodes is None else nodes).difference(repelling)
+
+    def nodes(self, now: float) -> Search[Mapping[str, NodeAhead]]:
+        """Returns all registered nodes, each as it is at its own moment."""
+        found: dict[str, NodeAhead] = {}
+        for number, name in enumerate(tuple(self._cluster.ledger.nodes.usages())):
+            node = self._ahead(name, now)
+            if node is not None:
+                found[name] = node
+            if number % NODES_A_STEP == 0:
+                yield
+        return found
+
+    def _ahead(self, name: str, now: float) -> NodeAhead | None:
+        usage, alone = self._cluster.ledger.nodes.usage(name), self._cluster.ledger.alone(name)
+        if usage is None or alone is None:
+            return None
+        pods = self._cluster.pods
+        running = {entry.uid: entry for entry in pods.running(name).values()}
+        ends = {gpu.device.uuid: 0.0 for gpu in usage.gpus if gpu.replicas}
+        for uid, record in alone.held.items():
+            entry, waits = running.get(uid), pods.pending().get(uid)
+            deadline = None if waits is None else waits.spec.active_deadline_seconds
+            if entry is not None:
+                end = (entry.started or now) + entry.lasts
+            else:
+                end = inf if deadline is None else now + deadline
+            for uuid in record.on(name).footprints:
+                ends[uuid] = max(ends.get(uuid, 0.0), end)
+        known = {uuid: at or inf for uuid, at in ends.items()}
+        return NodeAhead(usage=usage, empty=alone.usage(alone.held.keys()), ends=known)
+
+    def over(self, now: float) -> Mapping[str, str]:
+        """Returns why nodes are no longer set aside, by the UID of their pods. A group keeps all its nodes, or none."""
+        asides = self._cluster.ledger.set_asides.every()
+        self._free_since = {uid: at for uid, at in self._free_since.items() if uid in asides}
+        found = {uid: why for uid, each in asides.items() if (why := self._why_over(each, now))}
+        whole = dict(self._groups_in_part(now))
+        groups = {asides[uid].group: why for uid, why in found.items()} | whole
+        of_groups = {uid: groups[each.group] for uid, each in asides.items() if each.group and each.group in groups}
+        return {**of_groups, **found}
+
+    def _why_over(self, each: SetAsideFor, now: float) -> str:
+        pod, name = self._cluster.pods.pending().get(each.uid), each.aside.node
+        if not self._after:
+            return "nodes are no longer set aside"
+        request = None
+        if pod is not None and _waits(pod):
+            try:
+                request = read_request(pod, self._cluster.requests)
+            except RequestError:
+                request = None
+        closed = pod is not None and name in self._cluster.ledger.nodes.repelling(pod.spec.tolerations)
+        node = None if closed else self._ahead(name, now)
+        fits = request is not None and node is not None and not isinstance(place(request, node.usage, None), Misfit)
+        if fits or self._cluster.ledger.records.reserved(each.uid) is not None:
+            self._free_since.setdefault(each.uid, now)
+        else:
+            self._free_since.pop(each.uid, None)
+        return why_over(each.aside, request, node, now=now, free_since=self._free_since.get(each.uid, inf))
+
+    def _groups_in_part(self, now: float) -> Iterator[tuple[str, str]]:
+        """Yields the groups of which a member waits without a node of its own, after a time for the writes."""
+        asides, pending = self._cluster.ledger.set_asides.every(), self._cluster.pods.pending()
+        for uid, each in asides.items():
+            pod = pending.get(uid)
+            gang = None if pod is None or not each.group else self._cluster.gang_of(pod)
+            if gang is None or now < each.aside.since + PAUSE_SECONDS:
+                continue
+            if any(pod_key(one) not in asides for one in _missing(gang)):
+                yield each.group, "not every pod of its group has a node that is set aside"
+
+    def filled_until(self, now: float, monotonic: float) -> Mapping[str, float]:
+        """Returns by node that is set aside the time, in monotonic seconds, by which a pod has to end that fills it:
+        when the others there end. Where one has no deadline, it may take as long as a job waits before it gets a node.
+        """
+        nodes = self._cluster.ledger.set_asides.nodes()
+        self._ends = {name: at for name, at in self._ends.items() if name in nodes}
+        found: dict[str, float] = {}
+        for name in nodes:
+            node = self._ahead(name, now)
+            if node is None:
+                continue
+            if node.free_at < inf:
+                self._ends[name] = min(self._ends.get(name, inf), node.free_at)
+            found[name] = monotonic + (self._ends[name] - now if name in self._ends else self._after)
+        return found
+
+
+def _missing(gang: Gang) -> list[Pod]:
+    """Returns the members that are needed; none if some of them do not exist yet."""
+    pods = [*gang.waiting.values()][: gang.needed]
+    return pods if len(pods) == gang.needed else []
+
+
+def _waits(pod: Pod) -> bool:
+    return not pod.spec.scheduling_gates and pod.metadata.deletion_timestamp is None
+
+
+def _has_wishes(pod: Pod) -> bool:
+    spec = pod.spec
+    return bool(spec.node_selector or spec.affinity is not None or spec.topology_spread_constraints)
+
+
+def ended(aside: SetAside, now: float) -> SetAside:
+    """Returns what the annotation has once it is over."""
+    return SetAside(node="", since=aside.since, until=max(int(now), aside.since))
