@@ -59,8 +59,7 @@ coverage-report: # what the last run of the tests reached
 test-cluster: $(DEVELOPMENT) ## the tests against a real control plane, which Go builds once
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m tests.cluster.coscheduling '$(KUBERNETES_RELEASE)' > /dev/null || test $$? -eq 3
-	@$(BIN)/python -m tests.cluster.refusing $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
-	@$(BIN)/python -m tests.cluster.job_controller $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m tests.cluster.go_programs $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m pytest -m cluster -rs $(ARGS)
 
 test-node: $(DEVELOPMENT) ## the tests against a real kubelet and containerd, as root; Go builds them once

@@ -192,25 +192,25 @@ def _in_use(row: Row) -> str:
 
 
 _IN_USE = (ViewColumn(key="memory_in_use_mib", title="in use", cell=_in_use),)
+_HELD = (
+    _bar("memory_used_mib", "memory", "memory_mib", memory=True),
+    _bar("cores_used_percent", "cores", "cores_percent", memory=False),
+    ViewColumn(key="replicas_used", title="replicas", cell=lambda row: f"{row['replicas_used']}/{row['replicas']}"),
+    _word("pods", "pods"),
+)
 _COLUMNS: dict[View, Sequence[ViewColumn]] = {
     View.NODES: (
         _word("node", "node"),
         _word("gpus", "GPUs"),
         _word("free_gpus", "free"),
-        _bar("memory_used_mib", "memory", "memory_mib", memory=True),
-        _bar("cores_used_percent", "cores", "cores_percent", memory=False),
-        ViewColumn(key="replicas_used", title="replicas", cell=lambda row: f"{row['replicas_used']}/{row['replicas']}"),
-        _word("pods", "pods"),
+        *_HELD,
         ViewColumn(key="not_serving_gpus", title="state", cell=_state),
     ),
     View.GPUS: (
         _word("node", "node"),
         _word("gpu", "GPU"),
         _word("model", "model"),
-        _bar("memory_used_mib", "memory", "memory_mib", memory=True),
-        _bar("cores_used_percent", "cores", "cores_percent", memory=False),
-        ViewColumn(key="replicas_used", title="replicas", cell=lambda row: f"{row['replicas_used']}/{row['replicas']}"),
-        _word("pods", "pods"),
+        *_HELD,
         ViewColumn(key="state", title="state", cell=_gpu_state),
     ),
     View.PODS: (

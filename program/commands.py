@@ -7,12 +7,14 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
@@ -91,3 +93,15 @@ class LazyCommands(Commands):
         known = [(name, command.get_short_help_str(formatter.width)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl([*known, *((name, summary) for name, (_, summary) in self._lazy.items())])
+
+
+def output_option(*, wide: bool = False) -> Callable[[F], F]:
+    """Returns the option for the form of the output: for people, with `wide` also with all columns, or for programs."""
+    return click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["text", "wide", "json"] if wide else ["text", "json"]),
+        default="text",
+        show_default=True,
+        help="For people, for people with all columns, or for programs." if wide else "For people or programs.",
+    )

@@ -2,11 +2,12 @@
 
 import click
 
-from deviceplugin.cli.devices import gpus_output, print_gpus
-from deviceplugin.cli.topo import links_output, print_links
+from deviceplugin.cli.devices import print_gpus
+from deviceplugin.cli.topo import print_links
 from deviceplugin.machine.matrix import view_machine
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology
+from program.commands import output_option
 from program.text_files import read_text
 from simulation import machines
 from simulation.machines.described import describe_reading
@@ -19,7 +20,7 @@ _HELP = "A machine that `topogpu-sim machines` lists, or a description (YAML); -
 
 @click.command()
 @click.option("--machine", metavar="NAME|FILE", required=True, help=_HELP)
-@gpus_output
+@output_option(wide=True)
 def devices(machine: str, output: str) -> None:
     """List the GPUs of a described machine and their MIG devices: model, memory, NUMA node, address and health."""
     print_gpus(_reading(machine), output)
@@ -28,7 +29,7 @@ def devices(machine: str, output: str) -> None:
 @click.command()
 @click.option("--machine", metavar="NAME|FILE", help=_HELP)
 @click.option("--smi", metavar="FILE", help="What `nvidia-smi topo -m` printed on a machine; - is standard input.")
-@links_output
+@output_option()
 def topo(machine: str | None, smi: str | None, output: str) -> None:
     """Show how the GPUs of a described machine, or of a printed matrix, are connected: link matrix, scores, GB/s.
 

@@ -122,7 +122,8 @@ def test_whatever_happens_in_whatever_order_no_memory_is_given_out_twice_and_eve
     assert [*walk.world.over(), *walk.world.wrong()] == []
 
 
-def test_a_pod_that_is_deleted_amid_its_growth_leaves_nothing_behind() -> None:
+def growing() -> World:
+    """The leader has decided that the pod grows to 8, and its write is under way."""
     world = World()
     world.bind(POD, 2)
     world.api.write(POD, {MEMORY_WISH: "8"})
@@ -134,6 +135,11 @@ def test_a_pod_that_is_deleted_amid_its_growth_leaves_nothing_behind() -> None:
         world.leader.watch()
     world.send(world.leader.act(POD))
     assert world.leader.free() == HAS - 8
+    return world
+
+
+def test_a_pod_that_is_deleted_amid_its_growth_leaves_nothing_behind() -> None:
+    world = growing()
     world.delete(POD)
     world.land(0)
     world.settle()
@@ -141,17 +147,7 @@ def test_a_pod_that_is_deleted_amid_its_growth_leaves_nothing_behind() -> None:
 
 
 def test_growth_counts_from_the_decision_on_and_no_more_once_its_write_is_refused() -> None:
-    world = World()
-    world.bind(POD, 2)
-    world.api.write(POD, {MEMORY_WISH: "8"})
-    assert world.daemon is not None
-    world.daemon.watch()
-    world.send(world.daemon.act(POD))
-    world.land(0)
-    while world.leader.seen < len(world.api.log):
-        world.leader.watch()
-    world.send(world.leader.act(POD))
-    assert world.leader.free() == HAS - 8
+    world = growing()
     world.api.write(POD, {MEMORY_WISH: "3"})
     world.leader.watch()
     assert world.leader.free() == HAS - 8

@@ -5,18 +5,12 @@ import sys
 import click
 
 from deviceplugin.cli.options import configuration_options
+from program.commands import output_option
 
 
 @click.command()
 @configuration_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "wide", "json"]),
-    default="text",
-    show_default=True,
-    help="For people, for people with all columns, or for programs.",
-)
+@output_option(wide=True)
 def allocations(*, output: str, **given: str | None) -> None:
     """List which containers hold replicas of this node's GPUs, and whether all sources agree.
 

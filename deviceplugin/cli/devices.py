@@ -9,6 +9,7 @@ from rich.text import Text
 from deviceplugin.cli.sources import driver_options, read_machine
 from deviceplugin.machine.matrix import gpu_facts
 from deviceplugin.machine.readings import GpuReading, MachineReading
+from program.commands import output_option
 from program.output import print_json, print_text
 from program.tables import Column, FittingTable
 from program.words import spaced
@@ -23,19 +24,9 @@ _COLUMNS = (
 )
 
 
-gpus_output = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "wide", "json"]),
-    default="text",
-    show_default=True,
-    help="For people, for people with all columns, or for programs.",
-)
-
-
 @click.command()
 @driver_options
-@gpus_output
+@output_option(wide=True)
 def devices(nvml_library: str | None, host_root: str, output: str) -> None:
     """List the GPUs of this machine and their MIG devices: model, memory, NUMA node, address and health."""
     print_gpus(read_machine(nvml_library, host_root), output)

@@ -5,19 +5,13 @@ import sys
 import click
 
 from deviceplugin.cli.options import configuration_options
+from program.commands import output_option
 from program.settings.options import GroupedCommand
 
 
 @click.command(cls=GroupedCommand)
 @configuration_options
-@click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="For people or programs.",
-)
+@output_option()
 def doctor(*, output: str, **given: str | None) -> None:
     """Find what keeps this node from serving its GPUs, and suggest what to do.
 

@@ -5,21 +5,13 @@ import click
 from deviceplugin.cli.sources import driver_options, read_machine
 from deviceplugin.machine.matrix import LinkView, as_json, as_text, view_machine
 from deviceplugin.machine.topology import build_topology
+from program.commands import output_option
 from program.output import print_json, print_text
-
-links_output = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["text", "json"]),
-    default="text",
-    show_default=True,
-    help="For people or programs.",
-)
 
 
 @click.command()
 @driver_options
-@links_output
+@output_option()
 def topo(nvml_library: str | None, host_root: str, output: str) -> None:
     """Show how the GPUs of this machine are connected: link matrix, scores, GB/s.
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,11 +114,16 @@ def ldflags(version: str) -> str:
     return "-s -w " + " ".join(f"-X {at}.{key}={value}" for at in _VERSION_VARIABLES for key, value in stamps.items())
 
 
-if __name__ == "__main__":
+def printed(build: Callable[[], object]) -> None:
+    """Prints what was built or found; ends the program with `NOTHING_TO_BUILD_WITH` or an error."""
     try:
-        print(build(sys.argv[1] if len(sys.argv) > 1 else "").folder)
+        print(build())
     except BuildFailed as problem:
         raise SystemExit(f"{problem}.") from None
     except NoBinaries as problem:
         print(f"{problem}.", file=sys.stderr)
         raise SystemExit(NOTHING_TO_BUILD_WITH) from None
+
+
+if __name__ == "__main__":
+    printed(lambda: build(*sys.argv[1:2]).folder)

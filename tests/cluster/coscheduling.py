@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.cluster.binaries import NOTHING_TO_BUILD_WITH, BuildFailed, NoBinaries, cache
+from tests.cluster.binaries import BuildFailed, NoBinaries, cache, printed
 
 MODULE, VERSION = "sigs.k8s.io/scheduler-plugins", "v0.29.7"
 RELEASE = "v1.29"
@@ -64,11 +64,5 @@ def _source() -> Path:
 
 
 if __name__ == "__main__":
-    try:
-        if sys.argv[1:] == [RELEASE]:
-            print(build())
-    except BuildFailed as problem:
-        raise SystemExit(f"{problem}.") from None
-    except NoBinaries as problem:
-        print(f"{problem}.", file=sys.stderr)
-        raise SystemExit(NOTHING_TO_BUILD_WITH) from None
+    if sys.argv[1:] == [RELEASE]:
+        printed(build)

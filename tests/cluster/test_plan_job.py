@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from simulation.plan.merge import read_reports
-from tests.cluster import job_controller
 from tests.cluster.binaries import NoBinaries
 from tests.cluster.control_plane import ControlPlane, Program
+from tests.cluster.go_programs import JOB_CONTROLLER
 from tests.polling import until
 from tests.simulation.plan.test_job import INDEX, JOB, job, perform
 from tests.simulation.plan.test_plan import STATE
@@ -28,7 +28,7 @@ NAMESPACE = "plan"
 def running_controllers(plane: ControlPlane, folder: Path) -> Iterator[None]:
     """The controller of Jobs."""
     try:
-        program = job_controller.find(os.environ.get("KUBERNETES_RELEASE", ""))
+        program = JOB_CONTROLLER.find(os.environ.get("KUBERNETES_RELEASE", ""))
     except NoBinaries as reason:
         pytest.skip(str(reason))
     controllers = Program([str(program), plane.kubeconfig()], folder / "jobs.log")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster import refusing
 from tests.cluster.binaries import Binaries, NoBinaries
 from tests.cluster.control_plane import ControlPlane
+from tests.cluster.go_programs import PLUGIN, REFUSING, WHERE
 from tests.cluster.peers import real
 from tests.cluster.scheduling import Cluster, JsonObject, gpu_node, gpu_pod, running
 from tests.polling import until
@@ -20,14 +20,14 @@ pytestmark = pytest.mark.cluster
 MERGE_PATCH = "application/merge-patch+json"
 PROFILE = {
     "schedulerName": "topogpu-scheduler",
-    "plugins": {"multiPoint": {"enabled": [{"name": refusing.PLUGIN}]}},
+    "plugins": {"multiPoint": {"enabled": [{"name": PLUGIN}]}},
 }
 
 
 @pytest.fixture(scope="module")
 def plane(kubernetes: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     try:
-        binaries = replace(kubernetes, scheduler=refusing.find(os.environ.get("KUBERNETES_RELEASE", "")))
+        binaries = replace(kubernetes, scheduler=REFUSING.find(os.environ.get("KUBERNETES_RELEASE", "")))
     except NoBinaries as reason:
         pytest.skip(str(reason))
     with ControlPlane(binaries, tmp_path_factory.mktemp("control-plane-with-refusing")) as found:
@@ -65,7 +65,7 @@ async def next_is_bound(on: Cluster, after: str) -> None:
 @pytest.mark.parametrize("point", ["Reserve", "PreBind"])
 async def test_its_gpus_go_to_the_next_pod(plane: ControlPlane, tmp_path: Path, point: str) -> None:
     async with one_node(plane, tmp_path) as on:
-        await on.add(gpu_pod("refused", 8, gpucores=100, annotations={refusing.WHERE: point}))
+        await on.add(gpu_pod("refused", 8, gpucores=100, annotations={WHERE: point}))
         condition = await on.refused("refused")
         assert "refused on demand" in condition["message"]
         await next_is_bound(on, f"after a failed {point}")
@@ -76,7 +76,7 @@ async def test_one_that_is_refused_again_in_the_same_words_holds_them_for_a_shor
 ) -> None:
     """Its status says nothing new, so nothing but time tells."""
     async with one_node(plane, tmp_path) as on:
-        await on.add(gpu_pod("refused", 8, gpucores=100, annotations={refusing.WHERE: "Reserve"}))
+        await on.add(gpu_pod("refused", 8, gpucores=100, annotations={WHERE: "Reserve"}))
         await on.refused("refused")
         path = f"/api/v1/namespaces/{on.namespace}/pods/refused"
         status, answer = await on.peer.send("PATCH", path, {"metadata": {"labels": {"try": "again"}}}, MERGE_PATCH)

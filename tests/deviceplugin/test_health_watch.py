@@ -108,6 +108,15 @@ class Running:
             while len(self.changes) < count:  # noqa: ASYNC110 - nothing else to wait for
                 await asyncio.sleep(0.001)
 
+    async def lost_and_back(self, gpu: DeviceUUID) -> None:
+        """Until the GPU is watched again."""
+        self.thread.driver.lost = {gpu}
+        await self.changed(1)
+        self.thread.driver.lost = set()
+        watched = len(self.thread.watched)
+        while len(self.thread.watched) == watched:
+            await self.thread.next_poll()
+
 
 @asynccontextmanager
 async def running(poll_seconds: float = 0.005, settings: HealthSettings | None = None) -> AsyncIterator[Running]:
@@ -162,12 +171,7 @@ async def test_an_xid_of_no_gpu_is_followed_by_a_poll_of_all() -> None:
 
 async def test_a_gpu_that_answers_again_is_registered_anew_and_returns_after_the_hold_time() -> None:
     async with running() as it:
-        it.thread.driver.lost = {A}
-        await it.changed(1)
-        it.thread.driver.lost = set()
-        watched = len(it.thread.watched)
-        while len(it.thread.watched) == watched:
-            await it.thread.next_poll()
+        await it.lost_and_back(A)
         it.thread.tell(Monitored(gpus=BOTH))
         it.clock[0] = 59.0
         for _ in range(3):
@@ -189,12 +193,7 @@ async def test_gpus_that_come_later_are_polled_and_registered_at_once() -> None:
 
 async def test_a_gpu_that_went_on_its_way_back_is_not_waited_for() -> None:
     async with running() as it:
-        it.thread.driver.lost = {A}
-        await it.changed(1)
-        it.thread.driver.lost = set()
-        watched = len(it.thread.watched)
-        while len(it.thread.watched) == watched:
-            await it.thread.next_poll()
+        await it.lost_and_back(A)
         it.watch.watch(frozenset({B}))
         while it.thread.watched[-1] != {B}:
             await it.thread.next_poll()

@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from deviceplugin.settings import HamiScheduler
-from tests.cluster.binaries import NOTHING_TO_BUILD_WITH, BuildFailed, NoBinaries, cache
+from tests.cluster.binaries import BuildFailed, NoBinaries, cache, printed
 
 VARIABLE = "HAMI_SOURCE"
 SCHEDULER, PLUGIN = "scheduler", "nvidia"
@@ -88,10 +88,4 @@ def _named() -> Hami:
 
 
 if __name__ == "__main__":
-    try:
-        print(build().folder)
-    except BuildFailed as problem:
-        raise SystemExit(f"{problem}.") from None
-    except NoBinaries as problem:
-        print(f"{problem}.", file=sys.stderr)
-        raise SystemExit(NOTHING_TO_BUILD_WITH) from None
+    printed(lambda: build().folder)

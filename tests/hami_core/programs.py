@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.binaries import NOTHING_TO_BUILD_WITH, BuildFailed, NoBinaries, cache
+from tests.cluster.binaries import BuildFailed, NoBinaries, cache, printed
 
 VARIABLE = "HAMI_CORE_SOURCE"
 OURS = Path(__file__).parent / "driver"
@@ -158,11 +158,4 @@ def _run(command: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        print(build().folder)
-    except NoBinaries as reason:
-        print(reason, file=sys.stderr)
-        sys.exit(NOTHING_TO_BUILD_WITH)
-    except BuildFailed as reason:
-        print(reason, file=sys.stderr)
-        sys.exit(1)
+    printed(lambda: build().folder)

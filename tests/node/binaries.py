@@ -13,7 +13,7 @@ import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tests.cluster.binaries import NOTHING_TO_BUILD_WITH, BuildFailed, NoBinaries, cache, known, ldflags, version
+from tests.cluster.binaries import BuildFailed, NoBinaries, cache, known, ldflags, printed, version
 
 TOOLS = Path(__file__).parent / "tools"
 """Two Go modules are built together: `runtime`, and the release's with kubelet alone."""
@@ -230,10 +230,4 @@ def _folder(release: str) -> Path:
 
 
 if __name__ == "__main__":
-    try:
-        print(build(*sys.argv[1:]).folder)
-    except BuildFailed as problem:
-        raise SystemExit(f"{problem}.") from None
-    except NoBinaries as problem:
-        print(f"{problem}.", file=sys.stderr)
-        raise SystemExit(NOTHING_TO_BUILD_WITH) from None
+    printed(lambda: build(*sys.argv[1:]).folder)

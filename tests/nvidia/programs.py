@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster.binaries import NOTHING_TO_BUILD_WITH, BuildFailed, NoBinaries, cache
+from tests.cluster.binaries import BuildFailed, NoBinaries, cache, printed
 
 TOOLS = Path(__file__).parent / "tools"
 _LAZY = "-Wl,--export-dynamic -Wl,--unresolved-symbols=ignore-in-object-files -Wl,-z,lazy"
@@ -98,10 +98,4 @@ def _named() -> Programs:
 
 
 if __name__ == "__main__":
-    try:
-        print(build().folder)
-    except BuildFailed as problem:
-        raise SystemExit(f"{problem}.") from None
-    except NoBinaries as problem:
-        print(f"{problem}.", file=sys.stderr)
-        raise SystemExit(NOTHING_TO_BUILD_WITH) from None
+    printed(lambda: build().folder)

@@ -2,11 +2,7 @@
 
 # ruff: noqa: N802 - the names are those of nvidia-ml-py
 import ctypes
-import json
-import os
 import queue
-import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,11 +18,9 @@ from deviceplugin.nvml.events import NvmlEvents
 from proto.devices import DeviceUUID
 from simulation.machines import gpu_uuid, load
 from simulation.machines.description import MachineDescription, MigDevice
-from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import (
     DOUBLE_BIT_ECC,
     EVERY_GPU,
-    MACHINE_FILE_VARIABLE,
     XID,
     CallFails,
     Cleared,
@@ -36,6 +30,7 @@ from simulation.nvml.machine_file import (
     lost_gpu,
     write_machine_file,
 )
+from tests.deviceplugin.nvml.child import lines_of
 
 LISTEN = """
 import dataclasses, json, os, queue, sys
@@ -88,16 +83,7 @@ def listen(
             continue
         write_machine_file(machine, folder / f"state-{number}", "", step)
         words.append(str(folder / f"state-{number}"))
-    done = subprocess.run(
-        [sys.executable, "-c", LISTEN, str(build_library()), str(current), f"{FIRST},{SECOND}", *words],
-        env={**os.environ, MACHINE_FILE_VARIABLE: str(current)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return lines_of(LISTEN, current, f"{FIRST},{SECOND}", *words)
 
 
 def xid(

@@ -1,9 +1,5 @@
 """The pollable signals, by the real nvidia-ml-py over the fake library, in a fresh process."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,9 +9,7 @@ from msgspec.structs import replace
 
 from simulation.machines import gpu_uuid, load
 from simulation.machines.description import MachineDescription
-from simulation.nvml.build import build_library
 from simulation.nvml.machine_file import (
-    MACHINE_FILE_VARIABLE,
     CallFails,
     Cleared,
     FabricIs,
@@ -27,6 +21,7 @@ from simulation.nvml.machine_file import (
     lost_gpu,
     write_machine_file,
 )
+from tests.deviceplugin.nvml.child import lines_of
 
 pytestmark = pytest.mark.needs_compiler
 
@@ -72,16 +67,7 @@ def polls(
         write_machine_file(machine, path, "", faults)
     current = folder / "machine"
     uuids = ",".join(gpu_uuid(machine.id, gpu, "") for gpu in gpus)
-    done = subprocess.run(
-        [sys.executable, "-c", POLL, str(build_library()), str(current), uuids, *map(str, files)],
-        env={**os.environ, MACHINE_FILE_VARIABLE: str(current)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return lines_of(POLL, current, uuids, *map(str, files))
 
 
 def signals(folder: Path, machine: MachineDescription, *states: Sequence[Fault]) -> list[dict[str, Any]]:

@@ -233,13 +233,19 @@ def test_places_in_the_losing_domain_are_free_once_the_winner_is_bound() -> None
     assert sum(played.slots()) == 2
 
 
-def test_a_member_whose_bind_failed_keeps_its_gpus_for_a_while() -> None:
+def with_a_failed_bind() -> tuple[Played, list[Pod], list[str]]:
+    """A group of two, its members and their places: the first is bound, and the bind of the second failed."""
     played = Played("a", "b")
     members = played.gang("g", 2)
     places = [played.filter(each) for each in members]
     played.bind(members[0], places[0])
     played.bind(members[1], places[1], shown=False)
     played.step(Dropped("uid-g1"))
+    return played, members, places
+
+
+def test_a_member_whose_bind_failed_keeps_its_gpus_for_a_while() -> None:
+    played, members, places = with_a_failed_bind()
     assert played.filter(member("s", "")) == ""
     assert played.filter(members[1]) == places[1]
     played.bind(members[1], places[1], shown=False)
@@ -249,12 +255,7 @@ def test_a_member_whose_bind_failed_keeps_its_gpus_for_a_while() -> None:
 
 
 def test_a_status_that_shows_the_failed_bind_later_takes_nothing_from_the_next_attempt() -> None:
-    played = Played("a", "b")
-    members = played.gang("g", 2)
-    places = [played.filter(each) for each in members]
-    played.bind(members[0], places[0])
-    played.bind(members[1], places[1], shown=False)
-    played.step(Dropped("uid-g1"))
+    played, members, places = with_a_failed_bind()
     assert played.filter(members[1]) == places[1]
     for version, (reason, held) in enumerate({"SchedulerError": 1, "Unschedulable": 0}.items(), start=2):
         late = member("g1", "g")
