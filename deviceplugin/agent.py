@@ -22,7 +22,14 @@ from deviceplugin.limits.watch import LimitsWatch
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.node.announcing import GpuEvents, warn_without_totals
-from deviceplugin.node.contributors import FeatureLabels, NodeTotals, OutlivingPods, RegisteredGpus, UndecidedPods
+from deviceplugin.node.contributors import (
+    FeatureLabels,
+    NodeSums,
+    NodeTotals,
+    OutlivingPods,
+    RegisteredGpus,
+    UndecidedPods,
+)
 from deviceplugin.node.registration import Offer
 from deviceplugin.node.writer import Contributor, NodeWriter
 from deviceplugin.nvml.memory_limits import MemoryLimits
@@ -33,6 +40,7 @@ from deviceplugin.remediation.remedy import NodeClocks, Remediation
 from deviceplugin.resizing.resizer import MemoryResizer
 from deviceplugin.serving import Serving, outcome
 from deviceplugin.slim_pods import slim
+from proto.annotations.keys import SUMS
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
 
@@ -99,11 +107,13 @@ class Agent:
             self._offer, settings.hami_scheduler, lambda taken: self._metrics.reported(outcome(taken))
         )
         totals = NodeTotals(own, gpus, sources.configuration.total_names, enabled=settings.node_totals)
+        sums = NodeSums(own, gpus, resource, enabled=settings.gpu_sums)
         undecided = UndecidedPods(own, gpus, resource, sources.read_checkpoint)
         outliving = OutlivingPods(own, gpus, resource, PodCgroups(cgroups(sources.configuration.host.root)))
         return (
             Contributor(name="the GPUs", desired=registered.desired, reported=registered.reported),
             Contributor(name="the totals", desired=totals.desired),
+            Contributor(name="the sums", desired=sums.desired),
             Contributor(name="the pods without a decision", desired=undecided.desired),
             Contributor(name="the pods that run although they were deleted", desired=outliving.desired),
             Contributor(name="the times since when GPUs are unhealthy", desired=self._remediation.marks),
@@ -193,6 +203,6 @@ class Agent:
 
 
 def _own_node(api: ApiServer, configuration: Configuration, changes: Changes, metrics: Metrics) -> OwnNode:
-    resource, totals = configuration.kubelet.resource_name, tuple(configuration.total_names)
+    resource, totals = configuration.kubelet.resource_name, (*configuration.total_names, *SUMS)
     name = configuration.agent.node_name
     return OwnNode(api, name, changes, seen=metrics.heard, slim=lambda pod: slim(pod, resource, totals))

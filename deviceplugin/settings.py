@@ -212,6 +212,8 @@ class AgentSettings:
     hami_scheduler: HamiScheduler = HamiScheduler.NONE
     node_totals: bool = True
     """The Node has its totals; else these are taken off it."""
+    gpu_sums: bool = False
+    """The Node has sums of GPU memory and cores; else these are taken off it."""
     feature_labels: bool = False
     """The Node has labels of its GPUs in the names of GPU feature discovery; else ours are taken off it."""
 

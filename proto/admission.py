@@ -67,6 +67,14 @@ class PodReview:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TemplateReview:
+    """An object about to be created that has templates of pods, such as a Job."""
+
+    identity: ReviewIdentity = field(default_factory=ReviewIdentity)
+    object: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionVerdict:
     """The answer. `patch` is a list of RFC 6902 operations, empty when the pod stays as it is."""
 
@@ -135,7 +143,20 @@ class _Response(Object):
 
 
 def decode_review(body: bytes) -> PodReview:
-    """Reads a review. Raises AdmissionError, with as much of the identity as could be read."""
+    """Reads a review of a pod. Raises AdmissionError, with as much of the identity as could be read."""
+    return _pod_review(*_question(body))
+
+
+def decode_template_review(body: bytes) -> TemplateReview:
+    """Reads a review of an object with templates. Raises AdmissionError as `decode_review` does."""
+    identity, request = _question(body)
+    try:
+        return TemplateReview(identity=identity, object=msgspec.json.decode(request.object, type=Json))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AdmissionError(f"request.object is not an object: {error}", identity=identity) from error
+
+
+def _question(body: bytes) -> tuple[ReviewIdentity, _Request]:
     if not body.strip():
         raise AdmissionError("the request body is empty")
     try:
@@ -147,7 +168,7 @@ def decode_review(body: bytes) -> PodReview:
         raise AdmissionError(f"{version} {kind} is not answered here; send {API_VERSIONS[0]} {KIND}")
     if review.request is None:
         raise AdmissionError("request: missing", identity=ReviewIdentity(api_version=version))
-    return _pod_review(ReviewIdentity(uid=review.request.uid or "", api_version=version), review.request)
+    return ReviewIdentity(uid=review.request.uid or "", api_version=version), review.request
 
 
 def encode_answer(identity: ReviewIdentity, verdict: AdmissionVerdict) -> bytes:

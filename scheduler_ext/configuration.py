@@ -276,6 +276,12 @@ _ADMISSION: Any = part(
         device_config="nvidia.overwriteEnv",
         chart="webhook.overwriteEnv",
     ),
+    gpu_sums=_of_webhook(
+        kind=Switch(),
+        help="Whether containers get the sums of their GPUs' memory and cores as resources (topogpu.io/total-gpumem, "
+        "topogpu.io/total-gpucores), for Kueue, quotas and autoscalers. The daemons need the same setting.",
+        chart="gpuSums.enabled",
+    ),
 )
 
 

@@ -224,7 +224,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
         needs=needs,
         kinds=container_kinds(pod),
         policies=policies,
-        filter=_device_filter(annotations),
+        filter=device_filter(annotations),
         numa_bound=annotations.get(keys.NUMA_BIND, "") in TRUE,
         host=host_requested(pod) if policies.node is NodePolicy.FGD else NO_HOST,
         wish=_wish(annotations, settings),
@@ -382,7 +382,8 @@ def shortened(text: str) -> str:
 _EVERY_GPU = DeviceFilter()
 
 
-def _device_filter(annotations: dict[str, str]) -> DeviceFilter:
+def device_filter(annotations: Mapping[str, str]) -> DeviceFilter:
+    """Returns which GPUs the pod's author allows."""
     if _FILTERING.isdisjoint(annotations):
         return _EVERY_GPU
     types = _words(annotations.get(keys.USE_GPU_TYPE, ""))

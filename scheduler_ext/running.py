@@ -66,9 +66,13 @@ class Applications:
     def webhook(self, settings: AdmissionSettings) -> web.Application:
         """Returns the webhook for the API server. It checks quotas against the current decisions."""
         parts = self.parts
-        quota_of = parts.cluster.state.ledger.quotas.left
+        ledger = parts.cluster.state.ledger
         return Webhook(
-            settings=settings, quota_of=quota_of, metrics=parts.metrics, monotonic=parts.cluster.monotonic
+            settings=settings,
+            quota_of=ledger.quotas.left,
+            gpu_memory=ledger.nodes.sizes.smallest,
+            metrics=parts.metrics,
+            monotonic=parts.cluster.monotonic,
         ).application()
 
     def _standing(self) -> Standing:

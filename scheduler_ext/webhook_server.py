@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 from aiohttp import web
@@ -17,11 +18,13 @@ from proto.admission import (
     PodReview,
     ReviewIdentity,
     decode_review,
+    decode_template_review,
     encode_answer,
     failed,
 )
-from scheduler_ext.admission.admit import Why, admit
-from scheduler_ext.admission.settings import WEBHOOK_PATH, AdmissionSettings
+from scheduler_ext.admission.admit import GpuMemory, Why, admit
+from scheduler_ext.admission.settings import TEMPLATES_PATH, WEBHOOK_PATH, AdmissionSettings
+from scheduler_ext.admission.templates import admit_templates
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.metrics.counters import Admission, ExtenderMetrics
 from scheduler_ext.quota_class import QuotaClass, quota_class
@@ -34,6 +37,10 @@ log_of_callers.addFilter(RateLimit(at_once=20))
 LARGEST_BODY_BYTES = 1024 * 1024
 """Limit of a request. A pod that fits in etcd is rarely a tenth of it, and none of this size takes 50 ms."""
 AFTER_FAULT_SECONDS = 60.0
+
+
+Admits = Callable[[bytes], tuple[ReviewIdentity, AdmissionVerdict]]
+"""A function that answers a question of the API server. Raises AdmissionError."""
 
 
 class Certificate(Protocol):
@@ -51,42 +58,61 @@ class Webhook:
         *,
         settings: AdmissionSettings,
         quota_of: Callable[[str, QuotaClass], Quota | None],
+        gpu_memory: GpuMemory,
         metrics: ExtenderMetrics,
         monotonic: Callable[[], float],
     ) -> None:
         self._settings = settings
         self._quota_of = quota_of
+        self._gpu_memory = gpu_memory
         self._metrics = metrics
         self._monotonic = monotonic
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=LARGEST_BODY_BYTES)
-        application.router.add_post(WEBHOOK_PATH, self._answer)
+        application.router.add_post(WEBHOOK_PATH, partial(self._answer, self._admit_pod))
+        application.router.add_post(TEMPLATES_PATH, partial(self._answer, self._admit_templates))
         return application
 
-    async def _answer(self, request: web.Request) -> web.Response:
+    async def _answer(self, admits: Admits, request: web.Request) -> web.Response:
         began = self._monotonic()
-        identity, verdict = await self._judged(request)
+        identity, verdict = await _judged(admits, request)
         body = encode_answer(identity, verdict)
         self._metrics.admitted(_outcome(verdict), verdict.reason, self._monotonic() - began)
         return web.Response(body=body, content_type="application/json")
 
-    async def _judged(self, request: web.Request) -> tuple[ReviewIdentity, AdmissionVerdict]:
-        identity = ReviewIdentity()
+    def _admit_pod(self, body: bytes) -> tuple[ReviewIdentity, AdmissionVerdict]:
+        review = decode_review(body)
         try:
-            review = decode_review(await _body(request))
-            identity = review.identity
             quota = self._quota_of(review.namespace, quota_class(review.pod))
-            verdict = admit(review, self._settings, quota)
-            _report(review, verdict)
-        except AdmissionError as error:
-            log_of_callers.warning("a question to the webhook cannot be answered: %s", error)
-            return error.identity, failed(str(error), error.code, reason="UnreadableReview")
+            verdict = admit(review, self._settings, quota, self._gpu_memory)
         except Exception:
-            # Answer, so that the API server need not wait until its timeout.
-            log_of_callers.exception("the webhook failed on a pod")
-            return identity, failed("the webhook failed on this pod; its log has the reason", reason="Fault")
-        return identity, verdict
+            return review.identity, _fault()
+        _report(review, verdict)
+        return review.identity, verdict
+
+    def _admit_templates(self, body: bytes) -> tuple[ReviewIdentity, AdmissionVerdict]:
+        review = decode_template_review(body)
+        try:
+            return review.identity, admit_templates(review, self._settings, self._gpu_memory)
+        except Exception:
+            return review.identity, _fault()
+
+
+async def _judged(admits: Admits, request: web.Request) -> tuple[ReviewIdentity, AdmissionVerdict]:
+    try:
+        return admits(await _body(request))
+    except AdmissionError as error:
+        log_of_callers.warning("a question to the webhook cannot be answered: %s", error)
+        return error.identity, failed(str(error), error.code, reason="UnreadableReview")
+    except Exception:
+        return ReviewIdentity(), _fault()
+
+
+def _fault() -> AdmissionVerdict:
+    """Returns the answer to what must not happen, so that the API server need not wait until its timeout."""
+    log_of_callers.exception("the webhook failed on a pod")
+    return failed("the webhook failed on this pod; its log has the reason", reason="Fault")
 
 
 @asynccontextmanager

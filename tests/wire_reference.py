@@ -69,6 +69,8 @@ PODS: dict[str, Sequence[WireName]] = {
         WireName(keys.RESOURCE_MEMORY_PERCENTAGE, "the same, in percent of the GPU's memory", "25"),
         WireName(keys.RESOURCE_CORES, "cores of each GPU, in percent of one; 100 takes the GPU alone", "30"),
         WireName(keys.RESOURCE_PRIORITY, "priority of its tasks on a shared GPU: 0 goes before 1", "1"),
+        WireName(keys.RESOURCE_MEMORY_SUM, "MiB of all its GPUs together ([sums](pods.md#sums)); the webhook", "16000"),
+        WireName(keys.RESOURCE_CORES_SUM, "cores of all its GPUs together, in percent of one; the webhook", "60"),
     ),
     "Annotations of a pod, by its author": (
         WireName(keys.NODE_POLICY, "[which node](packing.md): `binpack`, `spread` or `fgd`", "binpack"),

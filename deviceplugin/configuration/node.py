@@ -89,6 +89,13 @@ AGENT: Any = part(
         help="The Node's capacity has totals of the resources for memory, cores and priority. Off: the daemon removes "
         "them. Then, if a DeviceClass exists for the resource of GPUs, kube-scheduler refuses pods that ask for them.",
     ),
+    gpu_sums=of_requests(
+        kind=Switch(),
+        help="The Node's capacity has what its GPUs have together: topogpu.io/total-gpumem in MiB and "
+        "topogpu.io/total-gpucores in percent. Then programs that add up pods are right. The webhook needs the same "
+        "setting. Off: the daemon removes them.",
+        chart="gpuSums.enabled",
+    ),
     feature_labels=of_requests(
         kind=Switch(),
         help="The Node has labels of its GPUs in the names of NVIDIA's GPU feature discovery (nvidia.com/gpu.product "

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from deviceplugin.allocation.capacity import held_by
+from deviceplugin.allocation.capacity import Holds, held_by, lives
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.gpus import Gpus
@@ -19,11 +19,14 @@ from deviceplugin.node.outliving import (
     read_outliving,
 )
 from deviceplugin.node.registration import Offer, registration
+from deviceplugin.node.sums import node_sums, requested_sums
 from deviceplugin.node.totals import present_totals, requested_totals, totals_with
 from deviceplugin.node.undecided import desired_undecided, is_undecided, known_of
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import HamiScheduler, TotalNames
+from proto.annotations.keys import SUMS
+from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod
 
 _ADMITTED = timedelta(seconds=5)
@@ -76,6 +79,32 @@ class NodeTotals:
         if not devices or not self._own.pods_known:
             return None
         return Desired(totals=totals_with(names, devices, self._requests.of(self._own.pods, names)))
+
+
+class NodeSums:
+    """The sums of what the GPUs have together; without `enabled`, they are taken away."""
+
+    def __init__(self, own: OwnNode, gpus: Gpus, resource: str, *, enabled: bool) -> None:
+        self._own = own
+        self._gpus = gpus
+        self._resource = resource
+        self._enabled = enabled
+        self._requested = ByPod[None, tuple[int, ...]](lambda pod, _: requested_sums(pod))
+        self._held = ByPod[dict[DeviceUUID, Device], Holds](self._held_by)
+
+    def desired(self, node: Node, _now: datetime) -> Desired | None:
+        """Returns the sums; None, which keeps them, without a GPU or before the pods are known."""
+        own, devices = self._own, self._gpus.inventory.devices
+        if not self._enabled:
+            return Desired(totals=dict.fromkeys(present_totals(node, SUMS)))
+        if not devices or not own.pods_known:
+            return None
+        held = self._held.of(own.pods, self._gpus.by_uuid())
+        outliving = first({}, 0, read_outliving(node)).gone.values()
+        return Desired(totals=node_sums(devices, (*held, *outliving), self._requested.of(own.pods, None)))
+
+    def _held_by(self, pod: Pod, gpus: dict[DeviceUUID, Device]) -> Holds:
+        return held_by(pod, gpus, self._resource) if lives(pod) else {}
 
 
 class UndecidedPods:

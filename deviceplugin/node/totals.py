@@ -42,7 +42,7 @@ def requested_totals(pod: Pod, names: TotalNames) -> tuple[int, ...]:
     return tuple(requested(pod, name) for name in names)
 
 
-def present_totals(node: Node, names: TotalNames) -> tuple[str, ...]:
+def present_totals(node: Node, names: Iterable[str]) -> tuple[str, ...]:
     """Returns the names among these that the Node has, also with an amount of 0."""
     return tuple(name for name in names if name in node.status.capacity or name in node.status.allocatable)
 

@@ -26,6 +26,7 @@ from proto.annotations.keys import (
     NODE_TAINT,
     NODE_UNDECIDED,
     NODE_UNHEALTHY,
+    SUMS,
 )
 from proto.annotations.node_handshake import HandshakeState, decode_handshake
 from proto.annotations.node_lock import decode_lock_uid
@@ -116,7 +117,7 @@ def annotations_of_ours(node: Node) -> tuple[str, ...]:
 
 def totals_of_ours(node: Node, names: TotalNames) -> tuple[str, ...]:
     """Returns our resources to take out of the Node's capacity, if our own annotation is beside them."""
-    return present_totals(node, names) if NODE_ALLOCATION in node.metadata.annotations else ()
+    return present_totals(node, (*names, *SUMS)) if NODE_ALLOCATION in node.metadata.annotations else ()
 
 
 def health_of_ours(node: Node) -> tuple[str, ...]:

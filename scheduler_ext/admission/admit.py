@@ -4,10 +4,11 @@ Source: pkg/scheduler/webhook.go of Project-HAMi/HAMi v2.10. In addition it stri
 scheduler writes, does not add variables that are already there, and refuses unreadable amounts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import chain
+from typing import cast
 
 from proto.admission import AdmissionVerdict, Json, PodReview, denied, failed
 from proto.annotations import keys
@@ -17,21 +18,26 @@ from scheduler_ext.admission.bypass import bypasses
 from scheduler_ext.admission.containers import EXCLUSIVE_CORES, BadPercentage, complete, gets_gpus
 from scheduler_ext.admission.json_patch import difference
 from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.sums import add_sums
 from scheduler_ext.cluster.accounting import Footprint, least
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.policies import PolicyError, read_policies
 from scheduler_ext.requests import (
     ContainerNeed,
+    DeviceFilter,
     RequestError,
     TooMany,
     check_lengths,
     container_kinds,
+    device_filter,
     read_needs,
     shortened,
 )
 from scheduler_ext.settings import BypassMode
 
 DEFAULT_SCHEDULER = "default-scheduler"
+GpuMemory = Callable[[DeviceFilter], int]
+"""A function that returns the MiB of the smallest GPU that a filter allows; 0 if none is known."""
 
 
 class Why(StrEnum):
@@ -50,9 +56,16 @@ class Why(StrEnum):
     TOO_MUCH = "TooMuch"
     QUOTA = "QuotaExceeded"
     UNREADABLE = "UnreadableRequest"
+    TEMPLATES = "Templates"
+    """An object with templates of pods."""
 
 
-def admit(review: PodReview, settings: AdmissionSettings, quota: Quota | None = None) -> AdmissionVerdict:
+def admit(
+    review: PodReview,
+    settings: AdmissionSettings,
+    quota: Quota | None = None,
+    gpu_memory: GpuMemory = lambda _: 0,
+) -> AdmissionVerdict:
     """Judges a new pod. `quota` is what the namespace's quotas leave to it. A second call on the patched pod patches
     nothing.
     """
@@ -64,7 +77,26 @@ def admit(review: PodReview, settings: AdmissionSettings, quota: Quota | None = 
     verdict = (
         AdmissionVerdict(allowed=True, reason=Why.IGNORED) if ignored else _judged(review.pod, edited, settings, quota)
     )
+    if verdict.allowed and not ignored and (summed := summed_up(review.pod, edited["spec"], settings, gpu_memory)):
+        edited["spec"] = summed
     return replace(verdict, patch=tuple(difference(review.object, edited))) if verdict.allowed else verdict
+
+
+def summed_up(pod: Pod, spec: Json, settings: AdmissionSettings, gpu_memory: GpuMemory) -> Json | None:
+    """Returns the pod's spec with the sums of its GPUs; None if it gets none. `spec` is the same as JSON, completed or
+    not.
+    """
+    if not settings.gpu_sums or _is_anothers(pod, settings):
+        return None
+    summed = _editable({"spec": spec})
+    try:
+        needs = read_needs(_complete_containers(_editable(summed), pod, settings), settings.requests)
+    except (BadPercentage, RequestError):
+        return None
+    if not any(needs):
+        return None
+    add_sums(summed["spec"], needs, gpu_memory(device_filter(pod.metadata.annotations)))
+    return cast("Json", summed["spec"])
 
 
 def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | None) -> AdmissionVerdict:

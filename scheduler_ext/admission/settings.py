@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from scheduler_ext.requests import RequestSettings
 
 WEBHOOK_PATH = "/webhook"
+TEMPLATES_PATH = f"{WEBHOOK_PATH}/templates"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,3 +22,5 @@ class AdmissionSettings:
     runtime_class_name: str = ""
     overwrite_env: bool = False
     """True if a container without GPUs is kept from seeing any."""
+    gpu_sums: bool = False
+    """True if containers get the sums of their GPUs' memory and cores as resources."""

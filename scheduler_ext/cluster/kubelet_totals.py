@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.annotations.keys import DEVICES_ALLOCATED, RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
 from proto.devices import Device
 from proto.kubernetes.objects import Container, Node, Pod
 from proto.kubernetes.requests import requested as requested_of
@@ -21,7 +21,7 @@ from scheduler_ext.requests import ResourceNames, gpu_count, pod_key
 
 def totals_of(pod: Pod, names: ResourceNames) -> KubeletTotals:
     """Returns the requests of a pod for the memory and cores of GPUs; `NO_TOTALS` for an ended pod."""
-    ours = (names.memory, names.memory_percentage, names.cores)
+    ours = (names.memory, names.memory_percentage, names.cores, *SUMS)
     naming = [each for each in pod.all_containers if not _asked(each).keys().isdisjoint(ours)]
     if not naming or pod.has_ended:
         return NO_TOTALS
@@ -63,10 +63,13 @@ class KubeletSums:
     def apply(self, node: Node, devices: Sequence[Device]) -> None:
         """Records the totals that the node's kubelet may give out. A resource without a total is not limited."""
         name, amounts, names = node.metadata.name, node.status.allocatable, self.names
+        memory_mib, cores = sum(device.memory_mib for device in devices), sum(device.cores for device in devices)
         has = {
-            names.memory: sum(device.memory_mib for device in devices),
+            names.memory: memory_mib,
             names.memory_percentage: 100 * len(devices),
-            names.cores: sum(device.cores for device in devices),
+            names.cores: cores,
+            RESOURCE_MEMORY_SUM: memory_mib,
+            RESOURCE_CORES_SUM: cores,
         }
         totals = {each: _amount(amounts[each]) for each in has if each in amounts}
         if totals:
@@ -112,19 +115,21 @@ class KubeletSums:
         """Returns the nodes whose kubelets would refuse the pod without the pods `gone`, and for each the resource of
         which too little is left.
         """
-        asked, gone = totals_of(pod, self.names), {pod_key(pod), *gone}
+        asked, victims, gone = totals_of(pod, self.names), bool(gone), {pod_key(pod), *gone}
         self._last = pod, asked
         if not asked.amounts:
             return {}
         looked_at = {*self._odd, *self._short} if asked.plain else names
-        found = ((node, self._exceeded(asked, gone, node)) for node in looked_at)
+        # The daemon raises the Node's sums by what pods held beyond their own sums, once they are gone.
+        amounts = {name: amount for name, amount in asked.amounts.items() if not (victims and name in SUMS)}
+        found = ((node, self._exceeded(amounts, gone, node)) for node in looked_at)
         return {node: resource for node, resource in found if resource}
 
-    def _exceeded(self, asked: KubeletTotals, gone: Collection[str], node: str) -> str:
+    def _exceeded(self, asked: Mapping[str, int], gone: Collection[str], node: str) -> str:
         """Returns the first resource that is too scarce on the node; empty if kubelet would admit the pod."""
         totals = self._totals.get(node, {})
         others = [each for uid, each in self._by_node.get(node, {}).items() if uid not in gone]
-        for resource, amount in asked.amounts.items():
+        for resource, amount in asked.items():
             requested = sum(each.amounts.get(resource, 0) for each in others)
             if resource in totals and requested + amount > totals[resource]:
                 return resource

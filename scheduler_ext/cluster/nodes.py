@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Node, Toleration
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
+from scheduler_ext.cluster.gpu_sizes import GpuSizes
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, RecordState
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
@@ -18,6 +19,7 @@ from scheduler_ext.domains.levels import LEVELS
 class Nodes:
     """Nodes and their usage. Each change marks a node. Only marked nodes are summed up again, at the next read."""
 
+    sizes: GpuSizes = field(default_factory=GpuSizes)
     _registered: dict[str, RegisteredNode] = field(default_factory=dict)
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
@@ -51,6 +53,7 @@ class Nodes:
         (self._tainted.add if registered.taints else self._tainted.discard)(name)
         if self._registered.get(name) != registered:
             self._registered[name] = registered
+            self.sizes.apply(registered.devices)
             self._touch(name)
         return registered
 

@@ -307,7 +307,7 @@ async def test_of_a_nodes_status_a_daemon_writes_the_totals_of_its_gpus_and_noth
     }
     path = f"/api/v1/nodes/{site.own}/status"
     assert (await site.peer.send("PATCH", path, {"status": kubelets}, MERGE_PATCH))[0] == 200
-    totals = dict.fromkeys(TotalNames(), "400")
+    totals = dict.fromkeys((*TotalNames(), *keys.SUMS), "400")
     for written in (totals, totals | {keys.RESOURCE_MEMORY: "500"}, dict.fromkeys(totals)):
         assert await patched({"capacity": written, "allocatable": written}) == (200, "")
     answer = await patched({"capacity": totals}, site.other)

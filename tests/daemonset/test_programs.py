@@ -15,6 +15,7 @@ from daemonset.render import Manifest
 from deviceplugin.cli import main as device_plugin
 from deviceplugin.configuration.table import TABLE as DAEMON
 from proto.annotations import keys
+from proto.annotations.keys import SUMS
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cli import main as scheduler
 from scheduler_ext.cli.build import POD_VARIABLES
@@ -83,7 +84,7 @@ def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_por
     own = {
         *("node_name", "kubeconfig", "kubelet_root", "cdi_directory", "hook_path", "metrics_bind_address", "host_root"),
         *("resource_name", "resource_mem", "resource_mem_percentage", "resource_cores", "resource_priority"),
-        *("driver_root", "remediation_lease", "nvml_library"),
+        *("driver_root", "remediation_lease", "nvml_library", "gpu_sums"),
     }
     offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
     assert offered == DAEMON.settings.keys() - own
@@ -102,7 +103,10 @@ def test_kube_scheduler_calls_the_extender_where_it_listens(manifests: list[Mani
     [extender] = configuration["extenders"]
     assert extender["urlPrefix"] == f"http://{given['http_bind']}"
     options = ("name", "mem", "mem_percentage", "cores", "priority")
-    assert [each["name"] for each in extender["managedResources"]] == [given[f"resource_{name}"] for name in options]
+    assert [each["name"] for each in extender["managedResources"]] == [
+        *(given[f"resource_{name}"] for name in options),
+        *SUMS,
+    ]
     assert len(options) == len(fields(ResourceNames))
     assert all(each["ignoredByScheduler"] for each in extender["managedResources"])
     assert [each["schedulerName"] for each in configuration["profiles"]] == [given["scheduler_name"]]
@@ -169,6 +173,7 @@ def requests(**changes: Any) -> AdmissionSettings:
         ({"webhook.overwriteEnv": "true"}, AdmissionSettings(overwrite_env=True), ()),
         ({"webhook.gpuCorePolicy": "force"}, requests(core_policy=CorePolicy.FORCE), ()),
         ({"webhook.excludedNamespaces": "{a,b}"}, AdmissionSettings(), ("a", "b")),
+        ({"gpuSums.enabled": "true"}, AdmissionSettings(gpu_sums=True), ()),
         (
             {"resourceNames.count": "example.com/gpu", "resourceNames.priority": "example.com/p"},
             requests(names=ResourceNames(count="example.com/gpu", priority="example.com/p")),

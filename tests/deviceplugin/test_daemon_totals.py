@@ -118,3 +118,15 @@ async def test_off_takes_them_away_and_an_event_names_a_device_class_that_makes_
         await until(lambda: bool(node.events("NodeTotalsMissing")))
         [message] = node.events("NodeTotalsMissing")
         assert message.startswith("DeviceClass gpu.nvidia.com makes kube-scheduler refuse this node to pods that ask")
+
+
+async def test_sums_are_written_where_they_are_wanted_and_taken_away_where_they_are_not() -> None:
+    def sums(node: DaemonRig) -> dict[str, str]:
+        found: Any = node.server.store.get("nodes", "", NODE) or {"status": {}}
+        return {name: amount for name, amount in (found["status"].get("capacity") or {}).items() if name in keys.SUMS}
+
+    async with daemon(*QUICK, "--gpu-sums", "true") as node:
+        await until(lambda: sums(node) == {keys.RESOURCE_MEMORY_SUM: "327680", keys.RESOURCE_CORES_SUM: "400"})
+    async with daemon(*QUICK) as node:
+        node.server.patch("nodes", NODE, {"status": {"capacity": dict.fromkeys(keys.SUMS, "1")}}, subresource="status")
+        await until(lambda: totals(node) == WHOLE and not sums(node))

@@ -15,7 +15,7 @@ import pytest
 from program.address import ListenAddress
 from proto.admission import Json
 from proto.kubernetes.objects import ResourceQuota
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.settings import TEMPLATES_PATH, AdmissionSettings
 from scheduler_ext.certificates.issue import issue
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
 from scheduler_ext.cluster.ledger import Ledger
@@ -42,9 +42,9 @@ class Client:
         self._http = http
         self._trust = ssl.create_default_context(cadata=OURS.authorities.decode())
 
-    async def post(self, body: bytes, content_type: str = "application/json") -> Json:
+    async def post(self, body: bytes, content_type: str = "application/json", path: str = "/webhook") -> Json:
         headers = {"Content-Type": content_type}
-        call = self._http.post(self._url + "/webhook?timeout=10s", data=body, headers=headers, ssl=self._trust)
+        call = self._http.post(f"{self._url}{path}?timeout=10s", data=body, headers=headers, ssl=self._trust)
         async with call as response:
             assert (response.status, response.content_type) == (200, "application/json")
             return opened(await response.read())
@@ -61,11 +61,19 @@ def quota_of(namespace: str, _: QuotaClass) -> Quota | None:
 
 
 @asynccontextmanager
-async def serving(quota_of: Callable[[str, QuotaClass], Quota | None] = quota_of) -> AsyncIterator[Client]:
+async def serving(
+    quota_of: Callable[[str, QuotaClass], Quota | None] = quota_of, *, gpu_sums: bool = False
+) -> AsyncIterator[Client]:
     tls = ServingTls()
     tls.use(KeyPair(OURS.certificate, OURS.key))
     metrics = ExtenderMetrics()
-    webhook = Webhook(settings=AdmissionSettings(), quota_of=quota_of, metrics=metrics, monotonic=time.monotonic)
+    webhook = Webhook(
+        settings=AdmissionSettings(gpu_sums=gpu_sums),
+        quota_of=quota_of,
+        gpu_memory=lambda _: 40960,
+        metrics=metrics,
+        monotonic=time.monotonic,
+    )
     address = ListenAddress(host="127.0.0.1", port=0)
     async with (
         listening(webhook.application(), address, "--flag", tls.context) as url,
@@ -92,6 +100,15 @@ async def test_a_pod_is_completed() -> None:
                 ],
             }
         )
+
+
+async def test_a_job_of_a_queue_gets_the_sums_of_its_gpus() -> None:
+    job = {"kind": "Job", "spec": {"template": {"spec": pod(container(gpu="2"))["spec"] | {"schedulerName": ""}}}}
+    async with serving(gpu_sums=True) as client:
+        answered = await client.post(envelope(job), path=TEMPLATES_PATH)
+        assert [operation["value"] for operation in answered["response"]["patch"]] == [str(2 * 40960), "200"]
+        broken = await client.post(envelope([]), path=TEMPLATES_PATH)  # type: ignore[arg-type] # no object at all
+        assert broken["response"]["status"]["code"] == 400
 
 
 async def test_a_pod_past_the_quota_is_refused() -> None:

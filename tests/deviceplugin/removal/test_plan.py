@@ -131,7 +131,8 @@ def test_a_plugin_that_serves_is_in_the_way() -> None:
 
 
 def test_totals_go_where_our_own_annotation_stands_beside_them() -> None:
-    status = NodeStatus(capacity={keys.RESOURCE_MEMORY: "1", keys.RESOURCE_COUNT: "20", "cpu": "8"})
+    totals = (keys.RESOURCE_MEMORY, *keys.SUMS)
+    status = NodeStatus(capacity={**dict.fromkeys(totals, "1"), keys.RESOURCE_COUNT: "20", "cpu": "8"})
     ours = Node(metadata=ObjectMeta(annotations={keys.NODE_ALLOCATION: "slots"}), status=status)
-    assert totals_of_ours(ours, TotalNames()) == (keys.RESOURCE_MEMORY,)
+    assert totals_of_ours(ours, TotalNames()) == totals
     assert totals_of_ours(Node(status=status), TotalNames()) == ()

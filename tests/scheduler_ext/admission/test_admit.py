@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from proto.admission import AdmissionVerdict, Json
+from proto.admission import AdmissionVerdict, Json, TemplateReview
 from scheduler_ext.admission.admit import Why, admit
 from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.templates import admit_templates
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.requests import RequestSettings
@@ -264,6 +265,7 @@ def test_every_answer_has_a_word_for_the_metrics() -> None:
         Why.TOO_MUCH: judged(pod(container(gpu="257"))),
         Why.QUOTA: judged(pod(container(gpu="1", gpumem="9")), Quota(memory_mib=1)),
         Why.UNREADABLE: judged(pod(container(gpu="many"))),
+        Why.TEMPLATES: admit_templates(TemplateReview(object={}), AdmissionSettings(), lambda _: 0),
     }
     assert {why: verdict.reason for why, verdict in words.items()} == {why: why for why in Why}
 

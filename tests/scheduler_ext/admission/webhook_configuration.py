@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from proto.admission import Json
 from proto.annotations import keys
-from scheduler_ext.admission.settings import WEBHOOK_PATH, AdmissionSettings
+from scheduler_ext.admission.settings import TEMPLATES_PATH, WEBHOOK_PATH, AdmissionSettings
 from scheduler_ext.settings import BypassMode, CorePolicy
 from tests.scheduler_ext.admission.webhook_conditions import chooses_gpus, mentions_gpus, mentions_owned
 
@@ -17,6 +17,7 @@ GPU_WEBHOOK = "gpus.topogpu.io"
 OWNED_WEBHOOK = "annotations.topogpu.io"
 BYPASS_WEBHOOK = "bypass.topogpu.io"
 REST_WEBHOOK = "environment.topogpu.io"
+TEMPLATES_WEBHOOK = "templates.topogpu.io"
 
 _IGNORED = {"matchExpressions": [{"key": keys.WEBHOOK, "operator": "NotIn", "values": [keys.WEBHOOK_IGNORE]}]}
 
@@ -48,6 +49,8 @@ def webhook_configuration(
         webhooks.append(_webhook(BYPASS_WEBHOOK, client, answered, f"!({gpus}) && ({chooses_gpus(names)})", others))
     if settings.overwrite_env or settings.requests.core_policy is not CorePolicy.DEFAULT:
         webhooks.append(_webhook(REST_WEBHOOK, client, "Ignore", f"!({gpus})", others))
+    if settings.gpu_sums:
+        webhooks.append(_templates(client, _namespaces(excluded_namespaces)))
     return {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": "MutatingWebhookConfiguration",
@@ -80,6 +83,20 @@ def _webhook(name: str, client: Json, failure_policy: str, condition: str, selec
         "timeoutSeconds": 10 if failure_policy == "Fail" else 2,
         "admissionReviewVersions": ["v1", "v1beta1"],
     }
+
+
+def _templates(client: Json, namespaces: Json) -> Json:
+    """The webhook for Jobs that Kueue queues."""
+    if "service" in client:
+        client = {"service": {**client["service"], "path": TEMPLATES_PATH}}
+    else:
+        client = {**client, "url": client["url"].replace(WEBHOOK_PATH, TEMPLATES_PATH)}
+    queued = {"matchExpressions": [{"key": "kueue.x-k8s.io/queue-name", "operator": "Exists"}]}
+    selectors = {"namespaceSelector": namespaces, "objectSelector": queued}
+    webhook = _webhook(TEMPLATES_WEBHOOK, client, "Ignore", "", selectors)
+    del webhook["matchConditions"]
+    rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["jobs"]}
+    return webhook | {"rules": [rule | {"scope": "Namespaced"}]}
 
 
 def _namespaces(excluded: Sequence[str]) -> Json:

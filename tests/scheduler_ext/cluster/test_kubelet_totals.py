@@ -95,6 +95,26 @@ def test_a_total_that_is_lower_than_what_the_gpus_have_holds_and_a_missing_one_d
     assert why_not(ledger_with(said=bare), small("a", gpumem=600, gpucores=300)) == ""
 
 
+def summed(name: str, memory_sum: int, node_name: str = "") -> Pod:
+    """A pod with sums, which the webhook wrote."""
+    made = pod(container(gpu=1, gpumem=100), name=name, node_name=node_name)
+    made.spec.containers[0].resources.limits[keys.RESOURCE_MEMORY_SUM] = str(memory_sum)
+    return made
+
+
+def test_sums_of_a_node_that_its_daemon_has_not_raised_yet_hold_but_not_against_victims() -> None:
+    """Kubelet would refuse the pod until the daemon has written them again."""
+    said = telling()
+    said.status.allocatable[keys.RESOURCE_MEMORY_SUM] = "1500"
+    made, wanted = ledger_with(said=said), summed("a", 600)
+    made.ledger.apply_pod(summed("b", 1000, "n"))
+    assert why_not(made, wanted) == f"NodeTotalExceeded({keys.RESOURCE_MEMORY_SUM})"
+    assert made.ledger.kubelet.refusing(wanted, ["n"], gone=["uid-other"]) == {}
+    said.status.allocatable[keys.RESOURCE_MEMORY_SUM] = "2000"
+    made.ledger.apply_node(said)
+    assert why_not(made, wanted) == ""
+
+
 amounts = st.fixed_dictionaries(
     {},
     optional={

@@ -75,6 +75,11 @@ capabilities: {drop: [ALL]}
 {{ include "topogpu.cel" (list "hami.io/vgpu-node" "hami.io/vgpu-time" "hami.io/vgpu-devices-to-allocate" "hami.io/vgpu-devices-allocated" "hami.io/vgpu-mig-allocations" "hami.io/bind-phase" "hami.io/bind-time" "topogpu.io/nudge" "topogpu.io/gpu-memory-resize" "topogpu.io/set-aside") }}
 {{- end }}
 
+{{/* The resources that add up: a JSON list. */}}
+{{- define "topogpu.sums" -}}
+["topogpu.io/total-gpumem", "topogpu.io/total-gpucores"]
+{{- end }}
+
 {{/* What our webhooks have in common. */}}
 {{- define "topogpu.webhook" }}
     clientConfig:

@@ -72,7 +72,7 @@ c.env.exists(e, e.name in rules && (has(e.valueFrom) || !((has(e.value) ? e.valu
 {{/* What a Node's capacity tells of its GPUs, beside their number: a CEL list. */}}
 {{- define "topogpu.totals" -}}
 {{- $names := .Values.resourceNames }}
-{{- include "topogpu.cel" (list $names.memory $names.memoryPercentage $names.cores $names.priority) }}
+{{- include "topogpu.cel" (concat (list $names.memory $names.memoryPercentage $names.cores $names.priority) (include "topogpu.sums" . | fromJsonArray)) }}
 {{- end }}
 
 {{/* Whether the daemon labels Nodes, under whatever configuration. */}}

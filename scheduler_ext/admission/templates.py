@@ -1,0 +1,63 @@
+"""Writes the sums into pod templates: Kueue counts a Job by its template, before there is a pod."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from proto.admission import AdmissionVerdict, Json, TemplateReview
+from proto.kubernetes.objects import Pod
+from proto.kubernetes.wire import UnreadableObject, decode_object
+from scheduler_ext.admission.admit import GpuMemory, Why, summed_up
+from scheduler_ext.admission.json_patch import difference, pointer_token
+from scheduler_ext.admission.settings import AdmissionSettings
+
+MOST_TEMPLATES = 32
+DEEPEST = 12
+"""Levels of the object that are searched for templates."""
+
+
+def admit_templates(review: TemplateReview, settings: AdmissionSettings, gpu_memory: GpuMemory) -> AdmissionVerdict:
+    """Allows the object, with the sums in its templates. A template that cannot be read stays as it is: its pods are
+    refused later, with the reason.
+    """
+    patch: list[Json] = []
+    for path, template in _found(review.object):
+        pod = _pod(template)
+        spec = None if pod is None else summed_up(pod, template["spec"], settings, gpu_memory)
+        if spec is not None:
+            patch += difference(template["spec"], spec, f"{path}/spec")
+    return AdmissionVerdict(allowed=True, patch=tuple(patch), reason=Why.TEMPLATES)
+
+
+def _found(document: Json) -> Iterator[tuple[str, Json]]:
+    """Yields path and template, wherever one is."""
+    left = MOST_TEMPLATES
+    for found in _templates(document.get("spec"), "/spec", DEEPEST):
+        if not left:
+            return
+        left -= 1
+        yield found
+
+
+def _templates(value: Any, path: str, depth: int) -> Iterator[tuple[str, Json]]:
+    if not depth:
+        return
+    if isinstance(value, list):
+        for place, each in enumerate(value):
+            yield from _templates(each, f"{path}/{place}", depth - 1)
+    elif isinstance(value, dict):
+        spec = value.get("spec")
+        if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
+            yield path, value
+            return
+        for name, each in value.items():
+            yield from _templates(each, f"{path}/{pointer_token(name)}", depth - 1)
+
+
+def _pod(template: Json) -> Pod | None:
+    metadata = template.get("metadata") or {}
+    try:
+        return decode_object(Pod, msgspec.json.encode({"metadata": metadata, "spec": template["spec"]}))
+    except (UnreadableObject, msgspec.DecodeError):
+        return None
