@@ -26,6 +26,7 @@ from deviceplugin.node.contributors import (
     FeatureLabels,
     NodeSums,
     NodeTotals,
+    NumaNodes,
     OutlivingPods,
     RegisteredGpus,
     UndecidedPods,
@@ -108,12 +109,14 @@ class Agent:
         )
         totals = NodeTotals(own, gpus, sources.configuration.total_names, enabled=settings.node_totals)
         sums = NodeSums(own, gpus, resource, enabled=settings.gpu_sums)
+        numa = NumaNodes(lambda: self._serving.alignment.numa)
         undecided = UndecidedPods(own, gpus, resource, sources.read_checkpoint)
         outliving = OutlivingPods(own, gpus, resource, PodCgroups(cgroups(sources.configuration.host.root)))
         return (
             Contributor(name="the GPUs", desired=registered.desired, reported=registered.reported),
             Contributor(name="the totals", desired=totals.desired),
             Contributor(name="the sums", desired=sums.desired),
+            Contributor(name="how kubelet aligns CPUs and GPUs", desired=numa.desired),
             Contributor(name="the pods without a decision", desired=undecided.desired),
             Contributor(name="the pods that run although they were deleted", desired=outliving.desired),
             Contributor(name="the times since when GPUs are unhealthy", desired=self._remediation.marks),

@@ -1,6 +1,6 @@
 """The interface between the edge to kubelet and the packages that allocate."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from deviceplugin.container.edits import ContainerEdits
@@ -14,8 +14,8 @@ class CannotAllocate(Exception):
 class Allocator(Protocol):
     """Answers kubelet's calls about the GPUs."""
 
-    def devices(self) -> AsyncIterator[tuple[Device, ...]]:
-        """Yields the GPUs, now and after every change."""
+    def devices(self) -> Sequence[Device]:
+        """Returns the GPUs as they are now."""
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Returns the replica ids on the GPUs decided for the container of the call; empty if unknown."""

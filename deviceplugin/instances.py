@@ -1,6 +1,6 @@
 """MIG instances with their own resources (strategy `mixed`): kubelet counts them, so its ids are the answer."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 
 from deviceplugin.allocation.driver_files_check import DriverFilesCheck
 from deviceplugin.allocation.sources import AllocationSources
@@ -14,7 +14,6 @@ class InstanceAllocator:
 
     def __init__(self, sources: AllocationSources, resource: str, driver_files: DriverFilesCheck | None = None) -> None:
         self._gpus = sources.gpus
-        self._changes = sources.changes
         self._resource = resource
         self._allocation = sources.containers
         self._driver_files = driver_files
@@ -23,9 +22,9 @@ class InstanceAllocator:
     def pre_start_required(self) -> bool:
         return self._driver_files is not None
 
-    def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
-        """Yields the instances, now and after every change."""
-        return self._changes.of(lambda: self._gpus.inventory.instances.get(self._resource, ()))
+    def devices(self) -> Sequence[Device]:
+        """Returns the instances as they are now."""
+        return self._gpus.inventory.instances.get(self._resource, ())
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:  # noqa: ARG002
         """Returns nothing, because one instance of a profile is as good as another."""

@@ -26,7 +26,7 @@ import grpc
 from deviceplugin.allocator import Allocator
 from deviceplugin.folder_watch import FolderWatch
 from deviceplugin.metrics.kubelet_calls import KubeletCalls
-from deviceplugin.plugin_calls import DevicePlugin, options
+from deviceplugin.plugin_calls import DevicePlugin, Offers, options
 from deviceplugin.plugin_sockets import CannotServe, OtherSockets, ServedSocket, SocketIdentity, identity
 from deviceplugin.settings import KubeletSettings
 from deviceplugin.socket_names import TOKEN_BYTES, refusing_name, socket_name
@@ -83,6 +83,7 @@ class PluginServer:
         settings: KubeletSettings,
         allocator: Allocator,
         calls: KubeletCalls,
+        offers: Offers,
         *,
         restarted: Callable[[], None] = lambda: None,
         registered: Callable[[bool], None] = lambda _: None,
@@ -94,6 +95,7 @@ class PluginServer:
         self._settings = settings
         self._allocator = allocator
         self._calls = calls
+        self._offers = offers
         self._restarted = restarted
         self._registered = registered
         self._watch = FolderWatch(*os.path.split(settings.kubelet_socket))
@@ -174,7 +176,7 @@ class PluginServer:
             self._served = []
             self._restarted()
         self._answered = None
-        plugin = DevicePlugin(self._allocator, self._calls, numa_hints=self._settings.numa_hints)
+        plugin = DevicePlugin(self._allocator, self._calls, self._offers)
         served = await ServedSocket.start(self._path(socket_name(self._settings.resource_name, self._draw())), plugin)
         self._served.append((served, plugin))
         try:
@@ -208,7 +210,7 @@ class PluginServer:
         close when another plugin's ends.
         """
         name = refusing_name(self._settings.resource_name, self._draw())
-        refusing = await ServedSocket.start(self._path(name), _Refusing(self._allocator, self._calls))
+        refusing = await ServedSocket.start(self._path(name), _Refusing(self._allocator, self._calls, self._offers))
         try:
             with suppress(KubeletUnusable):
                 await register(self._settings, refusing.name, options(self._allocator))

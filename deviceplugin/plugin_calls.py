@@ -1,27 +1,38 @@
 """Serves kubelet's calls to a device plugin, and translates them for an allocator (edge)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 
 import grpc
 
 from deviceplugin.allocator import Allocator, CannotAllocate
+from deviceplugin.changes import Changes
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.metrics.kubelet_calls import KubeletCalls
 from deviceplugin.metrics.metrics import KubeletCall
+from deviceplugin.numa_hints import NumaHints
 from deviceplugin.replicas import replica_ids
-from proto.devices import UNKNOWN_NUMA, Device
+from proto.devices import Device
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offers:
+    """What makes kubelet's list of replicas change beside the allocator's GPUs. `hints` returns None for none."""
+
+    changes: Changes
+    hints: Callable[[], NumaHints | None] = lambda: None
 
 
 class DevicePlugin(rpc.DevicePluginServicer):
     """Kubelet's calls, translated."""
 
-    def __init__(self, allocator: Allocator, calls: KubeletCalls, *, numa_hints: bool = False) -> None:
+    def __init__(self, allocator: Allocator, calls: KubeletCalls, offers: "Offers") -> None:
         self._allocator = allocator
         self._calls = calls
-        self._numa_hints = numa_hints
+        self._offers = offers
         self._listeners = 0
         self.left_at: float | None = None
         """The time since when no ListAndWatch is open, by the loop's clock; None while one is, and before the first."""
@@ -36,12 +47,15 @@ class DevicePlugin(rpc.DevicePluginServicer):
     async def ListAndWatch(self, request: pb.Empty, context: object) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: ARG002, N802
         self._listeners, self.left_at = self._listeners + 1, None
         try:
-            async for devices in self._allocator.devices():
-                yield list_response(devices, numa_hints=self._numa_hints)
+            async for offer in self._offers.changes.of(self._offer):
+                yield offer
         finally:
             self._listeners -= 1
             if not self._listeners:
                 self.left_at = asyncio.get_running_loop().time()
+
+    def _offer(self) -> pb.ListAndWatchResponse:
+        return list_response(self._allocator.devices(), self._offers.hints())
 
     async def GetPreferredAllocation(  # noqa: N802
         self,
@@ -85,18 +99,14 @@ class DevicePlugin(rpc.DevicePluginServicer):
         return pb.PreStartContainerResponse()
 
 
-def list_response(devices: Sequence[Device], *, numa_hints: bool) -> pb.ListAndWatchResponse:
-    """Returns every replica of every GPU.
-
-    With hints, kubelet's topology manager may refuse a pod whose GPUs the extender has already chosen, or choose
-    others, so they are for nodes whose CPU and memory managers must know them. An unknown NUMA node is no hint.
-    """
+def list_response(devices: Sequence[Device], hints: NumaHints | None) -> pb.ListAndWatchResponse:
+    """Returns every replica of every GPU; without hints, kubelet's Topology Manager does not look at them."""
     return pb.ListAndWatchResponse(
         devices=[
             pb.Device(
                 ID=replica,
                 health="Healthy" if device.healthy else "Unhealthy",
-                topology=_hint(device) if numa_hints else None,
+                topology=None if hints is None else _topology(hints.of(replica, device)),
             )
             for device in devices
             for replica in replica_ids(device)
@@ -104,10 +114,8 @@ def list_response(devices: Sequence[Device], *, numa_hints: bool) -> pb.ListAndW
     )
 
 
-def _hint(device: Device) -> pb.TopologyInfo | None:
-    if device.numa == UNKNOWN_NUMA:
-        return None
-    return pb.TopologyInfo(nodes=[pb.NUMANode(ID=device.numa)])
+def _topology(zones: Sequence[int]) -> pb.TopologyInfo | None:
+    return pb.TopologyInfo(nodes=[pb.NUMANode(ID=zone) for zone in zones]) if zones else None
 
 
 def allocate_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:

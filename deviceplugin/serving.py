@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import replace
 
+from deviceplugin.alignment.watch import AlignmentWatch
 from deviceplugin.allocation.driver_files_check import DriverFilesCheck
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocator import Allocator
@@ -16,6 +17,7 @@ from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.metrics.kubelet_calls import KubeletCalls
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.mode.remembered import RememberedMode
+from deviceplugin.plugin_calls import Offers
 from deviceplugin.records.pod_resources import PodResources
 from deviceplugin.slots.allocator import SlotAllocator
 from deviceplugin.slots.files import SlotFiles
@@ -34,6 +36,7 @@ class Serving:
         self._driver_files = DriverFilesCheck(root, read_checkpoint) if root and by_files else None
         files = SlotFiles(sources.settings.cdi_directory)
         self._pod_resources = PodResources(kubelet.pod_resources_socket, sources.resource)
+        self.alignment = AlignmentWatch(sources, self._pod_resources)
         self._slots = SlotAllocator(sources, files, self._pod_resources, limits)
         self._served_pods = ServedPods(sources.own, sources.resource)
         self._immediate = ImmediateAllocator(sources, self._served_pods, self._driver_files)
@@ -62,6 +65,7 @@ class Serving:
                 group.create_task(self._serve())
                 group.create_task(self._allocate())
                 group.create_task(self._mode.keep())
+                group.create_task(self.alignment.run())
         finally:
             await self._served_pods.close()
             await self._slots.end()
@@ -101,6 +105,7 @@ class Serving:
             replace(self._sources.configuration.kubelet, resource_name=resource),
             allocator,
             KubeletCalls(self._metrics, strategy),
+            Offers(changes=self._sources.changes, hints=self.alignment.hints),
             restarted=self._served_pods.kubelet_restarted if allocator is self._immediate else lambda: None,
             registered=lambda taken: self._metrics.registered(outcome(taken)),
         )

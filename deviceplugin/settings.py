@@ -105,7 +105,9 @@ class KubeletSettings:
     settled_seconds: float = 2.0
     """Seconds from the end of a daemon that served the same until the one that took over registers once more."""
     numa_hints: bool = False
-    """Kubelet gets each GPU's NUMA node."""
+    """Kubelet gets each GPU's NUMA node although its configuration is not known to use it."""
+    configuration: str = "/var/lib/kubelet/config.yaml"
+    """The host's path of kubelet's configuration file; it may be missing."""
 
     @property
     def kubelet_socket(self) -> str:

@@ -17,7 +17,7 @@ from proto.environment import (
     lifted_by,
 )
 from proto.kubernetes.objects import Container, Pod
-from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
+from proto.kubernetes.requests import NO_HOST, HostAmount, exclusive_cpus, host_requested
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.domains.levels import LEVELS
 from scheduler_ext.domains.wish import DomainWish, WishError, read_wish
@@ -195,6 +195,8 @@ class GpuRequest:
     numa_bound: bool = False
     host: HostAmount = NO_HOST
     """CPU and memory that the pod requests of its node, if the node policy reads them."""
+    cpus: tuple[int, ...] = ()
+    """The CPUs that kubelet's static CPU manager gives to each container alone; empty without any."""
     wish: DomainWish | None = None
     """The domain for the pod's group."""
 
@@ -227,6 +229,7 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
         filter=device_filter(annotations),
         numa_bound=annotations.get(keys.NUMA_BIND, "") in TRUE,
         host=host_requested(pod) if policies.node is NodePolicy.FGD else NO_HOST,
+        cpus=exclusive_cpus(pod),
         wish=_wish(annotations, settings),
     )
 

@@ -15,6 +15,7 @@ from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_handshake import encode_reported
 from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
+from proto.annotations.node_numa import NodeNuma, TopologyPolicy, ZoneCpus, encode_numa
 from proto.annotations.node_register import encode_register
 from proto.annotations.node_score import encode_scores
 from proto.annotations.outliving_pods import Outliving, encode_outliving
@@ -50,6 +51,7 @@ _DEVICE = Device(
     mode="hami-core",
     healthy=True,
 )
+_NUMA = NodeNuma(policy=TopologyPolicy.RESTRICTED, zones={0: ZoneCpus(64, 62), 1: ZoneCpus(64, 64, closed=True)})
 _WISH = encode_wish({"main": 8_192})
 
 
@@ -183,6 +185,9 @@ NODES: dict[str, Sequence[WireName]] = {
         ),
         WireName(keys.NODE_LABELS, "the feature labels that the daemon wrote", '{"nvidia.com/gpu.count":"8"}'),
         WireName(keys.NODE_SIMULATED, "the GPUs are simulated", "true"),
+        WireName(
+            keys.NODE_NUMA, "how kubelet keeps [CPUs beside GPUs](packing.md#cpus-beside-gpus)", encode_numa(_NUMA)
+        ),
     ),
     "Annotations of a Node, by the extender": (
         WireName(keys.NODE_LOCK, "the node is allocating for this pod; only where Allocate is immediate", _LOCK),

@@ -61,10 +61,18 @@ KUBELET: Any = part(
     resource_name=_RESOURCES["count"],
     numa_hints=of_sharing(
         kind=Switch(),
-        help="Report to kubelet the NUMA node of each GPU, for its topology manager.",
+        help="Report to kubelet the NUMA node of each GPU, for its Topology Manager, also where kubelet_config does "
+        "not show that it has one.",
         key="enable_numa_topology",
         device_config="nvidia.enableNumaTopology",
         node_config="enablenumatopology",
+    ),
+    configuration=of_node(
+        kind=path(absolute=True, optional=True),
+        help="The host's file with kubelet's configuration, below host_root or at its own path. The daemon reads its "
+        "Topology Manager and CPU manager from it; without the file, or if this is empty, they are unknown.",
+        key="kubelet_config",
+        chart="devicePlugin.kubeletConfig",
     ),
 )
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from weakref import WeakValueDictionary
@@ -64,9 +64,9 @@ class ImmediateAllocator:
         self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
         self._starting = Tasks()
 
-    def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
-        """Yields the GPUs, now and after every change."""
-        return self._changes.of(lambda: self._gpus.inventory.devices)
+    def devices(self) -> Sequence[Device]:
+        """Returns the GPUs as they are now."""
+        return self._gpus.inventory.devices
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Returns ids on the GPUs decided for the container of the call; empty if none can be proven in time."""

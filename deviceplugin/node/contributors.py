@@ -25,7 +25,8 @@ from deviceplugin.node.undecided import desired_undecided, is_undecided, known_o
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import HamiScheduler, TotalNames
-from proto.annotations.keys import SUMS
+from proto.annotations.keys import NODE_NUMA, SUMS
+from proto.annotations.node_numa import NodeNuma, encode_numa
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod
 
@@ -105,6 +106,17 @@ class NodeSums:
 
     def _held_by(self, pod: Pod, gpus: dict[DeviceUUID, Device]) -> Holds:
         return held_by(pod, gpus, self._resource) if lives(pod) else {}
+
+
+class NumaNodes:
+    """The policy of kubelet's Topology Manager, and the CPUs of each NUMA node. `numa` returns None while unknown."""
+
+    def __init__(self, numa: Callable[[], NodeNuma | None]) -> None:
+        self._numa = numa
+
+    def desired(self, _node: Node, _now: datetime) -> Desired | None:
+        numa = self._numa()
+        return Desired(annotations={NODE_NUMA: None if numa is None else encode_numa(numa)})
 
 
 class UndecidedPods:

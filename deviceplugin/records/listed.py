@@ -1,4 +1,4 @@
-"""The containers that kubelet lists with their device ids."""
+"""The answers of pod-resources: containers with their device ids, and CPUs."""
 
 from dataclasses import dataclass
 
@@ -15,3 +15,13 @@ class ListedContainer:
     @property
     def name(self) -> str:
         return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExclusiveCpus:
+    """The CPUs that kubelet gives to single containers."""
+
+    all: frozenset[int]
+    """The CPUs that it may give away."""
+    of_others: frozenset[int]
+    """The CPUs that it gave to pods without a GPU of our resource."""

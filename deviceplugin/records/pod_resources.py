@@ -1,10 +1,12 @@
-"""Reads from kubelet's pod-resources socket the ids that each container of each pod holds (edge)."""
+"""Reads from kubelet's pod-resources socket the ids that each container of each pod holds, and CPUs (edge)."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import grpc
 
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.listed import ExclusiveCpus, ListedContainer
 from program.tasks import Shared
 from proto.podresources import podresources_v1_pb2 as pb
 from proto.podresources import podresources_v1_pb2_grpc as rpc
@@ -53,18 +55,31 @@ class PodResources:
 
     async def _list(self) -> tuple[ListedContainer, ...]:
         self._asked_at = _now()
+        async with self._lister() as stub:
+            answer = await stub.List(pb.ListPodResourcesRequest(), timeout=self._deadline_seconds)
+        return holdings(answer, self._resource)
+
+    async def cpus(self) -> ExclusiveCpus:
+        """Returns the CPUs that kubelet gives to single containers. Raises PodResourcesUnavailable."""
+        async with self._lister() as stub:
+            offered = await stub.GetAllocatableResources(
+                pb.AllocatableResourcesRequest(), timeout=self._deadline_seconds
+            )
+            answer = await stub.List(pb.ListPodResourcesRequest(), timeout=self._deadline_seconds)
+        return ExclusiveCpus(all=frozenset(offered.cpu_ids), of_others=cpus_without(answer, self._resource))
+
+    @asynccontextmanager
+    async def _lister(self) -> AsyncIterator["rpc.PodResourcesListerAsyncStub"]:
         # A new channel: a lasting one would wait for gRPC's back-off after kubelet's restart.
         options = [
             ("grpc.use_local_subchannel_pool", 1),
             ("grpc.max_receive_message_length", _LONGEST_ANSWER_BYTES),
         ]
         async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
-            stub = rpc.PodResourcesListerStub(channel)
             try:
-                answer = await stub.List(pb.ListPodResourcesRequest(), timeout=self._deadline_seconds)
+                yield rpc.PodResourcesListerStub(channel)
             except grpc.aio.AioRpcError as error:
                 raise PodResourcesUnavailable(f"{self._socket}: {error.details()}") from error
-        return holdings(answer, self._resource)
 
 
 def holdings(answer: pb.ListPodResourcesResponse, resource: str) -> tuple[ListedContainer, ...]:
@@ -85,6 +100,16 @@ def holdings(answer: pb.ListPodResourcesResponse, resource: str) -> tuple[Listed
         for container in pod.containers
     )
     return tuple(one for one in listed if one.ids)
+
+
+def cpus_without(answer: pb.ListPodResourcesResponse, resource: str) -> frozenset[int]:
+    """Returns the CPUs of pods none of whose containers holds an id of the resource."""
+    others = (
+        pod
+        for pod in answer.pod_resources
+        if not any(entry.resource_name == resource for each in pod.containers for entry in each.devices)
+    )
+    return frozenset(cpu for pod in others for each in pod.containers for cpu in each.cpu_ids)
 
 
 def _now() -> float:

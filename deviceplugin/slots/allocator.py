@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from weakref import WeakValueDictionary
 
@@ -90,9 +90,9 @@ class SlotAllocator:
         self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
         self._starting = Tasks()
 
-    def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
-        """Yields the GPUs, now and after every change."""
-        return self._changes.of(lambda: self._gpus.inventory.devices)
+    def devices(self) -> Sequence[Device]:
+        """Returns the GPUs as they are now."""
+        return self._gpus.inventory.devices
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         """Returns ids on the GPUs decided for the container whose turn it is; empty if none is found in time.

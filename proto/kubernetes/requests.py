@@ -50,6 +50,42 @@ def _amount(container: Container, resource: str) -> int:
         return 0
 
 
+def exclusive_cpus(pod: Pod) -> tuple[int, ...]:
+    """Returns for each container the CPUs that kubelet's static CPU manager gives to it alone; empty without any.
+
+    They are whole CPUs of pods of class Guaranteed: each container's limits of CPU and memory are its requests. A pod
+    with requests of its own beside those of its containers gets none.
+    Source: pkg/kubelet/cm/cpumanager/policy_static.go of Kubernetes.
+    """
+    if pod.spec.resources is not None:
+        return ()
+    found = []
+    for container in pod.all_containers:
+        limits = _scaled(container.resources.limits.get("cpu", 0), 1000, 1)
+        asked, memory = container.resources.requests, container.resources.limits.get("memory", 0)
+        if not limits or not _scaled(memory, 1, 1):
+            return ()
+        if "cpu" in asked and _scaled(asked["cpu"], 1000, 1) != limits:
+            return ()
+        if "memory" in asked and _scaled(asked["memory"], 1, 1) != _scaled(memory, 1, 1):
+            return ()
+        found.append(0 if limits % 1000 else limits // 1000)
+    return tuple(found) if any(found) else ()
+
+
+def most_exclusive_cpus(pod: Pod) -> int:
+    """Returns the most CPUs that kubelet gives to its containers alone at one time."""
+    cpus = exclusive_cpus(pod)
+    if not cpus:
+        return 0
+    running = most = 0
+    for container, amount in zip(pod.all_containers, cpus, strict=True):
+        most = max(most, running + amount)
+        ends = container in pod.spec.init_containers and not container.is_sidecar
+        running += 0 if ends else amount
+    return most
+
+
 class HostAmount(NamedTuple):
     """CPU in milli-cores and memory in MiB of a node, or of what pods request."""
 

@@ -11,7 +11,7 @@ from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocati
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import ContainerShares, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
-from proto.kubernetes.requests import requested
+from proto.kubernetes.requests import most_exclusive_cpus, requested
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, RecordState, namespace_of, placements_of
 from scheduler_ext.quota_class import quota_class
@@ -68,7 +68,8 @@ def _decided(
     if known is not None and footprints.keys() - gpus and known.gpus.footprints.keys() & gpus - footprints.keys():
         return _remembered(pod, known, f"{DEVICES_ALLOCATED} names a GPU that node {known.node} lacks")
     allocations, problem = _read_allocations(pod)
-    part = GpuPart(footprints=footprints, placements=placements_of(allocations, shares))
+    placements, cpus = placements_of(allocations, shares), most_exclusive_cpus(pod)
+    part = GpuPart(footprints=footprints, placements=placements, cpus=cpus)
     return _bound_record(
         pod, part, instances=tuple(each for each in allocations if each.real is not None), problem=problem
     )

@@ -54,6 +54,8 @@ class GpuPart(Struct, frozen=True, kw_only=True, gc=False):
     """Namespace and name of a pod without a decision, or of a deleted one as its node's daemon names it."""
     undecided: int = 0
     """Device ids that kubelet gave it without a decision."""
+    cpus: int = 0
+    """The CPUs that kubelet gives to its containers alone."""
     everywhere: bool = False
     """True if it may use any part of the GPUs of these ids: of any GPU of the node, unless its daemon names them."""
 
@@ -178,9 +180,10 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
         return self.node, self.gpus, self.others, self.totals, self.host, charged
 
 
-def decided_part(kinds: Sequence[ContainerKind], shares: PodShares) -> GpuPart:
-    """Returns what a pod with these containers will hold of a node's GPUs by this decision."""
-    return GpuPart(footprints=effective(kinds, shares), placements=placements_of(mig_allocations(shares), shares))
+def decided_part(kinds: Sequence[ContainerKind], shares: PodShares, cpus: int = 0) -> GpuPart:
+    """Returns what a pod with these containers, and CPUs of its own, will hold of a node's GPUs by this decision."""
+    placements = placements_of(mig_allocations(shares), shares)
+    return GpuPart(footprints=effective(kinds, shares), placements=placements, cpus=cpus)
 
 
 def kept_record(request: GpuRequest, node: str, shares: PodShares, *, priority: int, until: float) -> PodRecord:

@@ -10,6 +10,7 @@ from proto.annotations.keys import (
     NODE_ALLOCATION,
     NODE_CLIQUE,
     NODE_LIMITS,
+    NODE_NUMA,
     NODE_REGISTER,
     NODE_SCORE,
     NODE_SIMULATED,
@@ -17,6 +18,7 @@ from proto.annotations.keys import (
 )
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_limits import NodeLimits, decode_limits
+from proto.annotations.node_numa import NodeNuma, decode_numa
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
 from proto.annotations.undecided_pods import Given, decode_undecided
@@ -61,6 +63,8 @@ class RegisteredNode:
     limits: NodeLimits = NodeLimits.PARTLY_ENFORCED
     simulated: bool = False
     """True if its GPUs are not real."""
+    numa: NodeNuma | None = None
+    """The way its kubelet keeps CPUs and GPUs together; None if that is unknown."""
     given: Mapping[str, Given] = field(default_factory=dict)
     """The replicas that kubelet gave of each GPU to pods without a decision, by UID, as far as the daemon knows."""
     pool: str = ""
@@ -116,11 +120,19 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
         by_slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
         limits=decode_limits(annotations.get(NODE_LIMITS)),
         simulated=NODE_SIMULATED in annotations,
+        numa=_numa(annotations.get(NODE_NUMA, "")),
         given=_given(annotations.get(NODE_UNDECIDED, "")),
         pool=next((node.metadata.labels[each] for each in POOL_LABELS if node.metadata.labels.get(each)), ""),
         taints=repelling(node),
         domains=domains_of(node.metadata.labels, levels),
     )
+
+
+def _numa(value: str) -> NodeNuma | None:
+    try:
+        return decode_numa(value) if value else None
+    except AnnotationError:
+        return None
 
 
 def _given(value: str) -> Mapping[str, Given]:

@@ -53,6 +53,10 @@ class NodeUsage:
 
     node: RegisteredNode
     gpus: tuple[GpuUsage, ...]
+    free_cpus: Mapping[int, int] = field(default_factory=dict)
+    """The CPUs of each NUMA node that kubelet may give to a container alone; empty where it keeps none together with
+    GPUs.
+    """
     undecided: tuple[str, ...] = ()
     """The pods that hold GPUs of it without a decision, by namespace and name."""
     set_aside: SetAsideNode | None = None

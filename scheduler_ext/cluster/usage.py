@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from proto.annotations.undecided_pods import Given
-from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement
+from proto.devices import MIG_MODE, UNKNOWN_NUMA, Device, DeviceUUID, MigPlacement
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import GpuPart, PodRecord
@@ -35,7 +35,7 @@ def _summed(held: Iterable[GpuPart]) -> dict[DeviceUUID, Footprint]:
 
 
 def usage_of(
-    node: RegisteredNode, used: Mapping[DeviceUUID, Footprint], held: Iterable[GpuPart], kept: Sequence[GpuPart]
+    node: RegisteredNode, used: Mapping[DeviceUUID, Footprint], held: Collection[GpuPart], kept: Sequence[GpuPart]
 ) -> NodeUsage:
     """Returns the usage of the node with its kept room. `used` is the sum of what is `held`, by GPU."""
     in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
@@ -53,7 +53,21 @@ def usage_of(
             taken = _beside(taken, (each.footprints.get(uuid, NOTHING) for each in kept), device)
         gpus.append(_gpu_usage(device, taken, placements.get(uuid, ()), full=uuid in full))
     undecided = [(each, _known_given(each, node)) for each in special if each.undecided]
-    return _with_undecided(node, gpus, undecided) if undecided else NodeUsage(node=node, gpus=tuple(gpus))
+    usage = _with_undecided(node, gpus, undecided) if undecided else NodeUsage(node=node, gpus=tuple(gpus))
+    return replace(usage, free_cpus=_free_cpus(node, held)) if node.numa is not None and node.numa.zones else usage
+
+
+def _free_cpus(node: RegisteredNode, held: Iterable[GpuPart]) -> Mapping[int, int]:
+    """Returns the CPUs of each NUMA node that no pod has. Those of a pod with GPUs are where its GPUs are; of one with
+    GPUs of several NUMA nodes they may be on each of them.
+    """
+    free = {} if node.numa is None else {number: zone.free for number, zone in node.numa.zones.items()}
+    numa = {device.uuid: device.numa for device in node.devices}
+    for part in held:
+        if part.cpus:
+            for zone in {numa.get(uuid, UNKNOWN_NUMA) for uuid in part.footprints} & free.keys():
+                free[zone] = max(free[zone] - part.cpus, 0)
+    return free
 
 
 def _with_undecided(

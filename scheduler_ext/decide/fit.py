@@ -36,6 +36,8 @@ class Rules:
     filter: DeviceFilter
     policy: GpuPolicy
     numa_bound: bool
+    zones: frozenset[int] | None = None
+    """The NUMA nodes of which the container's GPUs must be, because kubelet puts its CPUs there; None for any."""
     effort: Effort = field(default_factory=Effort)
 
 
@@ -212,10 +214,11 @@ def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) ->
         return Reason.NOT_HEALTHY
     if device.uuid in rules.node.cordoned:
         return Reason.CORDONED
-    if (wanted.types is not None or wanted.refused_types) and not wanted.allows_type(device.type):
+    is_other_type = (wanted.types is not None or wanted.refused_types) and not wanted.allows_type(device.type)
+    if is_other_type or (wanted.modes is not None and device.mode not in wanted.modes):
         return Reason.TYPE
-    if wanted.modes is not None and device.mode not in wanted.modes:
-        return Reason.TYPE
+    if rules.zones is not None and device.numa not in rules.zones:
+        return Reason.APART
     refused = unheld(rules.node.limits, several=need.count > 1, lifted=bool(need.lifted_by))
     if (refused.memory and device.is_part_of_memory(need.reserved_mib(device.memory_mib))) or (
         refused.cores and device.is_part_of_cores(need.reserved_cores)

@@ -1,14 +1,17 @@
 """Places a pod on one node: the GPUs of each container, or why the first container that fails does not fit."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
+from scheduler_ext.decide.alignment import Refused, free_cpus_with, zones_of
 from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.fit import Rules, fit
+from scheduler_ext.decide.fit import Rules, cards_of, fit
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.other_choices import other_choices
+from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import sort_gpus
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
@@ -28,15 +31,20 @@ def place(
         numa_bound=request.numa_bound,
         effort=effort or Effort(),
     )
-    placing = _Placing(request, usage, quota, rules)
+    zones = zones_of(request, usage)
+    if isinstance(zones, Refused):
+        return _refused(request, usage, zones)
+    by_container = [rules if zones is None else replace(rules, zones=zones[at]) for at in range(len(request.needs))]
+    placing = _Placing(request, usage, quota, by_container)
     misfit = placing.add_all()
     if misfit is None:
         placing.gather_inits()
         return tuple(placing.shares)
-    # Without shares the first container that requests GPUs has failed, and it had the whole choice.
-    if any(placing.shares):
-        for choice in other_choices(request, usage.gpus, rules, quota, failed=len(placing.shares)):
-            placing = _Placing(request, usage, quota, rules)
+    # Without shares the first container that requests GPUs has failed, and it had the whole choice. The search knows
+    # one rule for all containers.
+    if any(placing.shares) and (zones is None or len(set(zones)) == 1):
+        for choice in other_choices(request, usage.gpus, by_container[0], quota, failed=len(placing.shares)):
+            placing = _Placing(request, usage, quota, by_container)
             placing.add_all(choice)
             rules.effort.made += len(choice) * len(usage.gpus) // 2
             placing.gather_inits()
@@ -63,7 +71,14 @@ def with_pod(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUs
             cores=gpu.cores + part.cores,
         )
 
-    return replace(usage, gpus=tuple(map(taken, usage.gpus)))
+    return replace(usage, gpus=tuple(map(taken, usage.gpus)), free_cpus=free_cpus_with(usage, request, parts))
+
+
+def _refused(request: GpuRequest, usage: NodeUsage, refused: Refused) -> Misfit:
+    """Returns why kubelet would refuse the pod, named by its first container with GPUs from the refused one on."""
+    needs = [need for need in (*request.needs[refused.position :], *request.needs) if need is not None]
+    cards = cards_of(usage.gpus)
+    return Misfit(need=needs[0], cards=len(cards), verdicts=[(gpu, Reason.CPUS_APART) for gpu in cards])
 
 
 EFFORT_OF_A_POD = 8
@@ -93,7 +108,8 @@ class _Placing:
     the container runs, and leaves nothing on it.
     """
 
-    def __init__(self, request: GpuRequest, usage: NodeUsage, quota: Quota | None, rules: Rules) -> None:
+    def __init__(self, request: GpuRequest, usage: NodeUsage, quota: Quota | None, rules: Sequence[Rules]) -> None:
+        """`rules` are those for each container."""
         self.shares: list[ContainerShares] = []
         self._request = request
         self._inits: dict[int, tuple[list[GpuUsage], Quota | None]] = {}
@@ -117,7 +133,7 @@ class _Placing:
         gpus = self._gpus if lasting else list(self._gpus)
         sort_gpus(gpus, need, self._request)
         last = not any(self._request.needs[position + 1 :])
-        shares = chosen or fit(need, gpus[::-1], self._rules, self._quota, last=last)
+        shares = chosen or fit(need, gpus[::-1], self._rules[position], self._quota, last=last)
         if isinstance(shares, Misfit):
             return shares
         self.shares.append(shares)
@@ -136,12 +152,12 @@ class _Placing:
         """
         lasting = {share.uuid for n, shares in enumerate(self.shares) if n not in self._inits for share in shares}
         for position, (gpus, quota) in self._inits.items():
-            self._rules.effort.made += len(gpus)
+            self._rules[position].effort.made += len(gpus)
             need = self._request.needs[position]
             own = [gpu for gpu in reversed(gpus) if gpu.device.uuid in lasting and gpu.device.mode != MIG_MODE]
             if need is None or len(own) < need.count or _uuids(self.shares[position]) <= lasting:
                 continue
-            shares = fit(need, own, self._rules, quota)
+            shares = fit(need, own, self._rules[position], quota)
             if not isinstance(shares, Misfit):
                 self.shares[position] = shares
 

@@ -40,6 +40,12 @@ class Reason(StrEnum):
         "kubelet would refuse the pod: its node's totals of GPU memory or cores are used up",
     )
     SET_ASIDE = SET_ASIDE_NODE, "set aside for a pod that has waited for long"
+    CPUS_APART = (
+        "CpusApartFromGpus",
+        "kubelet's Topology Manager would refuse the pod: no NUMA node has enough CPUs and GPUs for it free",
+    )
+    """Given for all GPUs of a node."""
+    APART = "CardApartFromCpus", "on another NUMA node than the CPUs that kubelet would give the container"
     QUOTA = "ResourceQuotaNotFit", "the namespace's quota is used up"
     MIG = "CardMigTopologyInfeasible", "no free MIG instance that is large enough"
     MEMORY = "CardInsufficientMemory", "too little free memory"

@@ -21,6 +21,7 @@ NODE_KEYS = {
     keys.NODE_ALLOCATION,
     keys.NODE_LIMITS,
     keys.NODE_SIMULATED,
+    keys.NODE_NUMA,
     keys.NODE_LOCK,
     keys.NODE_LOCK_UID,
     keys.NODE_UNDECIDED,

@@ -111,6 +111,16 @@ def test_doctor_reads_the_configuration_of_nvidias_runtime_where_the_host_has_it
     assert "nvidia-runtime-config" not in str(shipped("gpu-operator"))
 
 
+def test_kubelets_configuration_is_mounted_alone_where_the_chart_names_it() -> None:
+    path = "/var/lib/kubelet/config.yaml"
+    manifests = render.render("", "--set", f"devicePlugin.kubeletConfig={path}")
+    read = told(manifests)
+    [volume] = [each for each in template(manifests)["volumes"] if each["name"] == "kubelet-config"]
+    [mount] = [each for each in daemon(manifests).spec["volumeMounts"] if each["name"] == volume["name"]]
+    assert volume["hostPath"] == {"path": path, "type": "File"}
+    assert (read.kubelet.configuration, mount["mountPath"], mount["readOnly"]) == (path, read.host.root + path, True)
+
+
 def test_device_files_lie_on_the_host_or_with_the_driver() -> None:
     with pytest.raises(
         CannotRender, match=r"devicePlugin\.driver\.devRoot is neither / nor devicePlugin\.driver\.root"

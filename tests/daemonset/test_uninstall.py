@@ -84,13 +84,14 @@ def test_the_daemons_policy_lets_it_take_away_what_it_takes_away() -> None:
         keys.NODE_ALLOCATION,
         keys.NODE_LIMITS,
         keys.NODE_SIMULATED,
+        keys.NODE_NUMA,
         keys.NODE_UNDECIDED,
         keys.NODE_HANDSHAKE,
         keys.NODE_LABELS,
     )
     everything = dict.fromkeys(written, "")
     node = Node(metadata=ObjectMeta(annotations={**everything, keys.NODE_LOCK: "l", keys.NODE_LOCK_UID: "l,uid"}))
-    assert len(annotations_of_ours(node)) == 10
+    assert len(annotations_of_ours(node)) == 11
     assert all(f"'{key}'" in told for key in annotations_of_ours(node))
 
 

@@ -5,14 +5,16 @@ import fcntl
 import itertools
 import logging
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from deviceplugin.changes import Changes
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.kubelet import PluginServer
+from deviceplugin.plugin_calls import Offers
 from deviceplugin.settings import KubeletSettings
 from proto.devices import Device
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
@@ -34,9 +36,8 @@ class Steady:
     def __init__(self) -> None:
         self.allocated = 0
 
-    async def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
-        yield PAIR
-        await asyncio.Event().wait()
+    def devices(self) -> Sequence[Device]:
+        return PAIR
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         return ()
@@ -99,7 +100,7 @@ async def streaming(kubelet: DeviceManager) -> AsyncIterator[Stream]:
 def daemon(kubelet: DeviceManager, gpus: Steady, resource: str = GPU) -> PluginServer:
     root = str(kubelet.directory.parent)
     settings = KubeletSettings(root=root, resource_name=resource, poll_seconds=0.01, settled_seconds=0.5)
-    return PluginServer(settings, gpus, CALLS)
+    return PluginServer(settings, gpus, CALLS, Offers(changes=Changes()))
 
 
 async def ready(daemon: PluginServer, kubelet: DeviceManager) -> None:

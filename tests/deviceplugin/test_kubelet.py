@@ -3,7 +3,7 @@ import itertools
 import os
 import shutil
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,11 @@ import grpc
 import pytest
 
 from deviceplugin.allocator import CannotAllocate
+from deviceplugin.changes import Changes
 from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
 from deviceplugin.kubelet import PluginServer
-from deviceplugin.plugin_calls import allocate_response, list_response
+from deviceplugin.numa_hints import NumaHints
+from deviceplugin.plugin_calls import Offers, allocate_response, list_response
 from deviceplugin.plugin_sockets import SocketIdentity, identity
 from deviceplugin.settings import KubeletSettings
 from proto.devices import UNKNOWN_NUMA, Device
@@ -33,12 +35,15 @@ class TwoGpus:
     pre_start_required = True
 
     def __init__(self) -> None:
-        self.changes: asyncio.Queue[tuple[Device, ...]] = asyncio.Queue()
-        self.changes.put_nowait(PAIR)
+        self.found: Sequence[Device] = PAIR
+        self.offers = Offers(changes=Changes())
 
-    async def devices(self) -> AsyncGenerator[tuple[Device, ...], None]:
-        while True:
-            yield await self.changes.get()
+    def devices(self) -> Sequence[Device]:
+        return self.found
+
+    def find(self, *devices: Device) -> None:
+        self.found = devices
+        self.offers.changes.announce()
 
     async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
         return sorted(available)[:size] if size == 1 else ()
@@ -70,7 +75,9 @@ async def follow(plugin: P) -> AsyncIterator[P]:
 @asynccontextmanager
 async def serving(root: str) -> AsyncIterator[TwoGpus]:
     gpus = TwoGpus()
-    async with follow(PluginServer(KubeletSettings(root=root, poll_seconds=0.01), gpus, CALLS, draw=names())):
+    async with follow(
+        PluginServer(KubeletSettings(root=root, poll_seconds=0.01), gpus, CALLS, gpus.offers, draw=names())
+    ):
         yield gpus
 
 
@@ -104,7 +111,9 @@ async def test_kubelet_is_told_version_socket_resource_and_options() -> None:
 async def test_a_kubelet_that_starts_is_registered_with_at_once_and_not_at_the_next_look() -> None:
     async with (
         kubelet_root() as root,
-        follow(PluginServer(KubeletSettings(root=root, poll_seconds=3600), TwoGpus(), CALLS)),
+        follow(
+            PluginServer(KubeletSettings(root=root, poll_seconds=3600), TwoGpus(), CALLS, Offers(changes=Changes()))
+        ),
     ):
         for _ in range(2):
             kubelet = TinyKubelet(root)
@@ -128,7 +137,7 @@ async def test_every_call_is_answered_over_the_socket_and_the_socket_is_removed_
                 assert {device.ID: device.health for device in first.devices} == {
                     f"{gpu}-{number}": "Healthy" for gpu in (A, B) for number in range(3)
                 }
-                gpus.changes.put_nowait((replace(PAIR[0], healthy=False), PAIR[1]))
+                gpus.find(replace(PAIR[0], healthy=False), PAIR[1])
                 second = listed(await stream.read())
                 assert {device.ID for device in second.devices if device.health == "Unhealthy"} == {
                     f"{A}-{number}" for number in range(3)
@@ -169,21 +178,20 @@ async def test_a_kubelet_that_comes_later_is_registered_with() -> None:
 
 
 async def test_a_restarted_kubelet_that_emptied_its_folder_is_registered_with_at_once() -> None:
-    async with kubelet_root() as root, serving(root) as gpus:
+    async with kubelet_root() as root, serving(root):
         kubelet = TinyKubelet(root)
         await kubelet.start()
         await kubelet.registered(1)
         await kubelet.stop()
         await kubelet.start()
         await kubelet.registered(2)
-        gpus.changes.put_nowait(PAIR)
         async with kubelet.plugin() as plugin:
             assert len(listed(await plugin.ListAndWatch(pb.Empty()).read()).devices) == 6
         await kubelet.stop()
 
 
 async def test_two_dozen_restarts_of_kubelet_are_answered_each_once() -> None:
-    async with kubelet_root() as root, serving(root) as gpus:
+    async with kubelet_root() as root, serving(root):
         kubelet = TinyKubelet(root)
         for number in range(1, 25):
             await kubelet.start()
@@ -191,7 +199,6 @@ async def test_two_dozen_restarts_of_kubelet_are_answered_each_once() -> None:
             await kubelet.stop()
         await kubelet.start()
         await kubelet.registered(25)
-        gpus.changes.put_nowait(PAIR)
         async with kubelet.plugin() as plugin:
             assert len(listed(await plugin.ListAndWatch(pb.Empty()).read()).devices) == 6
         assert len(kubelet.registrations) == 25
@@ -276,7 +283,7 @@ async def test_a_socket_that_became_another_processs_is_left_to_it() -> None:
         await kubelet.start()
         path = f"{root}/device-plugins/nvidia-gpu.00000001.sock"
         settings = KubeletSettings(root=root, poll_seconds=0.01)
-        async with follow(PluginServer(settings, TwoGpus(), CALLS, draw=names())):
+        async with follow(PluginServer(settings, TwoGpus(), CALLS, Offers(changes=Changes()), draw=names())):
             await kubelet.registered(1)
             # Away for the moment, so that it does not serve another.
             await kubelet.stop()
@@ -290,7 +297,10 @@ async def test_a_kubelet_that_listens_no_more_is_registered_with_again() -> None
     """It gives a plugin up when the stream breaks off, and never calls it again."""
     unheard_seconds = 0.2
     settings = KubeletSettings(unheard_seconds=unheard_seconds)
-    async with kubelet_root() as root, follow(PluginServer(replace(settings, root=root), TwoGpus(), CALLS)):
+    async with (
+        kubelet_root() as root,
+        follow(PluginServer(replace(settings, root=root), TwoGpus(), CALLS, Offers(changes=Changes()))),
+    ):
         kubelet = TinyKubelet(root)
         await kubelet.start()
         await kubelet.registered(1)
@@ -318,7 +328,7 @@ class Hurried(PluginServer):
     """Writes down how long it would wait, and does not."""
 
     def __init__(self, root: str) -> None:
-        super().__init__(KubeletSettings(root=root), TwoGpus(), CALLS)
+        super().__init__(KubeletSettings(root=root), TwoGpus(), CALLS, Offers(changes=Changes()))
         self.pauses: list[float] = []
 
     async def _pause(self, kubelet: SocketIdentity | None, seconds: float) -> None:
@@ -345,7 +355,9 @@ async def test_a_pause_ends_with_the_left_over_socket() -> None:
         settings = KubeletSettings(root=root, poll_seconds=0.01)
         os.makedirs(f"{root}/device-plugins")
         with bound_socket(settings.kubelet_socket):
-            pause = PluginServer(settings, TwoGpus(), CALLS)._pause(identity(settings.kubelet_socket), 3600.0)
+            pause = PluginServer(settings, TwoGpus(), CALLS, Offers(changes=Changes()))._pause(
+                identity(settings.kubelet_socket), 3600.0
+            )
             waiting = asyncio.create_task(pause)
             await asyncio.sleep(0)
             os.unlink(settings.kubelet_socket)
@@ -363,10 +375,10 @@ def bound_socket(path: str) -> Iterator[socket.socket]:
 
 def test_numa_nodes_are_told_where_they_are_known_and_wanted() -> None:
     near, nowhere = replace(PAIR[0], replicas=1, numa=1), replace(PAIR[1], replicas=1, numa=UNKNOWN_NUMA)
-    hinted = list_response((near, nowhere), numa_hints=True)
+    hinted = list_response((near, nowhere), NumaHints())
     assert hinted.devices[0].topology == pb.TopologyInfo(nodes=[pb.NUMANode(ID=1)])
     assert [device.HasField("topology") for device in hinted.devices] == [True, False]
-    silent = list_response((near, nowhere), numa_hints=False)
+    silent = list_response((near, nowhere), None)
     assert not any(device.HasField("topology") for device in silent.devices)
 
 

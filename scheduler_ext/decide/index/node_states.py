@@ -168,7 +168,8 @@ class NodeStates:
         used = zip(model.gpus, usage.gpus, strict=True)
         gpus = tuple([number((kind, gpu.replicas, gpu.memory_mib, gpu.cores)) for kind, gpu in used])
         occupied = [gpu.placements for gpu in usage.gpus]
-        state = self._numbers.number((model.layout, gpus, tuple(occupied) if any(occupied) else ()))
+        numa = _numa_of(usage)
+        state = self._numbers.number((model.layout, gpus, tuple(occupied) if any(occupied) else (), numa))
         return NodeState(usage=usage, model=model, gpus=gpus, number=state, score=node_score(usage.gpus).total)
 
     def _model(self, node: RegisteredNode) -> NodeModel:
@@ -192,6 +193,14 @@ class NodeStates:
             mig=any(each.mode == MIG_MODE for each in devices),
             mutual=links == tuple(zip(*links, strict=True)),
         )
+
+
+def _numa_of(usage: NodeUsage) -> tuple[object, ...]:
+    """Returns what decides on which NUMA nodes kubelet puts a pod."""
+    numa = usage.node.numa
+    if numa is None or not numa.zones:
+        return ()
+    return (numa.policy, numa.scope, tuple(numa.zones.items()), tuple(usage.free_cpus.items()))
 
 
 class LargestGpu:

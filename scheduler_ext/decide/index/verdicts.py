@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from proto.devices import VENDOR
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
+from scheduler_ext.decide.alignment import may_be_refused
 from scheduler_ext.decide.best_subset import is_exact
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fit import Rules, share_of, why_not
@@ -40,7 +41,7 @@ UNBOUNDED = 1 << 62
 Found = int | NodeRefusal
 """The connection between the pod's GPUs (0 where links are not compared), or why the pod does not fit."""
 
-_asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "host")
+_asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "host", "cpus")
 """The fields of a request by which pods of one shape are alike: all that do not name its owner."""
 
 
@@ -77,6 +78,7 @@ class ShapeJudge:
     def __init__(self, shape: PodShape, largest_mib: int, nodes: int) -> None:
         self._shape = shape
         self._named = shape.named
+        self._aligns = may_be_refused(shape.request)
         self._compares = compares_connections(shape.request)
         self.effort = Effort()
         self._most_known = min(LEAST_KNOWN + KNOWN_A_NODE * nodes, MOST_KNOWN)
@@ -103,7 +105,8 @@ class ShapeJudge:
         found = self._by_state.get(state.number)
         if found is None:
             self.effort.made += 1
-            found = None if state.model.mig else self._by_verdicts(state)
+            is_plain = not state.model.mig and not (self._aligns and state.usage.free_cpus)
+            found = self._by_verdicts(state) if is_plain else None
             if found is None:
                 found = self._placed(state.usage)
             _make_room(self._by_state, self._most_known)

@@ -29,7 +29,7 @@ def test_codes_of_reasons_on_the_wire_stay() -> None:
     assert {str(reason) for reason in Reason} == {
         *("node unregistered", "NodeInsufficientDevice", "CardNotHealth", "CardCordoned", "CardTypeMismatch"),
         *("CardUuidMismatch", "CardLimitsNotEnforced", "GroupMemberLost", "GroupDoesNotFit"),
-        *("NodeTotalExceeded", "ResourceQuotaNotFit"),
+        *("NodeTotalExceeded", "NodeSetAside", "CpusApartFromGpus", "CardApartFromCpus", "ResourceQuotaNotFit"),
         *("CardMigTopologyInfeasible", "CardInsufficientMemory", "CardInsufficientCore", "CardComputeUnitsExhausted"),
         *("CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "NumaNotFit"),
         *("AllocatedCardsInsufficientRequest", "NotLookedAtYet"),

@@ -1,0 +1,42 @@
+"""Reads how kubelet aligns CPUs and devices from its configuration file. Pure.
+
+Source of names and defaults: k8s.io/kubelet/config/v1beta1, KubeletConfiguration.
+"""
+
+from typing import Any
+
+import msgspec
+import yaml
+
+from proto.annotations.node_numa import TopologyPolicy, TopologyScope
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class ConfigurationUnreadable(Exception):
+    """The file is no KubeletConfiguration; the message is one clause."""
+
+
+class KubeletAlignment(msgspec.Struct, frozen=True, rename="camel"):
+    """The fields of kubelet's configuration that decide which CPUs and devices go together."""
+
+    topology_manager_policy: TopologyPolicy = TopologyPolicy.NONE
+    topology_manager_scope: TopologyScope = TopologyScope.CONTAINER
+    cpu_manager_policy: str = "none"
+
+    @property
+    def pins(self) -> bool:
+        """Returns whether containers of guaranteed pods get whole CPUs of their own."""
+        return self.cpu_manager_policy == "static"
+
+
+def decode_configuration(text: bytes) -> KubeletAlignment:
+    """Reads YAML or JSON. Raises ConfigurationUnreadable."""
+    try:
+        document = yaml.load(text, _Loader)  # noqa: S506 - safe
+        if not isinstance(document, dict) or document.get("kind") != "KubeletConfiguration":
+            raise ConfigurationUnreadable("is no KubeletConfiguration")
+        # An empty text is the default, as for kubelet.
+        return msgspec.convert({key: value for key, value in document.items() if value != ""}, KubeletAlignment)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, msgspec.ValidationError) as error:
+        raise ConfigurationUnreadable(f"cannot be read: {error}") from error

@@ -1,0 +1,107 @@
+"""Follows how kubelet aligns CPUs and GPUs on this node, and gives it hints (edge)."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from deviceplugin.alignment.kubelet_configuration import (
+    ConfigurationUnreadable,
+    KubeletAlignment,
+    decode_configuration,
+)
+from deviceplugin.alignment.zones import closed_zones, held_zones, node_numa
+from deviceplugin.allocation.capacity import Holds, held_by, lives
+from deviceplugin.allocation.sources import AllocationSources
+from deviceplugin.by_pod import ByPod
+from deviceplugin.host_paths import seen, sysfs
+from deviceplugin.numa_hints import NumaHints
+from deviceplugin.nvml.sysfs import Sysfs
+from deviceplugin.records.listed import ExclusiveCpus
+from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
+from proto.annotations.node_numa import NodeNuma, TopologyPolicy
+from proto.devices import Device, DeviceUUID
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 10.0
+"""Seconds between looks for what no watch shows: kubelet's file, CPUs of containers that have ended."""
+_PAUSE_SECONDS = 1.0
+"""Seconds between two looks however much changes: kubelet gives CPUs to a pod soon after the pod is seen."""
+
+
+class AlignmentWatch:
+    """`numa` is what the Node shows; None while kubelet's configuration is unknown."""
+
+    def __init__(self, sources: AllocationSources, pod_resources: PodResources) -> None:
+        settings = sources.configuration.kubelet
+        host_root = sources.configuration.host.root
+        self._sources = sources
+        self._pod_resources = pod_resources
+        self._path = Path(seen(host_root, settings.configuration))
+        self._is_named = bool(settings.configuration)
+        self._always = settings.numa_hints
+        self._cpus_of_zone = Sysfs(sysfs(host_root)).cpus_of_node()
+        self._kubelet: KubeletAlignment | None = None
+        self._cpus: ExclusiveCpus | None = None
+        self._holds = ByPod[Mapping[DeviceUUID, Device], Holds](
+            lambda pod, gpus: held_by(pod, gpus, sources.resource) if lives(pod) else {}
+        )
+        self._problem = ""
+
+    @property
+    def numa(self) -> NodeNuma | None:
+        if self._kubelet is None:
+            return None
+        return node_numa(self._kubelet, self._cpus_of_zone, self._cpus, self._closed())
+
+    def hints(self) -> NumaHints | None:
+        """Returns the hints for kubelet; None if it gets none."""
+        kubelet = self._kubelet
+        if not self._always and (kubelet is None or kubelet.topology_manager_policy is TopologyPolicy.NONE):
+            return None
+        return NumaHints(
+            zones=frozenset(zone for zone, cpus in self._cpus_of_zone.items() if cpus),
+            closed=self._closed(),
+            held=held_zones(self._sources.read_checkpoint() or (), self._sources.resource),
+        )
+
+    def _closed(self) -> frozenset[int]:
+        gpus, own = self._sources.gpus, self._sources.own
+        return closed_zones(gpus.inventory.devices, self._holds.of(own.pods, gpus.by_uuid()))
+
+    async def run(self) -> None:
+        """Runs until cancelled."""
+        while True:
+            change = self._sources.changes.next()
+            before = self._kubelet, self._cpus
+            self._kubelet = self._read()
+            if self._kubelet is not None and self._kubelet.pins and self._kubelet.topology_manager_policy.refuses:
+                # The last answer counts until kubelet answers again.
+                with suppress(PodResourcesUnavailable):
+                    self._cpus = await self._pod_resources.cpus()
+            if (self._kubelet, self._cpus) != before:
+                self._sources.changes.announce()
+            await asyncio.sleep(_PAUSE_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_SECONDS):
+                    await change.wait()
+
+    def _read(self) -> KubeletAlignment | None:
+        """Reads kubelet's file; None if it cannot be read. A failure is logged once."""
+        if not self._is_named:
+            return None
+        problem = ""
+        try:
+            return decode_configuration(self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            problem = f"cannot be read: {error.strerror}"
+        except ConfigurationUnreadable as error:
+            problem = str(error)
+        if problem != self._problem:
+            self._problem = problem
+            log.warning("%s %s; how kubelet aligns CPUs and GPUs is unknown", self._path, problem)
+        return None

@@ -1,0 +1,87 @@
+"""`topogpu.io/numa`: how kubelet's Topology Manager admits pods on the node, and the CPUs of each NUMA node.
+
+`{"version":1,"policy":"single-numa-node","scope":"container","zones":{"0":{"cpus":64,"free":62}}}`. The node daemon
+writes it. `zones` is there only where kubelet gives containers CPUs of their own and refuses pods whose CPUs and GPUs
+are apart.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import NODE_NUMA
+from proto.annotations.values import decode_json
+
+VERSION = 1
+MOST_ZONES = 8
+"""The most NUMA nodes with which kubelet starts its Topology Manager, unless an option allows more."""
+
+
+class TopologyPolicy(StrEnum):
+    """Kubelet's `topologyManagerPolicy`."""
+
+    NONE = "none"
+    BEST_EFFORT = "best-effort"
+    RESTRICTED = "restricted"
+    SINGLE_NUMA_NODE = "single-numa-node"
+
+    @property
+    def refuses(self) -> bool:
+        """Returns whether kubelet refuses pods that it cannot align."""
+        return self in (TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE)
+
+
+class TopologyScope(StrEnum):
+    """Kubelet's `topologyManagerScope`: the part of a pod that is aligned together."""
+
+    CONTAINER = "container"
+    POD = "pod"
+
+
+class ZoneCpus(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One NUMA node. `free` are the CPUs that kubelet may give away and that no pod without GPUs has; those of pods
+    with GPUs are among them. `closed`: kubelet gets no hint to this NUMA node, because none of its GPUs has room.
+    """
+
+    cpus: int
+    free: int
+    closed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeNuma:
+    """`zones` is empty where kubelet refuses no pod for the place of its CPUs, or that is unknown."""
+
+    policy: TopologyPolicy
+    scope: TopologyScope = TopologyScope.CONTAINER
+    zones: Mapping[int, ZoneCpus] = field(default_factory=dict)
+
+
+class _NumaDocument(msgspec.Struct, omit_defaults=True):
+    version: int
+    policy: TopologyPolicy
+    scope: TopologyScope = TopologyScope.CONTAINER
+    zones: dict[int, ZoneCpus] = {}
+
+
+def encode_numa(numa: NodeNuma) -> str:
+    document = _NumaDocument(
+        version=VERSION, policy=numa.policy, scope=numa.scope, zones=dict(sorted(numa.zones.items()))
+    )
+    return msgspec.json.encode(document).decode()
+
+
+def decode_numa(value: str) -> NodeNuma:
+    """Raises AnnotationError."""
+    document = decode_json(NODE_NUMA, value, _NumaDocument)
+    if document.version != VERSION:
+        raise AnnotationError(NODE_NUMA, "$.version", f"expected {VERSION}, found {document.version}")
+    if len(document.zones) > MOST_ZONES:
+        raise AnnotationError(NODE_NUMA, "$.zones", f"expected at most {MOST_ZONES}, found {len(document.zones)}")
+    for number, zone in document.zones.items():
+        if number < 0 or zone.free < 0 or zone.cpus < zone.free:
+            raise AnnotationError(NODE_NUMA, f"$.zones.{number}", "expected 0 <= free <= cpus")
+    return NodeNuma(policy=document.policy, scope=document.scope, zones=document.zones)

@@ -1,0 +1,161 @@
+"""The NUMA nodes on which kubelet's Topology Manager would put a pod, and whether it would refuse the pod.
+
+It judges one part of the pod after another: each container, or with scope `pod` the whole pod. CPU manager and device
+manager each name the sets of NUMA nodes that have enough for the part; of these the smallest that would do on an empty
+machine are preferred. Kubelet takes the lowest set that both prefer. It counts replicas of GPUs, not GPUs, and knows no
+decision: so the GPUs of a container with CPUs of its own are decided among those of that set.
+Source: pkg/kubelet/cm/topologymanager, cpumanager and devicemanager of Kubernetes 1.29 to 1.37.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from typing import NamedTuple
+
+from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope
+from proto.devices import DeviceUUID
+from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.requests import ContainerKind, GpuRequest
+
+Zones = frozenset[int] | None
+"""The NUMA nodes of which a container's GPUs must be; None for any."""
+
+
+class Refused(NamedTuple):
+    """Kubelet would refuse the pod for the container at this position."""
+
+    position: int
+
+
+@dataclass(slots=True)
+class _Amounts:
+    """CPUs or replicas by NUMA node: what an empty machine has, and what is free."""
+
+    total: Mapping[int, int]
+    free: dict[int, int]
+
+    def preferred(self, amount: int, zones: Sequence[int]) -> Iterator[frozenset[int]]:
+        """Yields the preferred sets with so many free, the lowest first."""
+        least = next((len(each) for each in _sets(tuple(zones)) if _sum(self.total, each) >= amount), len(zones))
+        for each in _sets(tuple(zones)):
+            if len(each) == least and _sum(self.free, each) >= amount:
+                yield each
+
+    def take(self, amount: int, zones: frozenset[int]) -> None:
+        for zone in sorted(zones):
+            taken = min(amount, max(self.free.get(zone, 0), 0))
+            self.free[zone] = self.free.get(zone, 0) - taken
+            amount -= taken
+
+
+class _Part(NamedTuple):
+    """A part that kubelet aligns at once: a container, or the whole pod. `position` is then its first one with GPUs."""
+
+    position: int
+    cpus: int
+    gpus: int
+    lasts: bool
+
+
+def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | Refused | None:
+    """Returns the NUMA nodes for each container's GPUs; None where kubelet refuses no pod for them."""
+    numa = usage.node.numa
+    if numa is None or not numa.zones or not may_be_refused(request):
+        return None
+    cpus = _Amounts({zone: each.cpus for zone, each in numa.zones.items()}, dict(usage.free_cpus))
+    replicas = _replicas(usage, numa)
+    devices = [gpu.device.numa for gpu in usage.gpus]
+    found: list[Zones] = [None] * len(request.needs)
+    for part in _parts(request, numa.scope):
+        chosen = _chosen(part, cpus, replicas, numa)
+        if chosen is None:
+            return Refused(part.position)
+        positions = [part.position] if numa.scope is TopologyScope.CONTAINER else range(len(request.needs))
+        for position in positions:
+            need = request.needs[position]
+            if need is None or not part.cpus or not replicas.total:
+                continue
+            if sum(zone in chosen for zone in devices) >= need.count:
+                found[position] = chosen
+            elif numa.policy is TopologyPolicy.SINGLE_NUMA_NODE:
+                return Refused(position)
+        if part.lasts:
+            cpus.take(part.cpus, chosen)
+            replicas.take(part.gpus, chosen)
+    return found
+
+
+def free_cpus_with(usage: NodeUsage, request: GpuRequest, gpus: Iterable[DeviceUUID]) -> Mapping[int, int]:
+    """Returns the free CPUs once the pod has these GPUs."""
+    if not usage.free_cpus or not request.cpus:
+        return usage.free_cpus
+    held = set(gpus)
+    zones = {gpu.device.numa for gpu in usage.gpus if gpu.device.uuid in held}
+    taken = _at_once(request.kinds, request.cpus)
+    return {zone: max(free - taken, 0) if zone in zones else free for zone, free in usage.free_cpus.items()}
+
+
+def may_be_refused(request: GpuRequest) -> bool:
+    """Returns whether a policy that refuses pods can matter to the pod."""
+    return bool(request.cpus) or any(need is not None and need.count > 1 for need in request.needs)
+
+
+def _chosen(part: _Part, cpus: _Amounts, replicas: _Amounts, numa: NodeNuma) -> frozenset[int] | None:
+    """Returns the set that kubelet takes; None if it refuses the pod."""
+    zones = sorted(numa.zones)
+    sets: list[frozenset[int]] | None = list(cpus.preferred(part.cpus, zones)) if part.cpus else None
+    # Kubelet has no preference for devices none of which names a NUMA node.
+    if part.gpus and replicas.total:
+        fitting = replicas.preferred(part.gpus, sorted(replicas.total))
+        sets = [each for each in fitting if sets is None or each in sets]
+    if sets is not None and numa.policy is TopologyPolicy.SINGLE_NUMA_NODE:
+        sets = [each for each in sets if len(each) == 1]
+    return frozenset(zones) if sets is None else next(iter(sets), None)
+
+
+def _replicas(usage: NodeUsage, numa: NodeNuma) -> _Amounts:
+    """Returns the replicas that name a NUMA node: free ones do where it is open, held ones always."""
+    total: dict[int, int] = {}
+    free: dict[int, int] = {}
+    for gpu in usage.gpus:
+        zone = numa.zones.get(gpu.device.numa)
+        if zone is not None:
+            is_open, at = not zone.closed, gpu.device.numa
+            total[at] = total.get(at, 0) + (gpu.device.replicas if is_open else gpu.replicas)
+            left = gpu.device.replicas - gpu.replicas if is_open and gpu.device.healthy else 0
+            free[at] = free.get(at, 0) + max(left, 0)
+    return _Amounts(total, free)
+
+
+def _parts(request: GpuRequest, scope: TopologyScope) -> Iterator[_Part]:
+    gpus = [0 if need is None else need.count for need in request.needs]
+    cpus = request.cpus or (0,) * len(gpus)
+    if scope is TopologyScope.CONTAINER:
+        for position, kind in enumerate(request.kinds):
+            if cpus[position] or gpus[position]:
+                yield _Part(position, cpus[position], gpus[position], kind is not ContainerKind.INIT)
+    else:
+        first = next(position for position, count in enumerate(gpus) if count)
+        yield _Part(first, _at_once(request.kinds, cpus), _at_once(request.kinds, gpus), lasts=False)
+
+
+def _at_once(kinds: Sequence[ContainerKind], amounts: Sequence[int]) -> int:
+    """Returns the most that the containers have at one time: init containers run before others, sidecars beside."""
+    running = most = 0
+    for kind, amount in zip(kinds, amounts, strict=True):
+        most = max(most, running + amount)
+        if kind is not ContainerKind.INIT:
+            running += amount
+    return most
+
+
+@lru_cache(maxsize=64)
+def _sets(zones: tuple[int, ...]) -> tuple[frozenset[int], ...]:
+    """Returns all sets in kubelet's order: smaller ones first, of equal ones that with the lower bits."""
+    found = (frozenset(each) for size in range(1, len(zones) + 1) for each in combinations(zones, size))
+    return tuple(sorted(found, key=lambda each: (len(each), sum(1 << zone for zone in each))))
+
+
+def _sum(amounts: Mapping[int, int], zones: frozenset[int]) -> int:
+    return sum(max(amounts.get(zone, 0), 0) for zone in zones)

@@ -1,0 +1,97 @@
+"""The NUMA nodes that the Node shows and that kubelet is led to."""
+
+from dataclasses import replace
+
+import pytest
+
+from deviceplugin.alignment.kubelet_configuration import (
+    ConfigurationUnreadable,
+    KubeletAlignment,
+    decode_configuration,
+)
+from deviceplugin.alignment.zones import closed_zones, held_zones, node_numa
+from deviceplugin.allocation.capacity import TakenPart
+from deviceplugin.numa_hints import NumaHints
+from deviceplugin.records.checkpoint import Holding
+from deviceplugin.records.listed import ExclusiveCpus
+from deviceplugin.records.pod_resources import cpus_without
+from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope, ZoneCpus
+from proto.podresources import podresources_v1_pb2 as pb
+from tests.deviceplugin.gpus import PAIR, A, B
+
+NEAR, FAR = replace(PAIR[0], numa=0), replace(PAIR[1], numa=1)
+ALL_OF_A = {A: TakenPart(1, NEAR.memory_mib, 0)}
+ZONES = {0: range(4), 1: range(4, 8), 2: ()}
+GPU = "nvidia.com/gpu"
+STRICT = KubeletAlignment(TopologyPolicy.RESTRICTED, TopologyScope.POD, "static")
+
+
+def test_kubelets_configuration_is_read_with_its_defaults() -> None:
+    head = b"kind: KubeletConfiguration\n"
+    assert decode_configuration(head) == KubeletAlignment()
+    strict = b"topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n"
+    assert decode_configuration(head + strict) == STRICT
+    assert decode_configuration(b'{"kind":"KubeletConfiguration","topologyManagerScope":""}') == KubeletAlignment()
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"kind: Pod", b"kind: [", b"\xff", b"kind: KubeletConfiguration\ncpuManagerPolicy: 1"]
+)
+def test_another_file_is_no_configuration_of_kubelet(text: bytes) -> None:
+    with pytest.raises(ConfigurationUnreadable):
+        decode_configuration(text)
+
+
+def test_cpus_of_pods_without_gpus_are_not_free_and_cpus_of_pods_with_gpus_are() -> None:
+    cpus = ExclusiveCpus(all=frozenset(range(1, 8)), of_others=frozenset({4, 5}))
+    assert node_numa(STRICT, ZONES, cpus, {1}) == NodeNuma(
+        policy=TopologyPolicy.RESTRICTED,
+        scope=TopologyScope.POD,
+        zones={0: ZoneCpus(4, 3), 1: ZoneCpus(4, 2, closed=True)},
+    )
+    with_gpu = pb.PodResources(
+        containers=[
+            pb.ContainerResources(cpu_ids=[1], devices=[pb.ContainerDevices(resource_name=GPU, device_ids=["a"])]),
+            pb.ContainerResources(cpu_ids=[2]),
+        ]
+    )
+    other = pb.PodResources(containers=[pb.ContainerResources(cpu_ids=[4, 5])])
+    assert cpus_without(pb.ListPodResourcesResponse(pod_resources=[with_gpu, other]), GPU) == {4, 5}
+
+
+@pytest.mark.parametrize(
+    ("kubelet", "zones"),
+    [
+        (KubeletAlignment(TopologyPolicy.BEST_EFFORT, cpu_manager_policy="static"), ZONES),
+        (KubeletAlignment(TopologyPolicy.RESTRICTED), ZONES),
+        (STRICT, {0: range(8)}),
+    ],
+)
+def test_zones_are_shown_only_where_kubelet_refuses_pods_for_their_cpus(
+    kubelet: KubeletAlignment, zones: dict[int, range]
+) -> None:
+    cpus = ExclusiveCpus(all=frozenset(range(8)), of_others=frozenset())
+    assert not node_numa(kubelet, zones, cpus, ()).zones
+    assert not node_numa(kubelet, zones, None, ()).zones
+
+
+def test_a_numa_node_none_of_whose_gpus_has_room_is_closed() -> None:
+    assert closed_zones((NEAR, FAR), ()) == frozenset()
+    assert closed_zones((NEAR, FAR), (ALL_OF_A,)) == {0}
+    assert closed_zones((NEAR, FAR), ({A: TakenPart(1, 1, 100)},)) == {0}
+    assert closed_zones((NEAR, replace(FAR, healthy=False)), ()) == {1}
+    assert closed_zones((NEAR, replace(FAR, numa=0)), (ALL_OF_A,)) == frozenset()
+    assert closed_zones((replace(NEAR, numa=-1),), (ALL_OF_A,)) == frozenset()
+
+
+def test_a_replica_keeps_the_numa_node_that_it_was_given_with_and_a_free_one_of_a_closed_node_names_none() -> None:
+    holding = Holding(
+        pod_uid="u",
+        container_name="main",
+        resource_name=GPU,
+        device_ids={"-1": [f"{A}-0"], "0": [f"{A}-1"], "1": None},
+    )
+    other = Holding(pod_uid="u", container_name="main", resource_name="other.io/nic", device_ids={"0": [f"{B}-0"]})
+    hints = NumaHints(zones=frozenset({0, 1}), closed=frozenset({0}), held=held_zones((holding, other), GPU))
+    assert [list(hints.of(f"{A}-{number}", NEAR)) for number in range(3)] == [[0, 1], [0], []]
+    assert list(hints.of(f"{B}-0", FAR)) == [1]
