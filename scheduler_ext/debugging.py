@@ -7,7 +7,7 @@ import msgspec
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, NotFound
-from proto.kubernetes.objects import PODS
+from proto.kubernetes.objects import PODS, Pod
 from scheduler_ext.capacity.account import Account, account
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.cluster.state import Cluster
@@ -65,16 +65,13 @@ class Debugging:
         except NotFound as error:
             raise NoSuchPod(f"there is no pod {namespace}/{name}") from error
         snapshot = self._cluster.ledger.snapshot_for(pod)
-        return await asyncio.to_thread(
-            account,
-            pod,
-            self._cluster.requests,
-            self._problem(),
-            snapshot,
-            self._cluster.history.of(pod_key(pod)),
-            now=self._monotonic(),
-            gang=self._cluster.gang_of(pod),
-        )
+        return await account_of(pod, snapshot, self._cluster, self._problem(), self._monotonic())
+
+
+async def account_of(pod: Pod, snapshot: Snapshot, cluster: Cluster, problem: str, now: float) -> Account:
+    """Returns the account of a pod that another thread makes. `snapshot` is that for a decision about the pod."""
+    history, gang = cluster.history.of(pod_key(pod)), cluster.gang_of(pod)
+    return await asyncio.to_thread(account, pod, cluster.requests, problem, snapshot, history, now=now, gang=gang)
 
 
 def encode_snapshot(snapshot: Snapshot) -> bytes:

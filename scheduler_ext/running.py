@@ -19,12 +19,12 @@ from proto.kubernetes.errors import NotFound
 from proto.kubernetes.objects import PODS
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.apiserver import ClusterWatch
-from scheduler_ext.capacity.account import account
+from scheduler_ext.debugging import account_of
 from scheduler_ext.extender_parts import ExtenderParts, made_parts
 from scheduler_ext.http.messages import Endpoints, Routes
 from scheduler_ext.http.server import web_routes
 from scheduler_ext.metrics.counters import CONTENT_TYPE
-from scheduler_ext.requests import RequestSettings, pod_key
+from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import LeaseSettings, ServeSettings
 from scheduler_ext.status.access import AccessRefusal, TokenAccess
 from scheduler_ext.status.event_reader import EventReader
@@ -94,12 +94,10 @@ class Applications:
         except NotFound:
             return None
         events = await reader.of(pod)
-        why, history = explainer.why(pod), cluster.state.history.of(pod_key(pod))
-        standing, snapshot = self.parts.readiness.problem(), cluster.state.ledger.snapshot_for(pod)
-        now = cluster.monotonic()
-        settings = cluster.state.requests
-        found = await asyncio.to_thread(account, pod, settings, standing, snapshot, history, now=now)
-        return shown_pod(pod, found, settings, snapshot, why, events=events)
+        state, why = cluster.state, explainer.why(pod)
+        snapshot = state.ledger.snapshot_for(pod)
+        found = await account_of(pod, snapshot, state, self.parts.readiness.problem(), cluster.monotonic())
+        return shown_pod(pod, found, state.requests, snapshot, why, events=events)
 
     def status_page(self, *, for_other_hosts: bool) -> web.Application:
         """Returns the status page for browsers; those of other hosts need a token. From then on the extender looks at

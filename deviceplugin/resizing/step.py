@@ -13,10 +13,12 @@ These rules keep every GPU within what it has, whichever program stops at whiche
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
+from deviceplugin.allocation.decision import decided_devices
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE, MEMORY_WISH
-from proto.annotations.memory_resize import ResizeAnswer, ResizeState, smaller, wished
-from proto.devices import DeviceUUID, PodShares
+from proto.annotations.memory_resize import ResizeAnswer, ResizeState, answer_in, smaller, wished
+from proto.devices import ContainerShares, DeviceUUID, PodShares
+from proto.kubernetes.objects import Pod
 
 _MIB = 1 << 20
 LimitsMib = Mapping[DeviceUUID, int]
@@ -213,3 +215,24 @@ def _why_not_held(container: str) -> str:
         f"held by HAMi-core, or has other GPUs than {DEVICES_ALLOCATED} names: only what the driver holds can change "
         "while the container runs"
     )
+
+
+def size_now(
+    pod: Pod, position: int, proven: ContainerShares, resource: str, before: LimitsMib | None
+) -> ContainerShares:
+    """Returns what the container at this position of the pod gets of what it was proven to hold. `before` are its last
+    limits, for a pod that may be older than these.
+    """
+    annotations = pod.metadata.annotations
+    try:
+        shares = decided_devices(pod, DEVICES_ALLOCATED, resource)
+    except AnnotationError:
+        return proven
+    names = [container.name for container in pod.all_containers]
+    least = {share.uuid: share.memory_mib for share in served(answer_in(annotations), names, shares)[position]}
+    for limits in (least, before or {}):
+        proven = tuple(
+            replace(share, memory_mib=min(share.memory_mib, limits.get(share.uuid, share.memory_mib)))
+            for share in proven
+        )
+    return proven

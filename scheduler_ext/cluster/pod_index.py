@@ -115,7 +115,7 @@ def seconds_of(time: str | None) -> float:
 
 
 class PodIndex:
-    """PodIndex of nodes by name, and of pods that request GPUs by namespace and name."""
+    """Nodes by name, and pods that request GPUs by namespace and name."""
 
     def __init__(self, names: ResourceNames) -> None:
         self._resources = frozenset({names.count, names.memory, names.memory_percentage, names.cores})

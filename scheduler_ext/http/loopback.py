@@ -30,7 +30,7 @@ from scheduler_ext.http.messages import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortLimits:
-    """PortLimits of one port."""
+    """Bounds on the connections and requests of one port."""
 
     most_connections: int = 4096
     head_bytes: int = 65_536

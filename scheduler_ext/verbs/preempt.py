@@ -22,7 +22,7 @@ MOST_EFFORT = 50_000
 
 
 class Preempt:
-    """The verb."""
+    """The verb: it answers with the smallest evictions, of those that kube-scheduler proposes or of others."""
 
     def __init__(self, *, cluster: LiveCluster, readiness: VerbReadiness, log: AnswerLog) -> None:
         self._live = cluster

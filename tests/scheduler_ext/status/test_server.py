@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from proto.annotations import keys
+from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.ports import listening
 from scheduler_ext.running import without_need
@@ -333,3 +334,14 @@ async def test_history_and_gpu_hours_go_on_after_a_restart(tmp_path: Path) -> No
     async with listening(StatusServer("q", kept_in=file).application(), ANY_PORT, "--status-bind-address"):
         pass
     assert json.loads(file.read()) == {"history": [], "gpu_hours": {}}
+
+
+async def test_a_member_of_a_group_waits_for_the_same_on_its_page_as_in_explain() -> None:
+    member = pod_json("p", memory_mib=0, annotations={KUEUE_SIZE: "9"})
+    member["metadata"]["labels"] = {KUEUE_GROUP: "g"}
+    async with showing(node("n"), member) as it:
+        _, explained = await it.rig.status("/debug/explain?pod=p")
+        async with it.rig.http.get(f"{it.page}pod", params={"name": "default/p"}) as answer:
+            sentence = (await answer.json())["sentence"]
+    assert "group default/g needs 9 pods of 1 GPU; 8 fit" in sentence
+    assert sentence == json.loads(explained)["sentence"]
