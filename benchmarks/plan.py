@@ -30,7 +30,7 @@ def full_cluster(nodes: int, most_waiting: int) -> dict[str, object]:
     """Returns a list of objects as kubectl writes it."""
     described = read_cluster(f"{nodes}x:dgx-a100")
     question = Question(cluster=described)
-    engine = Engine(described.nodes, question.under("spread/spread"), question.hosts)
+    engine = Engine(described, question.under("spread/spread"), question.hosts)
     waiting = []
     for number, arrival in enumerate(read_mix(MIX, 12 * nodes, 1, ResourceNames())):
         if not isinstance(engine.place(arrival, f"uid-{number}", 0.0), Placed):

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from program.address import ListenAddress
 from program.settings.declared import Setting, Table, part, setting
+from program.settings.effective import Effective
 from program.settings.kinds import (
     ADDRESS,
     DNS_NAME,
@@ -29,10 +30,11 @@ from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cluster.workload import seeds
 from scheduler_ext.domains.levels import LEVELS_PATTERN, read_levels, write_levels
 from scheduler_ext.http.messages import is_local
-from scheduler_ext.policies import GPU_POLICY_PATTERN, GPU_WORDS, NodePolicy, parse_gpu_policy
+from scheduler_ext.policies import GPU_POLICY_PATTERN, GPU_WORDS, NodePolicy, alias_warnings, parse_gpu_policy
 from scheduler_ext.requests import RequestError, RequestSettings
 from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
+    LONGEST_LOCK_WAIT_SECONDS,
     BypassMode,
     CorePolicy,
     FilterReturns,
@@ -402,3 +404,15 @@ TABLE = Table(
         **dict.fromkeys(("add_dir_header", "skip_headers", "skip_log_headers", "one_output"), "use --log-format"),
     },
 )
+
+
+def warnings(effective: Effective[SchedulerConfiguration]) -> Iterator[str]:
+    """Yields warnings about the settings, with which the extender still starts."""
+    configuration = effective.configuration
+    yield from effective.warnings
+    yield from alias_warnings(configuration.requests.gpu_policy.text)
+    if (seconds := configuration.serve.lock_wait_seconds) > LONGEST_LOCK_WAIT_SECONDS:
+        longest = f"{LONGEST_LOCK_WAIT_SECONDS:g}s"
+        yield (
+            f"--node-lock-retry-timeout {seconds:g}s counts as {longest}: after that kube-scheduler gives up the bind"
+        )

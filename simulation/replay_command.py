@@ -7,9 +7,8 @@ import click
 import msgspec
 
 from program.settings.options import GroupedCommand, read_configuration, setting_options
-from scheduler_ext.cli.build import warnings
 from scheduler_ext.cli.deciding import BAD_INPUT, DOES_NOT_FIT, FITS, BadInput, warn
-from scheduler_ext.configuration import REQUESTS, TABLE
+from scheduler_ext.configuration import REQUESTS, TABLE, warnings
 from simulation.replay import answers, fits, is_unreadable
 
 

@@ -1,18 +1,15 @@
 """Builds the values that the extender's parts need from the configuration."""
 
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from socket import gethostname
 
-from program.settings.effective import Effective
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.certificates.secret import SecretPlace
 from scheduler_ext.configuration import SchedulerConfiguration
-from scheduler_ext.policies import alias_warnings
-from scheduler_ext.settings import LONGEST_LOCK_WAIT_SECONDS, LeaseSettings
+from scheduler_ext.settings import LeaseSettings
 
 POD_VARIABLES = ("POD_NAME", "POD_NAMESPACE")
 """Variables with name and namespace of the pod, which the leader labels. They are empty outside a pod."""
@@ -22,18 +19,6 @@ POD_VARIABLES = ("POD_NAME", "POD_NAMESPACE")
 class CertificatePaths:
     certificate: Path
     key: Path
-
-
-def warnings(effective: Effective[SchedulerConfiguration]) -> Iterator[str]:
-    """Yields warnings about the settings, with which the extender still starts."""
-    configuration = effective.configuration
-    yield from effective.warnings
-    yield from alias_warnings(configuration.requests.gpu_policy.text)
-    if (seconds := configuration.serve.lock_wait_seconds) > LONGEST_LOCK_WAIT_SECONDS:
-        longest = f"{LONGEST_LOCK_WAIT_SECONDS:g}s"
-        yield (
-            f"--node-lock-retry-timeout {seconds:g}s counts as {longest}: after that kube-scheduler gives up the bind"
-        )
 
 
 def lease_settings(configuration: SchedulerConfiguration, process: str | None) -> LeaseSettings:

@@ -10,11 +10,10 @@ from program.output import print_text
 from program.settings.effective import Effective
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cli.answers import PodDecision, answer_document, answer_text, answers_document
-from scheduler_ext.cli.build import warnings
 from scheduler_ext.cli.pods import read_pods
 from scheduler_ext.cli.state import StateError, read_document, read_documents, read_snapshot, read_state
 from scheduler_ext.cli.worlds import SnapshotWorld, StateWorld, World
-from scheduler_ext.configuration import SchedulerConfiguration
+from scheduler_ext.configuration import SchedulerConfiguration, warnings
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.decision import decide as decide_pod
 from scheduler_ext.decide.explain import explain as explain_decision

@@ -13,7 +13,7 @@ from program.settings.options import (
     read_configuration,
     setting_options,
 )
-from scheduler_ext.configuration import TABLE
+from scheduler_ext.configuration import TABLE, warnings
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,6 @@ def serve(*, print_config: bool, **given: object) -> None:
         return
     # `--help` and a refused setting must not load the servers.
     with modules_kept():
-        from scheduler_ext.cli.build import warnings  # noqa: PLC0415
         from scheduler_ext.cli.serving import serve_until_stopped  # noqa: PLC0415
 
     configuration = effective.configuration

@@ -51,8 +51,7 @@ class Advice(Struct, frozen=True, kw_only=True):
 def advise(question: Question, run: PlanRun, words: str, progress: Progress = lambda _: None) -> Advice:
     """Raises PolicyError for an unknown policy."""
     kinds, cluster = Kinds(question), question.cluster
-    engine = Engine(cluster.nodes, question.under(run.policy), question.hosts, cluster.quotas)
-    engine.hold(cluster.held)
+    engine = Engine(cluster, question.under(run.policy), question.hosts)
     arrivals = in_order(question, run, kinds)
     waiting: dict[bytes, list[Arrival]] = {}
     for number, arrival in enumerate(arrivals):

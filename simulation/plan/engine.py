@@ -1,7 +1,7 @@
 """Places pods one by one with the extender's own state and decisions, as kube-scheduler would request them."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
@@ -9,17 +9,18 @@ from msgspec.structs import replace
 
 from proto.annotations.bind_phase import BindPhase
 from proto.devices import PodShares
+from proto.extender import FilterResult
 from proto.kubernetes.objects import Node, Pod, PodStatus, ResourceQuota
 from scheduler_ext.cluster.events import Applied, Listed, NodeChosen, Removed, nothing_outside
+from scheduler_ext.cluster.gangs import group_of
 from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.verbs.binding_object import binding_of
 from scheduler_ext.verbs.filter import FilterDecision
-from scheduler_ext.verbs.filter_answer import Filtered
 from simulation.plan.choices import HostPolicy
-from simulation.plan.objects import Arrival, Constraints
+from simulation.plan.objects import Arrival, Described
 from simulation.plan.offers import HostRequest, Offers
 
 LEASE_SECONDS = 60.0
@@ -29,6 +30,7 @@ _MOST_SHAPES = 1_000
 """Rankings kept: pods of more kinds come one after the other than in a cluster, and there is memory for them."""
 _LATEST_SECONDS = 1e11
 """Annotations can write no year after 9999."""
+_NOT_ASKED = FilterResult()
 _EVERY_NODE = 1 << 40
 """Effort for one answer: there is time to judge every node."""
 
@@ -52,26 +54,23 @@ class PlanRefusal:
 class Engine:
     """One cluster. Time is an argument, in seconds, and never goes back."""
 
-    def __init__(
-        self,
-        nodes: Sequence[Node],
-        settings: RequestSettings,
-        hosts: HostPolicy,
-        quotas: Sequence[ResourceQuota] = (),
-    ) -> None:
+    def __init__(self, cluster: Described, settings: RequestSettings, hosts: HostPolicy) -> None:
+        """The pods that the cluster holds have their nodes and keep them."""
         self.state = Cluster(settings)
-        self.state.step(Listed(Node, nodes), 0.0, nothing_outside)
-        self.state.step(Listed(ResourceQuota, quotas), 0.0, nothing_outside)
-        self.changed: set[str] = {node.metadata.name for node in nodes}
+        self.state.step(Listed(Node, cluster.nodes), 0.0, nothing_outside)
+        self.state.step(Listed(ResourceQuota, cluster.quotas), 0.0, nothing_outside)
+        for group in cluster.groups:
+            self.state.step(Applied(group), 0.0, nothing_outside)
+        self.changed: set[str] = {node.metadata.name for node in cluster.nodes}
         """Nodes on which something has changed. The reader empties it."""
         self._index = NodeIndex(self.state.ledger, least_most_effort=_EVERY_NODE, most_shapes=_MOST_SHAPES)
-        self.offers = Offers(nodes, settings.names, hosts)
+        self.offers = Offers(cluster.nodes, settings.names, hosts)
         self._there: dict[str, tuple[Pod, HostRequest]] = {}
         """Pods with a node, by UID."""
-
-    def hold(self, pods: Iterable[Pod]) -> None:
-        """These pods have their nodes and keep them."""
-        for pod in pods:
+        self._refusals: dict[bytes, tuple[PlanRefusal, set[str]]] = {}
+        """The refusal of each kind of pods that found no room, and the nodes where pods have ended since."""
+        self._has_quotas, self._has_groups = bool(cluster.quotas), False
+        for pod in cluster.held:
             self._seen(pod, self.offers.asked_by(pod), 0.0)
 
     def pod(self, uid: str) -> Pod:
@@ -85,12 +84,43 @@ class Engine:
     def place(
         self, arrival: Arrival, uid: str, now: float, *, only: Collection[str] | None = None
     ) -> Placed | PlanRefusal:
-        """Place the pod as kube-scheduler and the extender would, on one of the nodes `only` if given."""
+        """Places the pod as kube-scheduler and the extender would, on one of the nodes `only` if given.
+
+        Where a pod of its kind found no room, only nodes where pods have ended since can have some. The refusal is
+        then the old one: `refusal` returns that of now.
+        """
+        known = self._refusals.get(arrival.kind) if only is None else None
+        if known is not None:
+            refusal, freed = known
+            if not freed:
+                return refusal
+            found = self._placed(arrival, uid, now, freed)
+            if isinstance(found, PlanRefusal):
+                freed.clear()
+                return refusal
+            return found
+        found = self._placed(arrival, uid, now, only)
+        # The room that is kept for the missing members of a group may become free while no pod ends.
+        if isinstance(found, PlanRefusal) and only is None and not self._has_groups:
+            self._refusals[arrival.kind] = found, set()
+        return found
+
+    def refusal(self, arrival: Arrival, uid: str, now: float) -> PlanRefusal | None:
+        """Returns why the pod finds no room now; None if it finds some."""
+        self._refusals.pop(arrival.kind, None)
+        found = self.place(arrival, uid, now)
+        if isinstance(found, PlanRefusal):
+            return found
+        self.end(uid, now)
+        return None
+
+    def _placed(self, arrival: Arrival, uid: str, now: float, only: Collection[str] | None) -> Placed | PlanRefusal:
         pod = arrival.pod(uid)
-        constraints, asked = arrival.constraints, self.offers.asked_by(pod)
-        offered = self.offers.offered(constraints, asked)
-        if only is not None:
-            offered = [name for name in offered if name in only]
+        if not self._has_groups and group_of(pod):
+            self._has_groups = True
+            self._refusals.clear()
+        asked = self.offers.asked_by(pod)
+        offered = self.offers.offered(arrival.constraints, asked, only)
         try:
             request = read_request(pod, self.state.requests)
         except RequestError as error:
@@ -98,18 +128,18 @@ class Engine:
         if request is None:
             node = self.offers.best_for_hosts(offered)
             if node is None:
-                return PlanRefusal(nodes=self.offers.refusals(constraints, asked))
+                return self._refusal(arrival, asked, only)
             self._bind(pod, node, (), asked, now)
             return Placed(node=node)
         if not offered:
-            return PlanRefusal(nodes=self.offers.refusals(constraints, asked))
+            return self._refusal(arrival, asked, only)
         self.state.step(Applied(pod), now, nothing_outside)
         answer = FilterDecision(self._index, self.state, LEASE_SECONDS).reserve(pod, request, offered, now)
         choice = answer.choice
         if choice is None or choice.node is None:
             self._index.look_ahead()
             self.state.step(Removed(pod), now, nothing_outside)
-            return self._refused(answer, constraints, asked)
+            return self._refusal(arrival, asked, only, answer.result)
         self.state.record(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
         self._bind(pod, choice.node, choice.shares, asked, now)
         self._index.look_ahead()
@@ -118,6 +148,10 @@ class Engine:
     def end(self, uid: str, now: float) -> Pod:
         """The pod ends, and is deleted. Returns it as it was."""
         pod, asked = self._there.pop(uid)
+        if self._has_quotas:
+            self._refusals.clear()
+        for _, freed in self._refusals.values():
+            freed.add(pod.spec.node_name)
         ended = Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(phase="Succeeded"))
         self.state.step(Applied(ended), now, nothing_outside)
         self.state.step(Removed(ended), now, nothing_outside)
@@ -150,7 +184,12 @@ class Engine:
         self.offers.take(pod.spec.node_name, asked)
         self.changed.add(pod.spec.node_name)
 
-    def _refused(self, answer: Filtered, constraints: Constraints, asked: HostRequest) -> PlanRefusal:
-        result = answer.result
+    def _refusal(
+        self, arrival: Arrival, asked: HostRequest, only: Collection[str] | None, result: FilterResult = _NOT_ASKED
+    ) -> PlanRefusal:
+        """Returns the reasons of all nodes. Where `only` some count, no person sees them."""
+        if only is not None:
+            return PlanRefusal()
         failed = (*(result.failed_nodes or {}).values(), *(result.failed_and_unresolvable_nodes or {}).values())
-        return PlanRefusal(nodes=self.offers.refusals(constraints, asked) + Counter(failed), error=result.error or "")
+        nodes = self.offers.refusals(arrival.constraints, asked) + Counter(failed)
+        return PlanRefusal(nodes=nodes, error=result.error or "")

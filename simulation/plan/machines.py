@@ -22,7 +22,7 @@ from simulation.machines.description import MachineDescription, cpu_numbers
 from simulation.machines.sets import SETS, placed
 from simulation.machines.yaml_tree import MachineDescriptionError
 from simulation.plan.links import LinkSpeeds
-from simulation.plan.question import Described
+from simulation.plan.objects import Described
 
 MOST_NODES = 10_000
 MOST_DIGITS = 6

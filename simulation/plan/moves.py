@@ -14,6 +14,7 @@ from program.words import counted
 from proto.kubernetes.objects import Pod
 from scheduler_ext.decide.preempt import EvictionTrial
 from scheduler_ext.requests import GpuRequest, pod_key, read_request
+from simulation.plan.bound import RoomBound, bound_of
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.objects import Arrival, WholePod, arrival_of
 from simulation.plan.question import Kinds
@@ -21,9 +22,9 @@ from simulation.plan.trial import PlanTrial
 
 MOST_MOVES = 8
 """More moves are not proposed for one pod."""
-MOST_LOOKS = 12_000
+MOST_LOOKS = 60_000
 """Sets of pods that are tried for all kinds of waiting pods together, to see whether one would fit without them."""
-LEAST_LOOKS = 2_000
+LEAST_LOOKS = 10_000
 """Sets that are tried for a kind even if the kinds before it took all."""
 MOST_TRIALS = 500
 """Of those, sets for which it is tried where the pods would go."""
@@ -88,9 +89,15 @@ class _Fitting:
         self._request = request
         self._asked = engine.offers.asked_by(self._pod)
         self._looks: dict[str, EvictionTrial] = {}
+        self._bounds: dict[str, RoomBound] = {}
 
     def fits(self, node: str, gone: Collection[str]) -> bool:
         engine = self._engine
+        bound = self._bounds.get(node)
+        if bound is None:
+            bound = self._bounds[node] = bound_of(engine.state.ledger.alone(node), self._request)
+        if not bound.allows(gone):
+            return False
         if not engine.offers.has_room(node, self._constraints, self._asked, map(engine.asked, gone)):
             return False
         look = self._looks.get(node)

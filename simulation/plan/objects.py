@@ -1,13 +1,26 @@
-"""Nodes and pods with all that kube-scheduler reads of them, and pods that come to a plan."""
+"""Nodes and pods with all that kube-scheduler reads of them, described clusters, and pods that come to a plan."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import msgspec
 from msgspec import Struct
 
 from proto.annotations.keys import POD_WRITTEN_KEYS, POD_WRITTEN_PREFIX
-from proto.kubernetes.objects import Affinity, Object, ObjectMeta, Pod, PodSpec, PodStatus, Toleration
+from proto.kubernetes.objects import (
+    Affinity,
+    Node,
+    Object,
+    ObjectMeta,
+    Pod,
+    PodGroup,
+    PodSpec,
+    PodStatus,
+    ResourceQuota,
+    Toleration,
+)
+from scheduler_ext.cluster.gangs import group_of
+from simulation.plan.links import LinkSpeeds
 
 
 class SelectorRule(Struct, rename="camel", frozen=True, kw_only=True):
@@ -92,6 +105,23 @@ def left_out(pod: WholePod) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Described:
+    """A cluster: its nodes, the pods that have a node, quotas, and the groups in which pods start together."""
+
+    nodes: tuple[Node, ...] = ()
+    held: tuple[Pod, ...] = ()
+    quotas: tuple[ResourceQuota, ...] = ()
+    groups: tuple[PodGroup, ...] = ()
+    links: LinkSpeeds = field(default_factory=LinkSpeeds)
+    notes: tuple[str, ...] = ()
+
+    def beside(self, other: "Described") -> "Described":
+        """Returns this cluster with the machines of the other one."""
+        links = LinkSpeeds({**self.links.known, **other.links.known})
+        return replace(self, nodes=(*self.nodes, *other.nodes), links=links, notes=(*self.notes, *other.notes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Arrival:
     """A pod that comes to the cluster. Times are seconds from the beginning; a pod may stay forever.
 
@@ -128,7 +158,8 @@ def arrival_of(pod: Pod, *, at: float = 0.0, lasts: float = inf, came_from: str 
     annotations = {key: value for key, value in metadata.annotations.items() if not _is_a_decision(key)}
     spec = msgspec.structs.replace(pod.spec, node_name="")
     constraints = constraints_of(pod) if isinstance(pod, WholePod) else ANYWHERE
-    kind = msgspec.msgpack.encode([metadata.namespace, spec, annotations, constraints], order="sorted")
+    asked = [metadata.namespace, spec, annotations, constraints, group_of(pod)]
+    kind = msgspec.msgpack.encode(asked, order="sorted")
     return Arrival(
         name=metadata.name,
         namespace=metadata.namespace or "default",

@@ -61,12 +61,14 @@ class Offers:
     def asked_by(self, pod: Pod) -> HostRequest:
         return asked_by(pod, self._managed)
 
-    def offered(self, constraints: Constraints, asked: HostRequest) -> list[str]:
-        """Returns the nodes with enough beside GPUs, in the order of their list."""
+    def offered(self, constraints: Constraints, asked: HostRequest, only: Collection[str] | None = None) -> list[str]:
+        """Returns the nodes with enough beside GPUs, in the order of their list; of those in `only` if given."""
         left, (cpu, memory, others) = self._left, asked
         allowed, _ = self._allowed(constraints)
         # Nearly every pod allows all nodes, and then no node has to be looked up.
         known = left.items() if len(allowed) == len(left) else [(name, left[name]) for name in allowed]
+        if only is not None:
+            known = [(name, left[name]) for name in allowed if name in only]
         fitting = [name for name, (c, m, pods) in known if c >= cpu and m >= memory and pods > 0]
         return [name for name in fitting if not self._short_of(name, others)] if others else fitting
 

@@ -3,24 +3,22 @@
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryFile
 
 import click
 import msgspec
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from deviceplugin.container.atomic_file import write_atomically
 from program.output import print_json, print_text
 from program.settings.effective import Effective
 from program.words import counted, printable
 from proto.annotations.errors import AnnotationError
-from scheduler_ext.cli.build import warnings
+from proto.kubernetes.objects import PodGroup
 from scheduler_ext.cli.pods import read_pods
 from scheduler_ext.cli.state import StateError, read_document, read_documents, read_text
-from scheduler_ext.configuration import SchedulerConfiguration
+from scheduler_ext.configuration import SchedulerConfiguration, warnings
 from scheduler_ext.policies import PolicyError, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
 from simulation.plan import machines, mixes, recorded, traces
@@ -28,10 +26,11 @@ from simulation.plan.advise import Advice
 from simulation.plan.advise import advise as advise_on
 from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
 from simulation.plan.merge import MergeError, read_reports
-from simulation.plan.objects import Arrival, WholePod, arrival_of
+from simulation.plan.objects import Arrival, Described, WholePod, arrival_of
 from simulation.plan.outcome import PlanReport, PlanRun
 from simulation.plan.page import chart_of, page
-from simulation.plan.question import Described, Kinds, Question
+from simulation.plan.progress import shown_progress
+from simulation.plan.question import Kinds, Question
 from simulation.plan.runs import TooManyPods, in_order
 from simulation.plan.tables import advice_text, joint_text, report_text
 from simulation.plan.together import Joint, place_together
@@ -100,7 +99,11 @@ def answer(options: PlanOptions, effective: Effective[SchedulerConfiguration]) -
             if options.add_nodes:
                 found = found.beside(machines.read_cluster(options.add_nodes, "added-"))
             found, moved = recorded.drain(found, options.drain)
-            arrivals = [*moved, *waiting, *(each for file in options.pods for each in _pods(file, settings))]
+            arrivals = [*moved, *waiting]
+            for file in options.pods:
+                pods, groups = _pods(file, settings)
+                arrivals += pods
+                found = replace(found, groups=(*found.groups, *groups))
             if options.mix:
                 arrivals += mixes.read_mix(options.mix, options.count, 1, settings.names)
             if not (arrivals or options.advise or options.drain):
@@ -139,29 +142,14 @@ def _answer_for_now(question: Question, options: PlanOptions, settings: RequestS
         raise click.UsageError(f"{name} looks at one moment, without --seeds, --slice and --replay")
     run = PlanRun(policy=_policy(options.policies[0]) if options.policies else _own_policy(settings))
     words = _in_words(question, Kinds(question))
-    with _bars() as bars:
-        task = bars.add_task("searching", total=1.0)
-
-        def progress(part: float) -> None:
-            bars.update(task, completed=part)
-
-        answer: Advice | Joint = (
-            advise_on(question, run, words, progress)
-            if options.advise
-            else place_together(question, run, words, progress)
-        )
+    with shown_progress("searching") as shown:
+        search = advise_on if options.advise else place_together
+        answer: Advice | Joint = search(question, run, words, lambda part: shown(part, ""))
     _tell(answer.notes)
     if options.output == "json":
         print_json(answer)
     else:
         print_text(advice_text(answer) if isinstance(answer, Advice) else joint_text(answer))
-
-
-def _bars() -> Progress:
-    """Returns bars on standard error, if that is a terminal."""
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    return Progress(*columns, console=console, disable=not console.is_terminal)
 
 
 def _tell(notes: Iterable[str]) -> None:
@@ -189,10 +177,13 @@ def _cluster(
     return machines.read_cluster(words), []
 
 
-def _pods(file: str, settings: RequestSettings) -> Sequence[Arrival]:
+def _pods(file: str, settings: RequestSettings) -> tuple[Sequence[Arrival], Sequence[PodGroup]]:
+    """Returns the pods of a file, and the groups that it describes."""
     if file.endswith(".csv"):
-        return traces.read_pods(read_text(file), file, settings.names)
-    return [arrival_of(pod) for pod in read_pods(read_documents(file), file, WholePod, MOST_PODS)]
+        return traces.read_pods(read_text(file), file, settings.names), ()
+    documents = read_documents(file)
+    pods = [arrival_of(pod) for pod in read_pods(documents, file, WholePod, MOST_PODS)]
+    return pods, recorded.groups_in(documents, file)
 
 
 def _runs(options: PlanOptions, question: Question) -> list[PlanRun]:
@@ -248,14 +239,20 @@ def _sliced(runs: Sequence[PlanRun], slice_: str) -> Sequence[PlanRun]:
 
 
 def _performed(question: Question, runs: Sequence[PlanRun], slice_: str, processes: int) -> PlanReport:
-    """Perform the runs behind a progress bar for each."""
+    """Performs the runs."""
     kinds = Kinds(question)
     mine = _sliced(runs, slice_)
     for each in mine[:1]:
         in_order(question, each, kinds)
-    with _bars() as bars:
-        tasks = {each: bars.add_task(_name(each), total=1.0) for each in mine}
-        outcomes = perform(question, mine, processes, lambda each, part: bars.update(tasks[each], completed=part))
+    parts = dict.fromkeys(mine, 0.0)
+    with shown_progress("placing") as shown:
+
+        def progress(each: PlanRun, part: float) -> None:
+            parts[each] = part
+            ended = sum(one >= 1 for one in parts.values())
+            shown(sum(parts.values()) / len(mine), f"{ended} of {counted(len(mine), 'run')}")
+
+        outcomes = perform(question, mine, processes, progress)
     return PlanReport(
         question=_in_words(question, kinds),
         fingerprint=_fingerprint(question),
@@ -265,10 +262,6 @@ def _performed(question: Question, runs: Sequence[PlanRun], slice_: str, process
         notes=question.cluster.notes,
         outcomes=outcomes,
     )
-
-
-def _name(each: PlanRun) -> str:
-    return each.title if each.seed is None else f"{each.title}, seed {each.seed}"
 
 
 def _in_words(question: Question, kinds: Kinds) -> str:

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from statistics import mean
 
 from program.words import gib
-from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from proto.kubernetes.requests import NO_HOST, host_requested
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
@@ -14,28 +13,7 @@ from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import ContainerNeed, GpuRequest, RequestError, RequestSettings, read_request
 from simulation.plan.choices import HostPolicy
 from simulation.plan.gauge import workload_for
-from simulation.plan.links import LinkSpeeds
-from simulation.plan.objects import Arrival
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """A cluster: its nodes, the pods that have a node, and quotas."""
-
-    nodes: tuple[Node, ...] = ()
-    held: tuple[Pod, ...] = ()
-    quotas: tuple[ResourceQuota, ...] = ()
-    links: LinkSpeeds = field(default_factory=LinkSpeeds)
-    notes: tuple[str, ...] = ()
-
-    def beside(self, other: "Described") -> "Described":
-        return Described(
-            nodes=(*self.nodes, *other.nodes),
-            held=(*self.held, *other.held),
-            quotas=(*self.quotas, *other.quotas),
-            links=LinkSpeeds({**self.links.known, **other.links.known}),
-            notes=(*self.notes, *other.notes),
-        )
+from simulation.plan.objects import Arrival, Described
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

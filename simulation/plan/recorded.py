@@ -1,6 +1,9 @@
 """Clusters that were recorded: `kubectl get … -o json`, or the extender's answer to /debug/snapshot."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from msgspec import structs
 
 from proto.annotations import keys
 from proto.annotations.device_cordon import encode_cordon
@@ -11,11 +14,13 @@ from proto.annotations.node_score import encode_scores
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceShare, MigInstance, PodShares
 from proto.kubernetes.objects import (
+    POD_GROUPS,
     Container,
     Node,
     NodeStatus,
     ObjectMeta,
     Pod,
+    PodGroup,
     PodSpec,
     PodStatus,
     ResourceQuota,
@@ -30,8 +35,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 from scheduler_ext.domains.levels import labels_of
 from scheduler_ext.requests import RequestSettings, ResourceNames, pod_key
-from simulation.plan.objects import Arrival, WholePod, arrival_of, left_out
-from simulation.plan.question import Described
+from simulation.plan.objects import Arrival, Described, WholePod, arrival_of, left_out
 
 MOST_NOTES = 10
 MOST_SLOTS = 100_000
@@ -45,6 +49,7 @@ def read_objects(document: object, where: str, settings: RequestSettings) -> tup
     nodes: list[Node] = []
     pods: list[WholePod] = []
     quotas: list[ResourceQuota] = []
+    groups: list[PodGroup] = []
     seen = set[tuple[str, str]]()
     for kind, item, place in listed(document, where):
         if kind == "Node":
@@ -57,16 +62,37 @@ def read_objects(document: object, where: str, settings: RequestSettings) -> tup
             _check_first(seen, kind, pod_key(pod), place)
         elif kind == "ResourceQuota":
             quotas.append(typed(item, ResourceQuota, place))
+        elif kind == "PodGroup":
+            groups += groups_in([item], place)
     held = tuple(pod for pod in pods if pod.spec.node_name and not pod.has_ended)
     waiting = [
         pod
         for pod in pods
         if not (pod.spec.node_name or pod.has_ended or pod.spec.scheduling_gates or pod.metadata.deletion_timestamp)
     ]
-    cluster = Described(nodes=tuple(nodes), held=held, quotas=tuple(quotas))
+    cluster = Described(nodes=tuple(nodes), held=held, quotas=tuple(quotas), groups=tuple(groups))
     notes = (*_problems(cluster, settings), *notes_on(waiting))
-    arrivals = [arrival_of(pod) for pod in sorted(waiting, key=_age)]
-    return Described(nodes=cluster.nodes, held=held, quotas=cluster.quotas, notes=notes), arrivals
+    return replace(cluster, notes=notes), [arrival_of(pod) for pod in sorted(waiting, key=_age)]
+
+
+def groups_in(documents: Iterable[object], where: str) -> list[PodGroup]:
+    """Returns the groups among these objects and in lists of them. Raises StateError."""
+    found = []
+    for document in documents:
+        if not isinstance(document, dict):
+            continue
+        if isinstance(document.get("items"), list):
+            found += groups_in(document["items"], where)
+        elif document.get("kind") == "PodGroup":
+            version = document.get("apiVersion")
+            kind = next((each.type for each in POD_GROUPS if each.group_version == version), None)
+            if kind is None:
+                known = ", ".join(each.group_version for each in POD_GROUPS)
+                raise StateError(f"{where}: PodGroup of {version!r} is not known; known are {known}")
+            group = typed(document, kind, where)
+            namespace = group.metadata.namespace or "default"
+            found.append(structs.replace(group, metadata=structs.replace(group.metadata, namespace=namespace)))
+    return found
 
 
 def _check_first(seen: set[tuple[str, str]], kind: str, name: str, place: str) -> None:
@@ -111,11 +137,10 @@ def drain(cluster: Described, names: Sequence[str]) -> tuple[Described, list[Arr
     if any(pod.metadata.uid.startswith(_STAND_IN) for pod in leaving):
         raise StateError("--drain: a snapshot does not name pods; give --state with the output of kubectl")
     moved = [pod for pod in leaving if not (isinstance(pod, WholePod) and pod.stays_with_its_node)]
-    rest = Described(
+    rest = replace(
+        cluster,
         nodes=tuple(node for node in cluster.nodes if node.metadata.name not in names),
         held=tuple(pod for pod in cluster.held if pod.spec.node_name not in names),
-        quotas=cluster.quotas,
-        links=cluster.links,
         notes=(*cluster.notes, *notes_on(pod for pod in moved if isinstance(pod, WholePod))),
     )
     return rest, [arrival_of(pod, came_from=pod.spec.node_name) for pod in moved]

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from itertools import chain, count, islice
@@ -33,16 +33,25 @@ class TooManyPods(ValueError):
     """The message is one sentence."""
 
 
-def run(question: Question, asked: PlanRun, progress: Progress = lambda _: None) -> PlanOutcome:
-    """Raises PolicyError for an unknown policy, and TooManyPods."""
-    arrivals = in_order(question, asked, Kinds(question))
-    if asked.before and question.before is not None:
-        question = replace(question, cluster=question.before)
-        arrivals = [each for each in arrivals if not each.came_from]
-    replay = _Replay(question, asked, arrivals)
-    for part in replay.steps():
-        progress(part)
-    return replay.outcome()
+class Runs:
+    """Performs the runs of a question."""
+
+    def __init__(self, question: Question) -> None:
+        self._question, self._kinds = question, Kinds(question)
+        self._before = None if question.before is None else replace(question, cluster=question.before)
+        self._kinds_before = None if self._before is None else Kinds(self._before)
+
+    def run(self, asked: PlanRun, progress: Progress = lambda _: None) -> PlanOutcome:
+        """Raises PolicyError for an unknown policy, and TooManyPods."""
+        question, kinds = self._question, self._kinds
+        arrivals = in_order(question, asked, kinds)
+        if asked.before and self._before is not None and self._kinds_before is not None:
+            question, kinds = self._before, self._kinds_before
+            arrivals = [each for each in arrivals if not each.came_from]
+        replay = _Replay(question, kinds, asked, arrivals)
+        for part in replay.steps():
+            progress(part)
+        return replay.outcome()
 
 
 def in_order(question: Question, asked: PlanRun, kinds: Kinds) -> list[Arrival]:
@@ -87,7 +96,6 @@ class _Waiting:
     number: int
     came: float
     arrival: Arrival
-    refused: PlanRefusal
     gpus: int
 
     @property
@@ -149,12 +157,10 @@ class _Tally:
 
 
 class _Replay:
-    def __init__(self, question: Question, asked: PlanRun, arrivals: Sequence[Arrival]) -> None:
+    def __init__(self, question: Question, kinds: Kinds, asked: PlanRun, arrivals: Sequence[Arrival]) -> None:
         cluster = question.cluster
-        self._question, self._run = question, asked
-        self._kinds = Kinds(question)
-        self._engine = Engine(cluster.nodes, question.under(asked.policy), question.hosts, cluster.quotas)
-        self._engine.hold(cluster.held)
+        self._question, self._run, self._kinds = question, asked, kinds
+        self._engine = Engine(cluster, question.under(asked.policy), question.hosts)
         self._arrivals = arrivals
         self._gauge = Gauge(self._engine, self._kinds.workload(self._arrivals))
         self._tally = _Tally()
@@ -188,6 +194,7 @@ class _Replay:
         yield 1.0
 
     def outcome(self) -> PlanOutcome:
+        refusals = self._refusals()
         tally, asking = self._tally, [self._kinds.asking(each) for each in self._arrivals]
         several = [each for each in asking if each.several]
         sizes = Counter(each.gpus for each in asking)
@@ -200,10 +207,11 @@ class _Replay:
             end=self._gauge.read(),
             several=SeveralGpus(pods=len(several), placed=tally.several, gbps=mean(tally.gbps) if tally.gbps else None),
             sizes=[Size(gpus=gpus, pods=sizes[gpus], placed=tally.by_gpus[gpus]) for gpus in sorted(sizes)],
-            waiting=self._kinds_that_wait(),
+            waiting=self._kinds_that_wait(refusals),
             moves=tally.moves,
             stuck=[
-                f"{each.arrival.namespace}/{each.arrival.name} of {each.arrival.came_from}: {_why(each.refused)}"
+                f"{each.arrival.namespace}/{each.arrival.name} of {each.arrival.came_from}: "
+                f"{_why(refusals[each.arrival.kind])}"
                 for each in sorted(chain.from_iterable(self._waiting.kinds()), key=lambda one: one.number)
                 if each.arrival.came_from
             ],
@@ -215,10 +223,9 @@ class _Replay:
     def _come(self, number: int, now: float) -> None:
         arrival = self._arrivals[number]
         self._asked += self._kinds.asking(arrival).amount
-        refused = self._try(number, now, now)
-        if refused is not None:
+        if not self._try(number, now, now):
             gpus = self._kinds.asking(arrival).gpus
-            self._waiting.add(_Waiting(number=number, came=now, arrival=arrival, refused=refused, gpus=gpus))
+            self._waiting.add(_Waiting(number=number, came=now, arrival=arrival, gpus=gpus))
         if self._at_capacity is None and self._asked >= self._kinds.gpus > 0:
             reading = self._gauge.read()
             self._at_capacity = percent(reading.allocated, reading.gpus)
@@ -236,20 +243,18 @@ class _Replay:
         while firsts:
             _, kind = heappop(firsts)
             first = self._waiting.first(kind)
-            refused = self._try(first.number, first.came, now)
-            if refused is not None:
-                first.refused = refused
+            if not self._try(first.number, first.came, now):
                 continue
             following = self._waiting.remove_first(kind)
             if following is not None:
                 heappush(firsts, (following.rank, kind))
 
-    def _try(self, number: int, came: float, now: float) -> PlanRefusal | None:
-        """Returns none if the pod is placed."""
+    def _try(self, number: int, came: float, now: float) -> bool:
+        """Returns whether the pod is placed."""
         arrival = self._arrivals[number]
         found = self._engine.place(arrival, _uid(number), now)
         if isinstance(found, PlanRefusal):
-            return found
+            return False
         asking, tally = self._kinds.asking(arrival), self._tally
         self._held += asking.amount
         tally.placed += 1
@@ -264,7 +269,7 @@ class _Replay:
             tally.homes.append(home_of(self._engine, arrival, found, now - came))
         if self._question.replays and arrival.lasts < inf:
             heappush(self._events, (now + max(arrival.lasts, SHORTEST_SECONDS), _LEAVES, number))
-        return None
+        return True
 
     def _count_links(self, found: Placed, asking: Asking) -> None:
         self._tally.several += asking.several
@@ -296,11 +301,20 @@ class _Replay:
             allocated=percent(self._busy / self._crowded, self._kinds.gpus) if self._crowded else 0.0,
         )
 
-    def _kinds_that_wait(self) -> list[Unplaced]:
+    def _refusals(self) -> Mapping[bytes, PlanRefusal]:
+        """Returns why each kind of the pods that wait finds no room at the end."""
+        found = {}
+        for pods in self._waiting.kinds():
+            last = pods[-1].arrival
+            found[last.kind] = self._engine.refusal(last, _uid(pods[-1].number), self._since) or PlanRefusal()
+        return found
+
+    def _kinds_that_wait(self, refusals: Mapping[bytes, PlanRefusal]) -> list[Unplaced]:
         """Returns the most frequent first. Pods that request the same for the same reasons are one kind."""
         alike: dict[tuple[str, tuple[tuple[str, int], ...]], list[_Waiting]] = {}
         for each in self._waiting.kinds():
-            asks, reasons = self._kinds.asking(each[-1].arrival).text, tuple(_reasons(each[-1].refused))
+            arrival = each[-1].arrival
+            asks, reasons = self._kinds.asking(arrival).text, tuple(_reasons(refusals[arrival.kind]))
             alike.setdefault((asks, reasons), []).extend(each)
         kinds = [
             Unplaced(

@@ -51,8 +51,7 @@ class Joint(Struct, frozen=True, kw_only=True):
 def place_together(question: Question, run: PlanRun, words: str, progress: Progress = lambda _: None) -> Joint:
     """Raises PolicyError for an unknown policy, and TooManyPods."""
     kinds, cluster = Kinds(question), question.cluster
-    engine = Engine(cluster.nodes, question.under(run.policy), question.hosts, cluster.quotas)
-    engine.hold(cluster.held)
+    engine = Engine(cluster, question.under(run.policy), question.hosts)
     pods = in_order(question, run, kinds)
     batches = _Batches(engine, kinds, pods)
     most = min(MOST_ORDERS, max(MOST_PLACEMENTS // max(len(pods), 1), LEAST_ORDERS))

@@ -12,8 +12,8 @@ from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
 from scheduler_ext.requests import ResourceNames
 from simulation.plan.machines import node_of
-from simulation.plan.objects import Arrival, arrival_of
-from simulation.plan.question import Described, quantities
+from simulation.plan.objects import Arrival, Described, arrival_of
+from simulation.plan.question import quantities
 
 T = TypeVar("T")
 

@@ -10,10 +10,14 @@ from multiprocessing.process import BaseProcess
 
 from simulation.plan.outcome import PlanOutcome, PlanRun
 from simulation.plan.question import Question
-from simulation.plan.runs import run
+from simulation.plan.runs import Runs
 
 Progress = Callable[[PlanRun, float], None]
 """Called with the part of the run that is done, from 0 to 1."""
+
+
+LEAST_WORK = 5_000
+"""Pods and nodes of all runs together. Fewer are done sooner than another process has started."""
 
 
 class WorkerLost(Exception):
@@ -22,12 +26,20 @@ class WorkerLost(Exception):
 
 def perform(question: Question, runs: Sequence[PlanRun], processes: int, progress: Progress) -> list[PlanOutcome]:
     """Returns the outcomes in the order of the runs. Raises WorkerLost, and PolicyError for an unknown policy."""
-    if processes == 1 or len(runs) == 1:
-        return [run(question, each, lambda part, each=each: progress(each, part)) for each in runs]  # type: ignore[misc]
+    if processes == 1 or len(runs) == 1 or len(runs) * _size(question) < LEAST_WORK:
+        own = Runs(question)
+        return [own.run(each, lambda part, each=each: progress(each, part)) for each in runs]  # type: ignore[misc]
     try:
         return _perform(question, runs, processes, progress)
     except (EOFError, ConnectionError) as error:
         raise WorkerLost("a process of the plan ended early, perhaps for lack of memory; try --processes 1") from error
+
+
+def _size(question: Question) -> int:
+    """Returns about how many objects one run reads or places."""
+    cluster = question.cluster
+    filled = 2 if question.fill or question.replays else 1
+    return len(cluster.nodes) + len(cluster.held) + filled * question.copies * len(question.arrivals)
 
 
 def _perform(question: Question, runs: Sequence[PlanRun], processes: int, progress: Progress) -> list[PlanOutcome]:
@@ -102,8 +114,8 @@ def _interrupts_ignored() -> Iterator[None]:
 
 def _work(connection: Connection) -> None:
     try:
-        question: Question = connection.recv()
+        own = Runs(connection.recv())
         while True:
-            connection.send(run(question, connection.recv(), connection.send))
+            connection.send(own.run(connection.recv(), connection.send))
     except (EOFError, ConnectionError):
         os._exit(0)

@@ -10,15 +10,17 @@ from hypothesis import strategies as st
 
 from proto.annotations.keys import RESOURCE_COUNT, RESOURCE_MEMORY_PERCENTAGE
 from proto.kubernetes.objects import Pod
-from scheduler_ext.requests import pod_key
+from scheduler_ext.decide.preempt import EvictionTrial
+from scheduler_ext.requests import pod_key, read_request
 from simulation.plan import moves as moving
 from simulation.plan.advise import Advice, advise
+from simulation.plan.bound import bound_of
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.machines import node_of, read_cluster
 from simulation.plan.moves import PodRemedy
-from simulation.plan.objects import Arrival, arrival_of
+from simulation.plan.objects import Arrival, Described, arrival_of
 from simulation.plan.outcome import PlanRun
-from simulation.plan.question import Described, Question
+from simulation.plan.question import Question
 from simulation.plan.recorded import drain
 from tests.builders import container, pod
 
@@ -33,7 +35,7 @@ def asking(name: str, gpus: int, percent: int = 100, cpus: int = 1) -> Pod:
 def question(cluster: str, held: Sequence[tuple[Pod, str]], coming: Iterable[Pod]) -> Question:
     """`held` are pods with the nodes to which they go."""
     described = read_cluster(cluster)
-    engine = Engine(described.nodes, Question(cluster=described).under(RUN.policy), Question(cluster=described).hosts)
+    engine = Engine(described, Question(cluster=described).under(RUN.policy), Question(cluster=described).hosts)
     for one, node in held:
         assert isinstance(engine.place(arrival_of(one), pod_key(one), 0.0, only=[node]), Placed)
     there = tuple(engine.pods())
@@ -109,8 +111,7 @@ def test_a_pod_moves_to_make_room_for_a_pod_that_moves() -> None:
 def follows(asked: Question, remedy: PodRemedy) -> bool:
     """Does each step of the remedy go where it says, one after the other?"""
     there = {pod_key(one): one for one in asked.cluster.held}
-    engine = Engine(asked.cluster.nodes, asked.under(RUN.policy), asked.hosts)
-    engine.hold(there.values())
+    engine = Engine(replace(asked.cluster, held=tuple(there.values())), asked.under(RUN.policy), asked.hosts)
     for move in remedy.moves:
         uid = move.pod.partition("/")[2]
         engine.end(uid, 0.0)
@@ -144,7 +145,7 @@ def test_the_number_of_moves_is_the_least_that_any_order_of_trials_finds(
 ) -> None:
     described = read_cluster("2x:4x-a100")
     empty = Question(cluster=described)
-    engine = Engine(described.nodes, empty.under("spread/spread"), empty.hosts)
+    engine = Engine(described, empty.under("spread/spread"), empty.hosts)
     for number, (gpus, percent) in enumerate(shares):
         engine.place(arrival_of(asking(f"p{number}", gpus, percent)), f"p{number}", 0.0)
     there = tuple(engine.pods())
@@ -173,8 +174,8 @@ def _least(asked: Question, there: Sequence[Pod]) -> int | None:
 
 def _works(asked: Question, there: Sequence[Pod], gone: Sequence[Pod], new: Arrival, nodes: Sequence[str]) -> bool:
     cluster = asked.cluster
-    engine = Engine(cluster.nodes, asked.under(RUN.policy), asked.hosts)
-    engine.hold(one for one in there if one not in gone)
+    held = tuple(one for one in there if one not in gone)
+    engine = Engine(replace(cluster, held=held), asked.under(RUN.policy), asked.hosts)
     if not isinstance(engine.place(new, "new", 0.0, only=nodes), Placed):
         return False
     # The largest first, as the advice says it.
@@ -199,3 +200,18 @@ def test_described_links_are_kept_when_clusters_are_joined() -> None:
     both = read_cluster("1x:4x-a100").beside(read_cluster("1x:4x-a100", "added-"))
     assert len(both.links.known) == 2 * 6
     assert Described(nodes=(node_of("n", [], {}, cpu_milli=1, memory_mib=1),)).beside(both).links == both.links
+
+
+@settings(max_examples=40)
+@given(shares=st.lists(SHARES, max_size=7), wanted=SHARES, leaving=st.frozensets(st.integers(0, 6)))
+def test_the_quick_bound_refuses_no_set_of_pods_that_the_decision_passes(
+    shares: list[tuple[int, int]], wanted: tuple[int, int], leaving: frozenset[int]
+) -> None:
+    described = read_cluster("1x:4x-a100")
+    engine = Engine(described, Question(cluster=described).under("spread/spread"), Question(cluster=described).hosts)
+    for number, (gpus, percent) in enumerate(shares):
+        engine.place(arrival_of(asking(f"p{number}", gpus, percent)), f"p{number}", 0.0)
+    request = read_request(asking("new", *wanted), engine.state.requests)
+    assert request is not None
+    gone, ledger = frozenset(f"p{number}" for number in leaving), engine.state.ledger
+    assert bound_of(ledger.alone(A), request).allows(gone) >= EvictionTrial(ledger, request, 1, A).fits(gone)

@@ -30,7 +30,7 @@ async def test_pods_one_by_one_go_where_the_running_extender_puts_them(policy: s
     settings = replace(RequestSettings(), node_policy=parse_node_policy(node), gpu_policy=parse_gpu_policy(gpu))
     nodes = read_cluster(CLUSTER).nodes
     names = [each.metadata.name for each in nodes]
-    engine = Engine(nodes, settings, HostPolicy.LEAST_ALLOCATED)
+    engine = Engine(read_cluster(CLUSTER), settings, HostPolicy.LEAST_ALLOCATED)
     placed = 0
     async with running(*map(_node, nodes), requests=settings) as rig:
         for number, (name, shape) in enumerate(workload(PODS)):
@@ -61,7 +61,7 @@ async def _seen(rig: Rig, engine: Engine, node: str, number: int) -> None:
     """Wait until the extender has seen all that was written so far, by one more pod that takes a bit of CPU."""
     mark = _mark(node, number)
     rig.server.create(mark)
-    engine.hold([msgspec.convert(mark, WholePod)])
+    engine.put_back(msgspec.convert(mark, WholePod), 0.0)
     left = engine.state.ledger.hosts.left(node)
     assert left is not None
 

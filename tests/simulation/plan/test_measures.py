@@ -24,7 +24,7 @@ def asking(gpus: int, percent: int = 100, cores: int = 0) -> Pod:
 
 def test_a_gpu_counts_by_its_memory_or_its_cores_and_an_island_as_long_as_no_pod_uses_it() -> None:
     question = Question(cluster=read_cluster("1x:dgx-a100,1x:4x-a100,1x:8x-rtx4090"))
-    engine = Engine(question.cluster.nodes, question.settings, question.hosts)
+    engine = Engine(question.cluster, question.settings, question.hosts)
     kinds = Kinds(question)
     shapes = [arrival_of(asking(1, 10, 60)), arrival_of(asking(1, 50, 10))]
     gauge = Gauge(engine, kinds.workload(shapes))
@@ -42,7 +42,7 @@ def test_a_gpu_counts_by_its_memory_or_its_cores_and_an_island_as_long_as_no_pod
 
 def test_the_order_in_which_nodes_are_measured_does_not_matter() -> None:
     question = Question(cluster=read_cluster("5x:1x-t4"))
-    engine = Engine(question.cluster.nodes, question.settings, question.hosts)
+    engine = Engine(question.cluster, question.settings, question.hosts)
     names = sorted(engine.changed)
     for position, node in enumerate(names):
         engine.place(arrival_of(asking(1, 7 + 11 * position)), node, 0.0, only=[node])

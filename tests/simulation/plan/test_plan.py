@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from simulation.cli import main
+from simulation.plan.progress import Lines, shown_progress
 from tests.polling import until
 
 DATA = Path(__file__).parents[2] / "data" / "plan"
@@ -85,8 +86,40 @@ def test_a_report_with_a_number_that_nothing_can_have_is_refused(tmp_path: Path)
 
 
 def test_runs_in_several_processes_give_the_same_report() -> None:
-    asked = (*MIX, "--policy", "binpack", "--seeds", "1-2")
+    asked = (*MIX, "--count", "2500", "--policy", "binpack", "--seeds", "1-2")
     assert document(*asked, "--processes", "2") == document(*asked)
+
+
+def test_a_group_of_a_file_is_placed_whole_or_the_report_says_what_it_lacks(tmp_path: Path) -> None:
+    group = {
+        "apiVersion": "scheduling.k8s.io/v1beta1",
+        "kind": "PodGroup",
+        "metadata": {"name": "train"},
+        "spec": {"schedulingPolicy": {"gang": {"minCount": 19}}},
+    }
+    main = {"name": "c", "resources": {"limits": {"nvidia.com/gpu": 4}}}
+    template = {
+        "metadata": {"annotations": {"topogpu.io/required-topology": "nvidia.com/gpu.clique"}},
+        "spec": {"schedulingGroup": {"podGroupName": "train"}, "containers": [main]},
+    }
+    job = {"kind": "Job", "metadata": {"name": "train"}, "spec": {"parallelism": 19, "template": template}}
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps({"kind": "List", "items": [group, job]}))
+    (outcome,) = document("--cluster", "1x:gb200-nvl72", "-f", str(file), "--policy", "binpack")["outcomes"]
+    assert outcome["placed"] == 0
+    assert "needs 19 nodes of one clique; the largest free clique has 18" in outcome["waiting"][0]["reasons"][0][0]
+
+
+def test_where_no_terminal_shows_a_bar_a_line_says_how_far_a_long_plan_is(capfd: pytest.CaptureFixture[str]) -> None:
+    with shown_progress("placing") as shown:
+        shown(0.1, "0 of 2 runs")
+    lines = Lines("placing", clock=iter((0.0, 4.0, 6.0, 7.0, 17.0, 18.0)).__next__)
+    for part in (0.1, 0.2, 0.3, 0.5, 1.0):
+        lines.done(part, "0 of 2 runs")
+    assert capfd.readouterr().err.splitlines() == [
+        "placing 0 of 2 runs, 20% done after 6 s, about 24 s left",
+        "placing 0 of 2 runs, 50% done after 17 s, about 17 s left",
+    ]
 
 
 def test_a_path_that_cannot_be_written_is_named_before_the_runs() -> None:

@@ -14,8 +14,7 @@ from scheduler_ext.requests import RequestSettings
 from simulation.plan.choices import HostPolicy
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.machines import node_of, read_cluster
-from simulation.plan.objects import WholePod, arrival_of
-from simulation.plan.question import Described
+from simulation.plan.objects import Described, WholePod, arrival_of
 from simulation.plan.recorded import drain, from_snapshot, read_objects
 from simulation.workload import pod_object, workload
 from tests.scheduler_ext.mig_gpus import mig_device
@@ -31,9 +30,7 @@ QUOTA = {
 
 
 def engine_of(cluster: Described) -> Engine:
-    engine = Engine(cluster.nodes, SETTINGS, HostPolicy.LEAST_ALLOCATED, cluster.quotas)
-    engine.hold(cluster.held)
-    return engine
+    return Engine(cluster, SETTINGS, HostPolicy.LEAST_ALLOCATED)
 
 
 def pod(name: str, **more: Any) -> dict[str, Any]:

@@ -44,7 +44,7 @@ def test_a_batch_can_be_placed_in_its_order_and_is_never_worse(gpus: list[int]) 
     found = joint(gpus)
     assert found.together.gpus >= found.one_by_one.gpus
     there = asked(gpus, [])
-    engine = Engine(there.cluster.nodes, there.under(RUN.policy), there.hosts)
+    engine = Engine(there.cluster, there.under(RUN.policy), there.hosts)
     by_name = {f"default/{each.name}": each for each in there.arrivals}
     for home in found.together.homes:
         placed = engine.place(by_name[home.pod], home.pod, 0.0)
