@@ -15,6 +15,7 @@ from kubectl_topogpu.used import NOT_KNOWN, Readings, Used
 from program.tables import Column, FittingTable
 from program.words import counted, gib, model, ranges
 from scheduler_ext.capacity.domains import named_domains
+from scheduler_ext.capacity.unused import set_aside_words
 
 T = TypeVar("T")
 
@@ -323,6 +324,9 @@ def notes(cluster: GpuCluster, readings: Readings | None) -> Iterator[Text]:
     if cluster.waiting:
         are = "waits" if cluster.waiting == 1 else "wait"
         yield Text(f"{counted(cluster.waiting, 'pod')} {are} for GPUs: kubectl topogpu why -A")
+    for each in cluster.nodes:
+        if each.usage is not None and (words := set_aside_words(each.usage)):
+            yield Text(f"! node {each.name}: {words}", "yellow")
     for pod, words in sorted(cluster.resizes.items()):
         yield Text(f"! pod {pod}: {words}", "yellow")
     for subject, problem in sorted(cluster.problems.items()):

@@ -7,7 +7,7 @@ from program.words import model, ranges
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.memory_resize import resize_words
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.judged import Judged, judged
+from scheduler_ext.capacity.judged import Judged, judged, set_aside_for
 from scheduler_ext.cluster.gangs import Gang
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
@@ -62,11 +62,12 @@ def account(
         lines = _with_undecided(explain(request, answer.decision), snapshot)
     held = _held(devices, snapshot.nodes.get(node))
     sentence = _sentence(pod, held, problem, answer) + _unhealthy(pod, devices, snapshot) + _resize(pod)
+    aside = set_aside_for(pod)
     return Account(
         pod=f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}",
         node=node,
         devices=devices,
-        sentence=sentence,
+        sentence=f"{sentence}; {aside}" if aside else sentence,
         said="" if told.decided is None else told.decided.what,
         said_seconds_ago=None if told.decided is None else max(now - told.decided.at, 0.0),
         history=tuple(f"{max(now - at, 0.0):.1f} s ago {what}" for at, what in told.steps),

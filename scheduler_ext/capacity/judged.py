@@ -2,18 +2,21 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import msgspec
 
 from program.words import counted, gib
 from proto.annotations import keys
 from proto.annotations.spelling import DOMAINS, misspelt
+from proto.annotations.unhealthy_since import stamp
 from proto.environment import is_judged
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.evictions import Way
 from scheduler_ext.capacity.group_room import room_of
 from scheduler_ext.capacity.nearest import Refusing, grouped
 from scheduler_ext.cluster.gangs import Gang, membership_of
+from scheduler_ext.cluster.set_asides import last_set_aside
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide_anywhere
 from scheduler_ext.decide.misfit import Misfit, is_unresolvable
@@ -125,12 +128,26 @@ def _though_it_fits(pod: Pod, decision: Decision) -> str:
 def remarks(pod: Pod, answer: Judged) -> Iterable[str]:
     """Yields sentences about the pod as it is written, and the last answer of its scheduler."""
     yield from without_effect(pod, answer.request)
+    if words := set_aside_for(pod):
+        yield f"{words[:1].upper()}{words[1:]}."
     refusal = pod.status.unscheduled
     if refusal is not None and refusal.message:
         scheduler = pod.spec.scheduler_name or "default-scheduler"
         yield f"The last answer of scheduler {scheduler}: {refusal.message}"
     if answer.fits:
         yield "GPUs are not what it waits for: its scheduler also looks at CPUs, memory, selectors and affinity."
+
+
+def set_aside_for(pod: Pod) -> str:
+    """Returns what is set aside for the pod, as the end of a sentence; empty if nothing is."""
+    aside = last_set_aside(pod)
+    if aside is None or pod.spec.node_name:
+        return ""
+    until = stamp(datetime.fromtimestamp(aside.until, UTC))
+    if not aside.node:
+        return f"until {until} a node was set aside for it"
+    since = stamp(datetime.fromtimestamp(aside.since, UTC))
+    return f"node {aside.node} is set aside for it since {since}, until {until} at the latest"
 
 
 def without_effect(pod: Pod, request: GpuRequest | None) -> Iterable[str]:
@@ -147,8 +164,12 @@ def hints(answer: Judged, found: Sequence[Way]) -> Iterable[str]:
     if decision is None or decision.node is not None:
         return
     misfits = [misfit for misfit in decision.misfits.values() if isinstance(misfit, Misfit)]
-    if not misfits:
+    if any(Reason.SET_ASIDE in str(each.brief) for each in decision.misfits.values()):
+        yield "A node that is set aside takes pods whose activeDeadlineSeconds end before it is free."
+    elif not misfits:
         yield "No node offers GPUs to it: are the node daemons running, and the nodes open?"
+        return
+    if not misfits:
         return
     need = misfits[0].need
     devices = [gpu.device for misfit in misfits for gpu, _ in misfit.verdicts]
@@ -180,7 +201,7 @@ def likeness_of(pod: Pod) -> bytes:
     annotations = {
         key: value
         for key, value in pod.metadata.annotations.items()
-        if key.startswith(DOMAINS) and key not in keys.POD_WRITTEN_KEYS
+        if key.startswith(DOMAINS) and (key == keys.SET_ASIDE or key not in keys.POD_WRITTEN_KEYS)
     }
     placed_by = spec.scheduler_name, spec.tolerations, spec.scheduling_gates, spec.affinity, spec.resources
     counted_as = pod.metadata.namespace, spec.priority_class_name, spec.active_deadline_seconds

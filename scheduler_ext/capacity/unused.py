@@ -2,7 +2,9 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
+from proto.annotations.unhealthy_since import stamp
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.reasons import out_of_service
@@ -55,6 +57,19 @@ def free_cores(gpu: GpuUsage) -> int:
 
 def free_replicas(gpu: GpuUsage) -> int:
     return max(gpu.device.replicas - gpu.replicas, 0)
+
+
+def set_aside_words(usage: NodeUsage) -> str:
+    """Returns for which pod the node is set aside, how long, and what that leaves idle; empty for any other node."""
+    aside = usage.set_aside
+    if aside is None:
+        return ""
+    since, until = (stamp(datetime.fromtimestamp(at, UTC)) for at in (aside.since, aside.until))
+    idle = sum(is_idle(usage.node, gpu) for gpu in usage.gpus)
+    return (
+        f"set aside for {aside.owner} since {since}, until {until} at the latest: {idle} of {len(usage.gpus)} GPUs are "
+        "idle"
+    )
 
 
 def unused(usage: NodeUsage) -> Unused:

@@ -261,11 +261,18 @@ def _vgpus(seen: MetricsInput) -> Iterator[Gauges]:
 
 def _state(seen: MetricsInput) -> Iterator[Gauges]:
     snapshot = seen.snapshot
+    aside = [usage for usage in snapshot.nodes.values() if usage.set_aside is not None]
     for name, documentation, value in (
         ("topogpu_nodes_registered", "Nodes whose GPUs are given out.", len(snapshot.nodes)),
         ("topogpu_nodes_unregistered", "Nodes without GPUs that can be given out.", len(snapshot.unregistered)),
         ("topogpu_reservations", "Decisions that are not seen bound yet.", seen.reservations),
         ("topogpu_kept_rooms", "Pods for which others are evicted and room is kept.", seen.kept),
+        ("topogpu_set_aside_nodes", "Nodes that are set aside for pods that have waited for long.", len(aside)),
+        (
+            "topogpu_set_aside_idle_gpus",
+            "GPUs of these nodes that are free: what setting them aside costs now.",
+            sum(usage.is_free(gpu) for usage in aside for gpu in usage.gpus),
+        ),
         ("topogpu_waiting_pods", "Pods that ask for GPUs and have no node.", seen.waiting),
         (
             "topogpu_problems",

@@ -11,7 +11,7 @@ from msgspec import Struct
 from proto.devices import DeviceUUID
 from proto.kubernetes.taints import CORDON
 from scheduler_ext.capacity.domains import named_domains
-from scheduler_ext.capacity.unused import unused
+from scheduler_ext.capacity.unused import set_aside_words, unused
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.history import LogEntry, LogKind
 from scheduler_ext.cluster.records import RecordState
@@ -189,6 +189,8 @@ _STATES = {RecordState.RESERVED: "reserved", RecordState.SENT: "reserved", Recor
 def _notes(poll: NodePoll) -> Iterator[str]:
     if poll.usage.node.closed:
         yield f"{NODE_CORDONED.capitalize()}: no new pod gets there."
+    if words := set_aside_words(poll.usage):
+        yield f"{words[:1].upper()}{words[1:]}."
     for uid, record in sorted(poll.alone.held.items()):
         if record.problem:
             yield f"Pod {_name(poll, uid)}: {record.problem}."

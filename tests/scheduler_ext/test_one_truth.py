@@ -13,6 +13,7 @@ from kubectl_topogpu.why import PodAccount, answer_for
 from proto.annotations import keys
 from proto.annotations.outliving_pods import Outliving, encode_outliving
 from proto.annotations.pod_devices import encode_pod_devices
+from proto.annotations.set_aside import SetAside, encode_set_aside
 from proto.devices import DeviceShare, DeviceUUID
 from proto.extender import ExtenderArgs
 from proto.kubernetes.objects import (
@@ -46,6 +47,7 @@ OURS, FOREIGN = "topogpu-scheduler", "another-scheduler"
 TAINTS = ({"key": "team", "value": "a", "effect": "NoSchedule"}, {"key": "nvidia.com/gpu", "effect": "NoExecute"})
 TOLERATIONS = ((), (), (Toleration(operator="Exists"),), (Toleration(key="team", value="a"),))
 MIB = 40_000
+ASIDE = encode_set_aside(SetAside(node="n0", since=1_900_000_000, until=1_900_086_400))
 
 
 def uuid(node: str, index: int) -> DeviceUUID:
@@ -95,7 +97,11 @@ def pending_pods(draw: st.DrawFn, number: int) -> Pod:
     found = builders.pod(
         builders.container(gpu=gpus, gpumem=memory),
         name=f"pending-{number}",
-        annotations=draw(st.sampled_from([{}, {"nvidia.com/use-gputyp": "A100"}, {keys.USE_GPU_TYPE: "H100"}])),
+        annotations=draw(
+            st.sampled_from(
+                [{}, {"nvidia.com/use-gputyp": "A100"}, {keys.USE_GPU_TYPE: "H100"}, {keys.SET_ASIDE: ASIDE}]
+            )
+        ),
         phase="Pending",
         scheduler_name=draw(st.sampled_from([OURS, OURS, FOREIGN])),
         tolerations=draw(st.sampled_from(TOLERATIONS)),

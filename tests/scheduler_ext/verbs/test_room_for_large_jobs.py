@@ -2,24 +2,34 @@
 
 import heapq
 import random
+from datetime import UTC, datetime
 
 import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kubectl_topogpu.cluster import Objects, read_cluster
+from kubectl_topogpu.top import notes
 from proto.annotations.keys import DEVICES_ALLOCATED, NODE_CLIQUE, REQUIRED_TOPOLOGY, SET_ASIDE
 from proto.annotations.pod_devices import decode_pod_devices
+from proto.annotations.unhealthy_since import stamp
 from proto.kubernetes.objects import LabelSelector, Node, ObjectMeta, Pod, PodDisruptionBudget, PodDisruptionBudgetSpec
+from scheduler_ext.capacity.account import account
+from scheduler_ext.capacity.unused import set_aside_words
 from scheduler_ext.cluster.events import Applied, Listed, SetAsidesJudged, nothing_outside
 from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
+from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.setting_aside import LONGEST_SECONDS, UNTAKEN_SECONDS, most_set_aside
+from scheduler_ext.metrics.families import MetricsInput, families
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import RequestSettings
+from scheduler_ext.status.poll import NodePoll
+from scheduler_ext.status.view import node_of
 from scheduler_ext.verbs.waiting_jobs import PAUSE_SECONDS
 from tests.builders import container, node_json, pod
-from tests.scheduler_ext.job_stream import JobStream
+from tests.scheduler_ext.job_stream import BEGINNING, JobStream
 
 AFTER = 600.0
 REFUSED = "NodeSetAside: set aside for pod default/large"
@@ -365,3 +375,45 @@ def _laws(played: JobStream) -> None:
         owners.setdefault(each.aside.node, set()).add(each.owner)
         assert each.aside.until - each.aside.since <= LONGEST_SECONDS
     assert all(len(found) == 1 for found in owners.values())
+
+
+def test_people_see_a_set_aside_node_on_page_and_terminal_in_metrics_and_in_the_answers_about_both_pods() -> None:
+    played = with_a_node_set_aside()
+    played.leave("uid-s0")
+    usage, ledger, cluster = played.cluster.ledger.nodes.usages()["a"], played.cluster.ledger, played.cluster
+    begun, until = stamp_of(BEGINNING + AFTER), stamp_of(BEGINNING + AFTER + LONGEST_SECONDS)
+    words = f"set aside for pod default/large since {begun}, until {until} at the latest: 1 of 4 GPUs are idle"
+    assert set_aside_words(usage) == words
+    alone = ledger.alone("a")
+    assert alone is not None
+    assert f"S{words[1:]}." in node_of(NodePoll(usage=usage, alone=alone, names={})).notes
+    read = Objects(nodes=(machine("a"), machine("b")), pods=[*played.pods.values()])
+    assert f"! node a: {words}" in {str(note) for note in notes(read_cluster(read, cluster.requests), None)}
+    large, small = played.pods["uid-large"], played.pods[played.come(asking("small"))]
+    of_large, of_small = (
+        account(each, cluster.requests, "", ledger.snapshot_for(each), PodHistory(), now=played.now).sentence
+        for each in (large, small)
+    )
+    assert of_large.endswith(f"; node a is set aside for it since {begun}, until {until} at the latest")
+    assert "set aside for pod default/large (on a)" in of_small
+    gauges = {each.name: [value for _, value in each.rows()] for each in families(seen(played))}
+    assert (gauges["topogpu_set_aside_nodes"], gauges["topogpu_set_aside_idle_gpus"]) == ([1.0], [1.0])
+
+
+def stamp_of(seconds: float) -> str:
+    return stamp(datetime.fromtimestamp(seconds, UTC))
+
+
+def seen(played: JobStream) -> MetricsInput:
+    return MetricsInput(
+        snapshot=played.cluster.ledger.snapshot(),
+        records={},
+        names={},
+        resources=played.cluster.requests.names,
+        reservations=0,
+        kept=0,
+        waiting=1,
+        leads=True,
+        synced=True,
+        problems=0,
+    )
