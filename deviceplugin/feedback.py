@@ -153,7 +153,7 @@ class FeedbackLoop:
                     f"{self._resource} has no effect on node {self._own.name}: its daemon makes no task wait for "
                     "another (setting feedback: off)"
                 )
-                self._announce(_reference(pod), Notice(reason="PriorityIgnored", message=message))
+                self._announce(pod.reference, Notice(reason="PriorityIgnored", message=message))
         self._warned = frozenset(asking)
 
 
@@ -166,10 +166,3 @@ def tasks_of(pod: Pod, priority_resource: str) -> Mapping[Who, GpuTasks]:
         own = DEFAULT_PRIORITY if priority is None else priority
         found[pod.metadata.uid, name] = GpuTasks(gpus=gpus, priority=own)
     return found
-
-
-def _reference(pod: Pod) -> ObjectReference:
-    metadata = pod.metadata
-    return ObjectReference(
-        api_version="v1", kind="Pod", namespace=metadata.namespace, name=metadata.name, uid=metadata.uid
-    )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import Hardware
 from deviceplugin.machine.readings import MissingGpu
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.settings import AgentSettings
 from proto.devices import Device, DeviceUUID, PairScores
 
@@ -74,7 +74,7 @@ class Gpus:
     def __init__(
         self,
         read: Callable[[], Inventory],
-        thread: NvmlThread,
+        thread: OwnThreads,
         changes: Changes,
         settings: AgentSettings,
         *,

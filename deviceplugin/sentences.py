@@ -1,4 +1,4 @@
-"""Parts of sentences for messages."""
+"""Sentences for messages, and parts of them."""
 
 from collections.abc import Sequence
 
@@ -9,3 +9,8 @@ def enumerated(words: Sequence[str], most: int = 4) -> str:
     if more > 0:
         shown.append(f"{more} more")
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else "nothing"
+
+
+def as_sentence(clause: str) -> str:
+    """Returns the clause with a capital letter and a full stop."""
+    return clause[:1].upper() + clause[1:].rstrip(".") + "."

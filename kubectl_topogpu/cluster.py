@@ -197,9 +197,9 @@ class _Reading:
                 self._pods.append(pod)
         elif self._wanted.holders and pod.spec.node_name and not pod.has_ended:
             asked = asked_for(pod, self._settings) if self._wanted.asks else ""
-            self._names[pod_key(pod)] = pod_name(pod), phase(pod), asked
+            self._names[pod_key(pod)] = pod.full_name, phase(pod), asked
             if words := resize_words(pod.metadata.annotations):
-                self._resizes[pod_name(pod)] = words
+                self._resizes[pod.full_name] = words
             if self._wanted.decisions:
                 self._holders.setdefault(pod.spec.node_name, []).append(_holder(pod))
 
@@ -282,11 +282,6 @@ def _asked(need: ContainerNeed) -> str:
     memory = f"{need.memory_percent} % of the memory" if need.is_relative else f"{spaced(need.memory_mib)} MiB"
     cores = f", {need.cores} %" if need.cores else ""
     return f"{need.count} × {'whole memory' if need.is_relative and need.memory_percent == 100 else memory}{cores}"
-
-
-def pod_name(pod: Pod) -> str:
-    """Returns `namespace/name`."""
-    return f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
 
 
 def phase(pod: Pod) -> str:

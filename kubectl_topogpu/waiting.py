@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import GpuCluster, asked_for, pod_name
+from kubectl_topogpu.cluster import GpuCluster, asked_for
 from kubectl_topogpu.report import Row, TableReport
 from kubectl_topogpu.why import PodAccount, answer_for
 from program.words import counted
@@ -30,14 +30,14 @@ def waiting(cluster: GpuCluster, namespace: str) -> TableReport:
     """Returns a row for each pod of the namespace that waits; of all namespaces without one."""
     pods = [pod for pod in cluster.pods if not namespace or (pod.metadata.namespace or "default") == namespace]
     kinds: dict[bytes, list[Pod]] = {}
-    for pod in sorted(pods, key=pod_name):
+    for pod in sorted(pods, key=lambda pod: pod.full_name):
         kinds.setdefault(likeness_of(pod), []).append(pod)
-    largest = sorted(kinds.values(), key=lambda alike: (-len(alike), pod_name(alike[0])))
+    largest = sorted(kinds.values(), key=lambda alike: (-len(alike), alike[0].full_name))
     found = [
         Alike(
             asks=asked_for(alike[0], cluster.settings),
             answer=answer_for(cluster, alike[0], brief=True),
-            pods=tuple(map(pod_name, alike)),
+            pods=tuple(pod.full_name for pod in alike),
         )
         for alike in largest[:MOST_KINDS]
     ]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import GpuCluster, phase, pod_name
+from kubectl_topogpu.cluster import GpuCluster, phase
 from kubectl_topogpu.placed import Candidate, GpuCandidate, PodPlacement, candidates, placement, since_placed
 from kubectl_topogpu.report import Row, TableReport
 from kubectl_topogpu.who import described, gpus_of
@@ -72,7 +72,7 @@ def why(cluster: GpuCluster, pod: Pod) -> TableReport:
 
 def answer_for(cluster: GpuCluster, pod: Pod, *, brief: bool = False) -> PodAccount:
     """A `brief` answer leaves out what would help."""
-    name = pod_name(pod)
+    name = pod.full_name
     if pod.has_ended:
         return PodAccount(pod=name, phase=phase(pod), sentence=f"has ended ({pod.status.phase}) and holds no GPU")
     snapshot = cluster.snapshot(pod)
@@ -92,7 +92,7 @@ def _requests(request: GpuRequest) -> tuple[str, ...]:
 
 
 def _placed(cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapshot, decision: Decision) -> PodAccount:
-    name, node = pod_name(pod), pod.spec.node_name
+    name, node = pod.full_name, pod.spec.node_name
     held = gpus_of(cluster, name)
     words = cluster.resizes.get(name, "")
     ranked = decision.ranked
@@ -112,7 +112,7 @@ def _placed(cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapsh
 def _waiting(cluster: GpuCluster, pod: Pod, answer: Judged, snapshot: Snapshot, *, brief: bool) -> PodAccount:
     request, decision = answer.request, answer.decision
     account = PodAccount(
-        pod=pod_name(pod),
+        pod=pod.full_name,
         phase=phase(pod),
         sentence=answer.sentence,
         requests=() if request is None else _requests(request),

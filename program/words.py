@@ -40,6 +40,11 @@ def printable(text: str) -> str:
     return "".join(each for each in text if each.isprintable() or each == "\n")
 
 
+def escaped_label(value: str) -> str:
+    """Returns the value of a label as Prometheus' text has it."""
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+
+
 def nearest(name: str, known: Collection[str]) -> str:
     """`did you mean dgx2-16x-v100-32g? `, or nothing. Names that have it in them go before those that are alike."""
     plain, asked = {_plain(each): each for each in known}, _plain(name)

@@ -18,7 +18,6 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import PODS, Pod, version_number
 from scheduler_ext.cluster.events import GrowthBegan, GrowthEnded, GrowthWritten
-from scheduler_ext.cluster.pod_index import pod_reference
 from scheduler_ext.cluster.records import namespace_of
 from scheduler_ext.decide.resize import ResizeWrite, resize_write
 from scheduler_ext.requests import pod_key
@@ -72,7 +71,7 @@ class Resizer:
         for pod in ended:
             answer = answer_in(pod.metadata.annotations)
             if answer is not None:
-                self._cluster.record_event(pod_reference(pod), notice_of(answer))
+                self._cluster.record_event(pod.reference, notice_of(answer))
 
     async def _look(self, written: dict[str, str]) -> dict[str, str]:
         """Takes the next step for each pod that waits, except for those whose last write the watch has not shown yet.

@@ -14,7 +14,7 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import PODS, ObjectReference, Pod
 from scheduler_ext.cluster.events import SetAsidesJudged
-from scheduler_ext.cluster.pod_index import pod_reference, seconds_of
+from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.decide.setting_aside import newly_set_aside
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.settings import ServeSettings
@@ -110,7 +110,7 @@ class SetAsideWriter:
         self._record(pod, aside.node, Notice(reason="NodeSetAside", message=message, warning=False))
 
     def _record(self, pod: Pod, node: str, notice: Notice) -> None:
-        self._cluster.record_event(pod_reference(pod), notice)
+        self._cluster.record_event(pod.reference, notice)
         self._cluster.record_event(ObjectReference(api_version="v1", kind="Node", name=node, uid=node), notice)
 
     async def _write(self, pod: Pod, aside: SetAside) -> bool:

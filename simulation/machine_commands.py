@@ -2,8 +2,7 @@
 
 import click
 
-from deviceplugin.cli.devices import print_gpus
-from deviceplugin.cli.topo import print_links
+from deviceplugin.cli.machine import print_gpus, print_links
 from deviceplugin.machine.matrix import view_machine
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology

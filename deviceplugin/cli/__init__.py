@@ -7,18 +7,18 @@ from proto import __version__
 
 _COMMANDS = {
     "run": ("deviceplugin.cli.run", "Serve this node's GPUs to kubelet and describe them on the Node."),
-    "topo": ("deviceplugin.cli.topo", "Show how the GPUs of a machine are connected."),
+    "topo": ("deviceplugin.cli.machine", "Show how the GPUs of a machine are connected."),
     "install-hami-core": (
         "deviceplugin.cli.install_hami_core",
         "Install HAMi-core here, or bring it up to date.",
     ),
-    "doctor": ("deviceplugin.cli.doctor", "Find what keeps this node from serving its GPUs, and suggest what to do."),
+    "doctor": ("deviceplugin.cli.node", "Find what keeps this node from serving its GPUs, and suggest what to do."),
     "allocations": (
-        "deviceplugin.cli.allocations",
+        "deviceplugin.cli.node",
         "List which pods hold which GPU replicas, and whether all sources agree.",
     ),
-    "uninstall-node": ("deviceplugin.cli.uninstall_node", "Remove what the daemon wrote for this node."),
-    "devices": ("deviceplugin.cli.devices", "List the GPUs of this machine as the daemon would advertise them."),
+    "uninstall-node": ("deviceplugin.cli.node", "Remove what the daemon wrote for this node."),
+    "devices": ("deviceplugin.cli.machine", "List the GPUs of this machine as the daemon would advertise them."),
 }
 
 

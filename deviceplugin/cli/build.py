@@ -32,8 +32,9 @@ from deviceplugin.nvml.events import NvmlEvents
 from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.memory_limits import MemoryLimits, without_reserved
 from deviceplugin.nvml.reader import Nvml
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.region_files import RegionReader
+from deviceplugin.sentences import as_sentence
 from program.commands import modules_kept
 from proto.annotations.node_limits import Backend
 from proto.devices import DeviceUUID
@@ -55,7 +56,7 @@ def build_daemon(
 
     With `choice` it follows the label that names its configuration.
     """
-    thread, changes, metrics = NvmlThread(), Changes(), Metrics(now=time.time)
+    thread, changes, metrics = OwnThreads("nvml"), Changes(), Metrics(now=time.time)
     gpus = Gpus(
         gpu_reader(nvml, configuration),
         thread,
@@ -91,7 +92,7 @@ async def _watch_health(gpus: Gpus, health: HealthWatch, changes: Changes) -> No
 def _metrics_server(
     configuration: Configuration,
     nvml: Nvml,
-    thread: NvmlThread,
+    thread: OwnThreads,
     metrics: Metrics,
     *,
     view: Callable[[], DaemonView],
@@ -133,14 +134,14 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
         try:
             machine = _with_fabric_problems(nvml.read_machine()) if health.fabric else nvml.read_machine()
         except NvmlUnavailable as error:
-            raise GpusUnavailable(_sentence(str(error)), needs_restart=error.needs_restart) from error
+            raise GpusUnavailable(as_sentence(str(error)), needs_restart=error.needs_restart) from error
         offered = without_reserved(machine, nvml) if Backend.DRIVER in configuration.agent.limits.backends else machine
         found = dict(resources(offered, sharing, resource))
         if not any(found.values()):
             nothing = "the NVIDIA driver shows no GPU on this machine that can be shared"
             reasons = (*machine.problems, *left_out(machine, sharing))
             are_gone = not any(gpu.healthy for gpu in machine.gpus)
-            raise GpusUnavailable(_sentence("; ".join([nothing, *reasons])), are_gone=are_gone)
+            raise GpusUnavailable(as_sentence("; ".join([nothing, *reasons])), are_gone=are_gone)
         devices = found.pop(resource)
         hardware = read_hardware(
             machine.gpus, files, configuration.containers.imex_channels, simulated=machine.is_simulated
@@ -178,11 +179,11 @@ def _driver_mounts(root: DriverRoot, running: str) -> tuple[Mount, ...]:
     try:
         found = root.files()
     except NoDriver as error:
-        raise GpusUnavailable(_sentence(str(error))) from error
+        raise GpusUnavailable(as_sentence(str(error))) from error
     if running and running != found.version:
         what = f"the NVIDIA driver in the kernel is {running} and its libraries below {root.host} are {found.version}"
         raise GpusUnavailable(
-            _sentence(f"{what}: containers could not use it; load the kernel module of the libraries' version")
+            as_sentence(f"{what}: containers could not use it; load the kernel module of the libraries' version")
         )
     return found.mounts
 
@@ -195,10 +196,6 @@ def _with_fabric_problems(machine: MachineReading) -> MachineReading:
 def _with_fabric_problem(gpu: GpuReading) -> GpuReading:
     is_broken = gpu.fabric is not None and gpu.fabric.is_broken and not gpu.mig_enabled
     return replace(gpu, problem=FABRIC_PROBLEM) if is_broken else gpu
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".") + "."
 
 
 def _now() -> datetime:

@@ -11,7 +11,7 @@ from deviceplugin.doctor.finding import Finding, ok, problem, warning
 from deviceplugin.machine.discovery import NodeSharing, left_out, resources
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs
-from deviceplugin.sentences import enumerated
+from deviceplugin.sentences import as_sentence, enumerated
 from proto.devices import UNKNOWN_NUMA
 
 DRIVER = "NVIDIA driver"
@@ -85,7 +85,7 @@ def judge_driver(facts: DriverAnswer) -> Finding:
     if facts.code == _MISMATCH or _differ(facts):
         return _mismatch(facts)
     loaded = f" The kernel module {facts.module_version} is loaded." if facts.module_version else ""
-    return problem(DRIVER, _sentence(facts.problem) + loaded, _REMEDIES.get(facts.code, _COMPARE))
+    return problem(DRIVER, as_sentence(facts.problem) + loaded, _REMEDIES.get(facts.code, _COMPARE))
 
 
 def judge_driver_files(files: DriverFilesFacts, running: str) -> Finding:
@@ -93,7 +93,7 @@ def judge_driver_files(files: DriverFilesFacts, running: str) -> Finding:
     if files.problem:
         return problem(
             FILES,
-            _sentence(files.problem),
+            as_sentence(files.problem),
             "Install the driver there, or set driver_root to the folder that contains it.",
         )
     if running and running != files.version:
@@ -113,13 +113,13 @@ def judge_gpus(machine: MachineReading, sharing: NodeSharing, resource_name: str
         *_simulated(machine),
         *_ailing(machine),
         *(
-            problem(GPUS, _sentence(why), "Change the GPU or the setting as described.")
+            problem(GPUS, as_sentence(why), "Change the GPU or the setting as described.")
             for why in left_out(machine, sharing)
         ),
         _mig(machine, sharing),
         *_places(machine),
         *(
-            warning(GPUS, _sentence(pair.sentence), "Look for NVLink errors: nvidia-smi nvlink -e.")
+            warning(GPUS, as_sentence(pair.sentence), "Look for NVLink errors: nvidia-smi nvlink -e.")
             for pair in asymmetric_pairs(machine)
         ),
     )
@@ -152,7 +152,7 @@ def _simulated(machine: MachineReading) -> Iterator[Finding]:
 def _ailing(machine: MachineReading) -> Iterator[Finding]:
     told = {f"GPU {gpu.index}: {gpu.problem}" for gpu in machine.gpus if gpu.problem}
     for sentence in (*sorted(told), *(one for one in machine.problems if one not in told)):
-        yield problem(GPUS, _sentence(f"{sentence}; it is advertised as unhealthy or not at all"), _GPU_LOST)
+        yield problem(GPUS, as_sentence(f"{sentence}; it is advertised as unhealthy or not at all"), _GPU_LOST)
 
 
 def _mig(machine: MachineReading, sharing: NodeSharing) -> Finding:
@@ -207,7 +207,3 @@ def _gpus(count: int) -> str:
 
 def _named(gpu: GpuReading) -> str:
     return f"GPU {gpu.index}"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".") + "."

@@ -26,7 +26,7 @@ from deviceplugin.nvml.calls import CallFailed
 from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.memory_limits import MemoryLimits
 from deviceplugin.nvml.reader import Nvml
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.socket_names import shared_name
 from program.address import ListenAddress
 from proto.environment import NONE_VISIBLE, VISIBLE_DEVICES
@@ -46,7 +46,7 @@ async def driver_facts(
     module = module_version(_text(Path(proc_root, "driver/nvidia/version")))
     try:
         async with asyncio.timeout(deadline_seconds):
-            machine = await NvmlThread().call(lambda: _read(nvml))
+            machine = await OwnThreads("nvml").call(lambda: _read(nvml))
     except TimeoutError:
         silent = f"The NVIDIA driver gave no answer within {deadline_seconds:g} s."
         return DriverAnswer(problem=silent, timed_out=True, module_version=module), None
@@ -59,7 +59,7 @@ async def driver_facts(
 
 async def why_no_limits(nvml: Nvml, cgroup_root: Path, deadline_seconds: float) -> str:
     """Returns why the driver holds no container to its GPU memory, as a clause; empty if it does."""
-    thread = NvmlThread()
+    thread = OwnThreads("nvml")
     try:
         async with asyncio.timeout(deadline_seconds):
             machine = await thread.call(nvml.read_machine)

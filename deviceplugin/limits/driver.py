@@ -291,7 +291,7 @@ class DriverLimits:
         name = key[0] if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}"
         log.warning("pod %s: %s%s", name, message, often)
         if pod is not None:
-            self._record(_reference(pod), Notice(reason=reason, message=message + often, distinct=True))
+            self._record(pod.reference, Notice(reason=reason, message=message + often, distinct=True))
 
 
 def is_recorded(times: int) -> bool:
@@ -308,10 +308,3 @@ def _container_id(pod: Pod, container: str) -> str:
     """Returns the id in the pod's status without the runtime's name, empty before the first start."""
     statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
     return next((each.container_id.rpartition("/")[2] for each in statuses if each.name == container), "")
-
-
-def _reference(pod: Pod) -> ObjectReference:
-    metadata = pod.metadata
-    return ObjectReference(
-        api_version="v1", kind="Pod", namespace=metadata.namespace, name=metadata.name, uid=metadata.uid
-    )

@@ -10,6 +10,7 @@ from deviceplugin.metrics.series import MOST_VGPUS
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.usage.telemetry import FAMILIES, Instance, NodeTelemetry, Quantity, Telemetry, Values
 from deviceplugin.usage.used import NodeSample, VgpuUsage, node_usage
+from program.words import escaped_label
 from proto.devices import DeviceUUID
 
 TELEMETRY_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -92,9 +93,5 @@ def _family(name: str, kind: str, documentation: str, series: Iterable[_Series])
 
 
 def _written(labels: Labels) -> str:
-    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    pairs = ",".join(f'{name}="{escaped_label(value)}"' for name, value in labels.items())
     return f"{{{pairs}}}" if pairs else ""
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

@@ -16,7 +16,7 @@ from deviceplugin.nvml.calls import FUNCTION_NOT_FOUND, CallFailed, GpuGone, Nvm
 from deviceplugin.nvml.lanes import Hangs
 from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.reader import Nvml
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from proto.devices import DeviceUUID
 
 _NONE = ctypes.c_ulonglong(-1).value
@@ -77,7 +77,7 @@ def not_set(refusals: Mapping[DeviceUUID, NoAnswer]) -> str:
 class MemoryLimits:
     """Sets and reads limits, on the thread that owns NVML."""
 
-    def __init__(self, nvml: Nvml, thread: NvmlThread) -> None:
+    def __init__(self, nvml: Nvml, thread: OwnThreads) -> None:
         self._nvml = nvml
         self._thread = thread
 

@@ -14,7 +14,7 @@ _COMMANDS = {
     "resize": (_ROOM + "resize", "Change the GPU memory of a pod while it runs."),
     "topo": (_ROOM + "topo", "Show how the GPUs of a node are connected, and who holds them."),
     "waste": (_ROOM + "waste", "Show memory that no pod asked for: idle, unused, or stranded."),
-    "frag": (_ROOM + "frag", "Show how large a request still fits."),
+    "frag": (_ROOM + "waste", "Show how large a request still fits."),
 }
 
 

@@ -1,12 +1,10 @@
 """`kubectl topogpu fit`."""
 
-from typing import Any
-
 import click
 
 from kubectl_topogpu import fit as fitting
-from kubectl_topogpu.amounts import AmountError, AskedMemory, read_percent
-from kubectl_topogpu.cli.memory import MemoryType
+from kubectl_topogpu.amounts import AskedMemory
+from kubectl_topogpu.cli.amount_types import MEMORY, PERCENT
 from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
 from kubectl_topogpu.report import TableReport
@@ -16,23 +14,11 @@ from scheduler_ext.policies import GPU_WORDS, NodePolicy
 from scheduler_ext.requests import read_request
 
 
-class _PercentType(click.ParamType[int]):
-    name = "percent"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        try:
-            return read_percent(str(value))
-        except AmountError as error:
-            self.fail(str(error), param, ctx)
-
-
 @click.command()
 @click.option("--gpus", type=WholeNumber(1, 256), default=1, show_default=True, help="GPUs of one pod.")
-@click.option("--memory", type=MemoryType(), metavar="AMOUNT", default=None,
+@click.option("--memory", type=MEMORY, metavar="AMOUNT", default=None,
               help="Memory of each GPU: 8192 (MiB), 8Gi, or 50% of it [default: all].")  # fmt: skip
-@click.option(
-    "--cores", type=_PercentType(), metavar="PERCENT", help="Cores of each GPU, such as 20% [default: no limit]."
-)
+@click.option("--cores", type=PERCENT, metavar="PERCENT", help="Cores of each GPU, such as 20% [default: no limit].")
 @click.option("--gpu-policy", type=click.Choice(list(GPU_WORDS)),
               help="GPU policy of the pod.")  # fmt: skip
 @click.option("--node-policy", type=click.Choice([each.value for each in NodePolicy]),

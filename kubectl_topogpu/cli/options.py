@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from kubectl_topogpu.cli.completion import CONTEXTS, NAMESPACES
-from kubectl_topogpu.cluster import GpuCluster, GpuNode, Objects, Wanted, pod_name, read_cluster
+from kubectl_topogpu.cluster import GpuCluster, GpuNode, Objects, Wanted, read_cluster
 from kubectl_topogpu.extender import FoundExtender, found_extender
 from kubectl_topogpu.kubectl import Connection, ObjectsUnreadable
 from kubectl_topogpu.report import Output, TableReport, UnknownOrder
@@ -115,7 +115,7 @@ def _of_pods(objects: Objects, selected: LabelSelector, settings: RequestSetting
     def noticed() -> Iterator[Pod]:
         for pod in objects.pods:
             if selected(pod.metadata.labels):
-                names.add(pod_name(pod))
+                names.add(pod.full_name)
             yield pod
 
     found = read_cluster(replace(objects, pods=noticed()), settings, wanted)
@@ -128,7 +128,7 @@ def _of_pods(objects: Objects, selected: LabelSelector, settings: RequestSetting
         )
         for node in found.nodes
     )
-    return replace(found, nodes=nodes, pods=tuple(pod for pod in found.pods if pod_name(pod) in names))
+    return replace(found, nodes=nodes, pods=tuple(pod for pod in found.pods if pod.full_name in names))
 
 
 Command = Callable[..., TableReport | None]

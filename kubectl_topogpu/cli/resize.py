@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import click
 
 from kubectl_topogpu.amounts import AskedMemory
+from kubectl_topogpu.cli.amount_types import MEMORY
 from kubectl_topogpu.cli.completion import CONTEXTS, NAMESPACES, PODS
-from kubectl_topogpu.cli.memory import MemoryType
 from kubectl_topogpu.kubectl import Connection, ObjectsUnreadable, annotate, namespace, read_pod
 from program.words import printable
 from proto.annotations.errors import AnnotationError
@@ -31,7 +31,7 @@ _UNANSWERED = "no answer yet: the container may not run, or the node's daemon be
 
 @click.command()
 @click.argument("pod", shell_complete=PODS)
-@click.option("--memory", type=MemoryType(), metavar="AMOUNT", required=True,
+@click.option("--memory", type=MEMORY, metavar="AMOUNT", required=True,
               help="Memory of each GPU of the container: 8192 (MiB) or 8Gi.")  # fmt: skip
 @click.option("--container", "name", metavar="NAME", default="", help="The container, where several have GPUs.")
 @click.option("--timeout", type=click.FloatRange(0, 86_400), default=60.0, show_default=True, metavar="SECONDS",

@@ -1,4 +1,4 @@
-"""`kubectl topogpu waste`."""
+"""`kubectl topogpu waste` and `frag`."""
 
 import click
 
@@ -16,3 +16,10 @@ def waste(asked: CommonOptions, *, used: bool) -> TableReport:
     """Show memory that no pod requested: idle, unused, and stranded where no pod can get it."""
     cluster = asked.cluster(Wanted())
     return unasked.waste(cluster, readings(asked.source, cluster, cluster.nodes) if used else None, asked.order)
+
+
+@click.command()
+@with_options(selects="nodes", names=False)
+def frag(asked: CommonOptions) -> TableReport:
+    """Show how large a request still fits: whole GPUs together on a node, and the largest share."""
+    return unasked.frag(asked.cluster(Wanted()))

@@ -201,6 +201,19 @@ class Pod(Object):
     status: PodStatus = msgspec.field(default_factory=PodStatus)
 
     @property
+    def full_name(self) -> str:
+        """Returns `namespace/name`; of a pod that names no namespace, that of `default`."""
+        return f"{self.metadata.namespace or 'default'}/{self.metadata.name}"
+
+    @property
+    def reference(self) -> "ObjectReference":
+        """Returns what events name as their object."""
+        metadata = self.metadata
+        return ObjectReference(
+            api_version="v1", kind="Pod", namespace=metadata.namespace, name=metadata.name, uid=metadata.uid
+        )
+
+    @property
     def all_containers(self) -> tuple[Container, ...]:
         """Returns containers in the order of the device annotations: init containers, then app containers."""
         return (*self.spec.init_containers, *self.spec.containers)

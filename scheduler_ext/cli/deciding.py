@@ -56,8 +56,8 @@ def answer_files(options: DecideOptions, effective: Effective[SchedulerConfigura
         try:
             answers.append(_decide(pod, world, options, requests))
         except RequestError as error:
-            answers.append(PodDecision(pod=_name(pod), decision=Decision(node=None), error=str(error)))
-            problems.append(str(error) if len(pods) == 1 else f"pod {_name(pod)}: {error}")
+            answers.append(PodDecision(pod=pod.full_name, decision=Decision(node=None), error=str(error)))
+            problems.append(str(error) if len(pods) == 1 else f"pod {pod.full_name}: {error}")
     if options.as_json:
         document = answer_document(answers[0]) if len(answers) == 1 else answers_document(answers)
         click.echo(json.dumps(document, ensure_ascii=False))
@@ -73,13 +73,13 @@ def _decide(pod: Pod, world: World, options: DecideOptions, settings: RequestSet
     request, names = read_request(pod, settings), options.node_names or tuple(world.names)
     if request is None:
         any_node = Decision(node=names[0], fits=dict.fromkeys(names, UNSCORED))
-        return PodDecision(pod=_name(pod), decision=any_node, note=ANY_NODE)
+        return PodDecision(pod=pod.full_name, decision=any_node, note=ANY_NODE)
     warn(request.policies.warnings)
     snapshot = world.snapshot_for(pod)
     decision = decide_pod(request, snapshot, names)
     none_fits = f"none of {len(names)} nodes fits the pod" if decision.node is None else ""
     answer = PodDecision(
-        pod=_name(pod),
+        pod=pod.full_name,
         decision=decision,
         request=request,
         usage=snapshot.nodes.get(decision.node or ""),
@@ -88,10 +88,6 @@ def _decide(pod: Pod, world: World, options: DecideOptions, settings: RequestSet
     )
     world.place(pod, request, decision)
     return answer
-
-
-def _name(pod: Pod) -> str:
-    return f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"
 
 
 def warn(sentences: Iterable[str]) -> None:

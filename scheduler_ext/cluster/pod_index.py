@@ -22,7 +22,7 @@ from proto.annotations.keys import (
 )
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_lock import decode_lock_uid
-from proto.kubernetes.objects import Node, ObjectReference, Pod
+from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.requests import ResourceNames
 
 
@@ -226,11 +226,3 @@ class PodIndex:
 
 def pod_name(pod: Pod) -> PodName:
     return PodName(namespace=intern(pod.metadata.namespace), name=pod.metadata.name)
-
-
-def pod_reference(pod: Pod) -> ObjectReference:
-    """Returns the reference to the pod that events need."""
-    metadata = pod.metadata
-    return ObjectReference(
-        api_version="v1", kind="Pod", name=metadata.name, namespace=metadata.namespace, uid=metadata.uid
-    )

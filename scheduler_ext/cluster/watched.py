@@ -22,7 +22,7 @@ from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, N
 from scheduler_ext.cluster.history import LogKind
 from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.cluster.parts import ClusterParts
-from scheduler_ext.cluster.pod_index import pod_name, pod_reference
+from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.requests import pod_key
 
@@ -141,7 +141,7 @@ def _unreadable_pod(parts: ClusterParts, pod: Pod) -> Sequence[RecordEvent]:
         return ()
     if record is not None and not (record.gpus.undecided or record.gpus.everywhere or record.remembered):
         problem = f"{problem}; until it is corrected the GPUs that it may concern count as full"
-    return parts.unreadable_pods.update(uid, problem, lambda: pod_reference(pod))
+    return parts.unreadable_pods.update(uid, problem, lambda: pod.reference)
 
 
 def _quota_applied(parts: ClusterParts, quota: ResourceQuota, _: float) -> Sequence[Effect]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from program.words import spaced
 from proto.annotations import keys
 from scheduler_ext.cluster.workload import Popular
 from scheduler_ext.decide.decision import Decision
@@ -60,7 +61,7 @@ def score_sentence(score: NodeScore) -> str:
 
 def need_sentence(need: ContainerNeed) -> str:
     """Returns `container c asks for 2 GPUs with 30 000 MiB and 20 % of cores each`."""
-    gpus = "1 GPU" if need.count == 1 else f"{_number(need.count)} GPUs"
+    gpus = "1 GPU" if need.count == 1 else f"{spaced(need.count)} GPUs"
     cores = f" and {need.cores} % of cores" if need.cores else ""
     whose = f"container {need.container} asks" if need.container else "a container asks"
     return f"{whose} for {gpus} with {_memory(need)}{cores}" + (" each" if need.count > 1 else "")
@@ -69,7 +70,7 @@ def need_sentence(need: ContainerNeed) -> str:
 def popular_sentence(popular: Popular) -> str:
     """Returns `43.1 % of pods ask for 1 GPU, with 30 000 MiB and 20 % of cores, beside 4 CPUs and 16 384 MiB`."""
     pods, need = popular.pods, popular.pods.need
-    gpus = "1 GPU" if need.count == 1 else f"{_number(need.count)} GPUs"
+    gpus = "1 GPU" if need.count == 1 else f"{spaced(need.count)} GPUs"
     cores = f" and {need.cores} % of cores" if need.cores else ""
     wishes = "".join(
         (
@@ -80,7 +81,7 @@ def popular_sentence(popular: Popular) -> str:
             " with good links" if pods.linked else "",
         )
     )
-    host = f"{pods.host.cpu_milli / 1000:g} CPUs and {_number(pods.host.memory_mib)} MiB"
+    host = f"{pods.host.cpu_milli / 1000:g} CPUs and {spaced(pods.host.memory_mib)} MiB"
     return f"{100 * popular.share:.1f} % of pods ask for {gpus}{wishes}, with {_memory(need)}{cores}, beside {host}"
 
 
@@ -127,7 +128,7 @@ def _detail(refusal: GpuRefusal, need: ContainerNeed, wanted: DeviceFilter) -> s
 
 def _fitting_line(name: str, decision: Decision) -> NodeLine:
     score, connection = decision.fits[name], decision.connections.get(name)
-    links = "" if connection is None else f"; links {_number(connection)}, compared first"
+    links = "" if connection is None else f"; links {spaced(connection)}, compared first"
     level = decision.levels.get(name)
     left = "" if level is None else f"; fgd {level} of {HIGHEST_LEVEL}, compared before the score"
     return NodeLine(
@@ -145,7 +146,7 @@ def _misfit_line(name: str, misfit: Misfit | NotOffered, wanted: DeviceFilter) -
         return NodeLine(node=name, reason=misfit.reason, sentence="; ".join(misfit.words()))
     refusals: Sequence[GpuRefusal] = misfit.refusals
     asks = need_sentence(misfit.need)
-    has = "1 GPU" if misfit.cards == 1 else f"{_number(misfit.cards)} GPUs"
+    has = "1 GPU" if misfit.cards == 1 else f"{spaced(misfit.cards)} GPUs"
     return NodeLine(
         node=name,
         reason=misfit.reason,
@@ -162,13 +163,13 @@ def _misfit_line(name: str, misfit: Misfit | NotOffered, wanted: DeviceFilter) -
 
 
 def _amount_clause(refusal: GpuRefusal, amounts: Amounts, need: ContainerNeed) -> str:
-    free, total, needed = _number(amounts.free), _number(amounts.total), _number(amounts.needed)
+    free, total, needed = spaced(amounts.free), spaced(amounts.total), spaced(amounts.needed)
     match refusal.reason:
         case Reason.REPLICAS:
             return f"all {total} replicas are taken"
         case Reason.EXCLUSIVE:
             users = amounts.used
-            return f"the pod needs a GPU for itself, this one has {_number(users)} container{'s' if users != 1 else ''}"
+            return f"the pod needs a GPU for itself, this one has {spaced(users)} container{'s' if users != 1 else ''}"
         case Reason.CORES_EXHAUSTED:
             return f"all {total} % of the cores are reserved"
         case Reason.QUOTA:
@@ -193,10 +194,5 @@ def _type_sentence(refusal: GpuRefusal, wanted: DeviceFilter) -> str:
 
 def _memory(need: ContainerNeed) -> str:
     if need.memory_mib or need.memory_percent is None:
-        return f"{_number(need.memory_mib)} MiB"
+        return f"{spaced(need.memory_mib)} MiB"
     return "its whole memory" if need.memory_percent == 100 else f"{need.memory_percent} % of its memory"
-
-
-def _number(number: int) -> str:
-    """Returns the number in groups of three digits, `30 000`."""
-    return f"{number:,}".replace(",", " ")

@@ -6,6 +6,8 @@ The client library keeps several objects for each series of a page and takes ten
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from program.words import escaped_label
+
 Rows = Iterable[tuple[Sequence[str], float]]
 """Values of the labels, and the value of the series."""
 
@@ -31,9 +33,5 @@ class Gauges:
             line = series % (*values, value)
             # Few values need escaping, and one check per line costs less than one per value.
             if "\\" in line or line.count('"') != quotes or line.count("\n") != 1:
-                line = series % (*map(_escaped, values), value)
+                line = series % (*map(escaped_label, values), value)
             yield line
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

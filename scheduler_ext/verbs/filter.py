@@ -16,7 +16,7 @@ from scheduler_ext.cluster.events import (
     TimePassed,
 )
 from scheduler_ext.cluster.gangs import Gang, MissingMember, group_of
-from scheduler_ext.cluster.pod_index import PodName, pod_name, pod_reference
+from scheduler_ext.cluster.pod_index import PodName, pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice, choice_of, decide_on_empty
 from scheduler_ext.decide.index import NodeIndex
@@ -119,7 +119,7 @@ class Filter:
             words = f"{offered} nodes fit, kube-scheduler chooses" if offered else notices[-1].message
             self._cluster.record(Explained(pod_key(pod), words), self._log.now())
             self._decision.index.look_ahead()
-        self._log.events(pod_reference(pod), notices)
+        self._log.events(pod.reference, notices)
         gang = self._cluster.gang_of(pod) if filtered.choice is not None and filtered.choice.group else None
         if filtered.choice is not None and gang is not None and gang.reference is not None:
             self._log.events(gang.reference, [Notice(reason="GroupDoesNotFit", message=filtered.choice.group)])

@@ -13,7 +13,7 @@ from scheduler_ext.cluster.workload import Workload
 from scheduler_ext.decide.fgd import Fragmentation
 from scheduler_ext.requests import pod_key
 from simulation.plan.engine import Engine, Placed
-from simulation.plan.moves import MoveSearch, PodRemedy, is_movable, name_of
+from simulation.plan.moves import MoveSearch, PodRemedy, is_movable
 from simulation.plan.objects import Arrival, arrival_of
 from simulation.plan.outcome import PlanRun
 from simulation.plan.question import Kinds, Question
@@ -107,7 +107,7 @@ def _leaving(engine: Engine, kinds: Kinds, workload: Workload, held: Iterable[Po
             engine.put_back(pod, 0.0)
             continue
         node = pod.spec.node_name
-        leaving.append(Leaving(pod=name_of(pod), node=node, to=found.node, gain=gain))
+        leaving.append(Leaving(pod=pod.full_name, node=node, to=found.node, gain=gain))
         gains = {uid: known for uid, known in gains.items() if uid in candidates and _node(candidates[uid]) != node}
     return leaving, ""
 

@@ -276,7 +276,7 @@ class MoveSearch:
 
     def _move(self, pod: Pod, to: str) -> Move:
         return Move(
-            pod=name_of(pod),
+            pod=pod.full_name,
             node=pod.spec.node_name,
             to=to,
             gpus=self._weight(pod_key(pod)),
@@ -297,7 +297,3 @@ def is_movable(pod: Pod) -> bool:
     """Whether the pod, deleted, comes back and may go elsewhere."""
     bound = isinstance(pod, WholePod) and pod.stays_with_its_node
     return not bound and pod.metadata.deletion_timestamp is None
-
-
-def name_of(pod: Pod) -> str:
-    return f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}"

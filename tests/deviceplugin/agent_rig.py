@@ -17,7 +17,7 @@ from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.metrics.metrics import Metrics
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings, UnenforcedShares
 from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID, NODE_REGISTER
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
@@ -141,7 +141,7 @@ async def running(
         changes = Changes()
         agent = Agent(
             api,
-            Gpus(rig.read, NvmlThread(), changes, settings),
+            Gpus(rig.read, OwnThreads("nvml"), changes, settings),
             changes,
             Metrics(now=lambda: 0.0),
             Configuration(agent=settings, kubelet=KubeletSettings(root=root)),

@@ -9,7 +9,7 @@ import pytest
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import Hardware
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.settings import AgentSettings
 from proto.devices import Device, DeviceUUID
 from tests.deviceplugin.gpus import PAIR, A, B, a100
@@ -26,7 +26,7 @@ async def seen(
     took: Callable[[float], None] = lambda _: None,
 ) -> Gpus:
     settings = AgentSettings(node_name="n", read_seconds=3600, retry_seconds=0.01)
-    gpus = Gpus(read, NvmlThread(), Changes(), settings, took=took)
+    gpus = Gpus(read, OwnThreads("nvml"), Changes(), settings, took=took)
     task = asyncio.create_task(gpus.run())
     try:
         await until(lambda: bool(gpus.inventory.devices) or bool(gpus.problem))
@@ -178,7 +178,7 @@ async def test_what_only_a_new_process_can_heal_ends_this_one() -> None:
     def read() -> Inventory:
         raise GpusUnavailable("Driver upgraded.", needs_restart=True)
 
-    gpus = Gpus(read, NvmlThread(), Changes(), AgentSettings(node_name="n"))
+    gpus = Gpus(read, OwnThreads("nvml"), Changes(), AgentSettings(node_name="n"))
     with pytest.raises(GpusUnavailable, match="upgraded"):
         await gpus.run()
 
@@ -190,7 +190,7 @@ async def test_a_driver_that_hangs_is_told_of_and_no_node_without_gpus(caplog: p
         answer.wait()
         return FOUND
 
-    gpus = Gpus(read, NvmlThread(), Changes(), AgentSettings(node_name="n"), silent_seconds=0.01)
+    gpus = Gpus(read, OwnThreads("nvml"), Changes(), AgentSettings(node_name="n"), silent_seconds=0.01)
     task = asyncio.create_task(gpus.run())
     await until(lambda: "the NVIDIA driver has not answered for 0.01 s, nothing is served" in caplog.text)
     assert not gpus.known

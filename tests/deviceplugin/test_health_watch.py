@@ -245,13 +245,13 @@ from deviceplugin.health.step import HealthSettings
 from deviceplugin.health_watch import HealthWatch
 from deviceplugin.nvml.reader import Nvml
 from deviceplugin.nvml.events import NvmlEvents
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 library, machine_file, gpus, *states = sys.argv[1:]
 async def main():
     nvml, changed, counted = Nvml(library), asyncio.Event(), []
     settings = HealthSettings(recovery_seconds=0.0, poll_seconds=0.05)
     tell = lambda _: changed.set()
-    watch = HealthWatch(NvmlThread(), nvml.calls, NvmlEvents(), tell, settings, count=counted.append)
+    watch = HealthWatch(OwnThreads("nvml"), nvml.calls, NvmlEvents(), tell, settings, count=counted.append)
     watch.watch(frozenset(gpus.split(",")))
     task = asyncio.create_task(watch.run())
     while "registration" not in counted:

@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kubectl_topogpu.cluster import DELETED, GpuCluster, Objects, pod_name, read_cluster
+from kubectl_topogpu.cluster import DELETED, GpuCluster, Objects, read_cluster
 from kubectl_topogpu.why import PodAccount, answer_for
 from proto.annotations import keys
 from proto.annotations.outliving_pods import Outliving, encode_outliving
@@ -184,10 +184,10 @@ def words_by_node(account: PodAccount) -> Mapping[str, str]:
 @given(clusters())
 def test_page_plugin_and_filter_agree_on_every_pod_that_waits(drawn: Drawn) -> None:
     extender, plugin = Extender(drawn), read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
-    pending = {pod_name(pod): pod for pod in drawn.pods if pod.metadata.name.startswith("pending")}
+    pending = {pod.full_name: pod for pod in drawn.pods if pod.metadata.name.startswith("pending")}
     poll = asyncio.run(extender.poll())
     whys = {f"{group.namespace}/{name}": group.why for group in poll.waiting for name, *_ in group.pods}
-    assert whys.keys() == {pod_name(pod) for pod in plugin.pods} == pending.keys()
+    assert whys.keys() == {pod.full_name for pod in plugin.pods} == pending.keys()
     assert poll.waiting_total == plugin.waiting == len(pending)
     for name, pod in pending.items():
         account, why = answer_for(plugin, pod), whys[name]

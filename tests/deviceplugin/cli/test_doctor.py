@@ -16,7 +16,7 @@ import pytest
 from aiohttp import web
 from click.testing import CliRunner
 
-from deviceplugin.cli.doctor import doctor
+from deviceplugin.cli.node import doctor
 from proto.annotations.keys import NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER
 from proto.kubernetes.client import ApiServer
 from simulation import machines

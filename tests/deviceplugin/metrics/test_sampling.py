@@ -7,7 +7,7 @@ import pytest
 
 from deviceplugin.metrics.sampling import Sampler
 from deviceplugin.nvml.reader import Nvml
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.region_files import RegionFiles, RegionReader
 from tests.deviceplugin.regions import Slot, v1
 from tests.polling import until
@@ -21,7 +21,7 @@ async def test_without_a_driver_the_regions_are_still_read_and_a_bad_one_is_told
     for name, content in (("good", bytes(v1(["GPU-a"], [Slot()]))), ("bad", b"?")):
         (tmp_path / f"{UID}_{name}").mkdir()
         (tmp_path / f"{UID}_{name}" / "x.cache").write_bytes(content)
-    sampler = Sampler(Nvml("/nowhere/libnvidia-ml.so.1"), RegionReader(str(tmp_path)).read, NvmlThread().call)
+    sampler = Sampler(Nvml("/nowhere/libnvidia-ml.so.1"), RegionReader(str(tmp_path)).read, OwnThreads("nvml").call)
     with caplog.at_level(logging.WARNING):
         first, second = await sampler.take(), await sampler.take()
     assert first == second
@@ -39,7 +39,7 @@ async def test_a_disk_that_hangs_leaves_the_driver_to_the_health_checks() -> Non
         hangs.wait()
         return RegionFiles()
 
-    thread = NvmlThread()
+    thread = OwnThreads("nvml")
     sampler = Sampler(Nvml("/nowhere/libnvidia-ml.so.1"), read, thread.call)
     taking = asyncio.create_task(sampler.take())
     await until(reached.is_set)

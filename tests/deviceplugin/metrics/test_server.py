@@ -17,7 +17,7 @@ from deviceplugin.metrics.server import (
 )
 from deviceplugin.metrics.use_watch import UseWatch
 from deviceplugin.metrics.view import DaemonView, Readiness, readiness
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.usage.telemetry import NodeTelemetry
 from deviceplugin.usage.used import NodeSample
 from program.address import ListenAddress
@@ -34,7 +34,7 @@ class Clock:
 
 
 def samples_of(take: Callable[[], NodeSample], clock: Clock | None = None) -> Samples[NodeSample]:
-    return Samples(partial(NvmlThread().call, take), busy_metrics(), monotonic=clock or Clock())
+    return Samples(partial(OwnThreads("nvml").call, take), busy_metrics(), monotonic=clock or Clock())
 
 
 def use_watch(clock: Clock | None = None) -> UseWatch:
@@ -42,7 +42,7 @@ def use_watch(clock: Clock | None = None) -> UseWatch:
 
 
 def telemetry_of(take: Callable[[], NodeTelemetry] = NodeTelemetry) -> Samples[NodeTelemetry]:
-    return Samples(partial(NvmlThread().call, take), busy_metrics(), monotonic=Clock(), reading="telemetry")
+    return Samples(partial(OwnThreads("nvml").call, take), busy_metrics(), monotonic=Clock(), reading="telemetry")
 
 
 @asynccontextmanager
@@ -89,7 +89,7 @@ async def test_the_use_of_the_gpus_is_served_to_the_status_page() -> None:
 
 async def test_every_sample_is_seen_once_by_who_follows_the_use() -> None:
     clock, seen = Clock(), list[NodeSample]()
-    samples = Samples(partial(NvmlThread().call, sample), busy_metrics(), monotonic=clock, took=seen.append)
+    samples = Samples(partial(OwnThreads("nvml").call, sample), busy_metrics(), monotonic=clock, took=seen.append)
     for _ in range(2):
         await samples.current()
     clock.now += FRESH_SECONDS

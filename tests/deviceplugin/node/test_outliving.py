@@ -24,7 +24,7 @@ from deviceplugin.node.outliving import (
     outliving_of,
     read_outliving,
 )
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.settings import AgentSettings
 from proto.annotations.keys import NODE_OUTLIVING, RESOURCE_COUNT
@@ -134,7 +134,7 @@ async def test_the_control_groups_are_searched_at_each_news_of_pods_however_shor
         api = await ApiServer.connect(str(tmp_path / "kubeconfig"))
         changes = Changes()
         own = OwnNode(api, NODE, changes)
-        gpus = Gpus(lambda: Inventory(devices=PAIR), NvmlThread(), changes, AgentSettings(node_name=NODE))
+        gpus = Gpus(lambda: Inventory(devices=PAIR), OwnThreads("nvml"), changes, AgentSettings(node_name=NODE))
         outliving = OutlivingPods(own, gpus, RESOURCE_COUNT, PodCgroups(tmp_path / "cgroup"))
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(loop) for loop in (own.follow_node(), own.follow_pods(), gpus.run())]

@@ -18,7 +18,7 @@ from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.node.writer import Contributor, NodeWriter
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.remediation.remedy import NodeClocks, Remediation
 from deviceplugin.settings import AgentSettings, RemediationSettings, Remedy
@@ -76,7 +76,7 @@ async def remediation(
         agent=AgentSettings(node_name=NODE), remediation=RemediationSettings(remedy=remedy, after=timedelta(hours=2))
     )
     own = OwnNode(api, NODE, changes)
-    gpus = Gpus(lambda: inventory, NvmlThread(), changes, configuration.agent)
+    gpus = Gpus(lambda: inventory, OwnThreads("nvml"), changes, configuration.agent)
     sources = AllocationSources(
         own=own, gpus=gpus, changes=changes, read_checkpoint=clocks.checkpoint, configuration=configuration
     )

@@ -11,7 +11,7 @@ from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.limits.driver import DriverLimits
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.listed import ListedContainer
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.settings import AgentSettings, UnenforcedShares
@@ -90,7 +90,7 @@ class Daemon:
             node_name=NODE, hook_path=str(node.cdi.parent / "hook"), unenforced_shares=UnenforcedShares.ALLOW
         )
         own = Watch(node, self._changes)
-        self._gpus = Gpus(Inventory, NvmlThread(), self._changes, settings)
+        self._gpus = Gpus(Inventory, OwnThreads("nvml"), self._changes, settings)
         sources = AllocationSources(
             own=own,
             gpus=self._gpus,

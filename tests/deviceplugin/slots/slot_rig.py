@@ -18,7 +18,7 @@ from deviceplugin.container.edits import AllocationSettings, ContainerEdits, Har
 from deviceplugin.container.slot_names import qualified, slot_in
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.limits.driver import DriverLimits
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ListedContainer
@@ -187,7 +187,7 @@ async def slots(
         settings = AgentSettings(node_name=NODE, hook_path=hook_path, pre_start_seconds=pre_start_seconds)
         changes, kubelet, directory, clock = Changes(), Kubelet(), Path(root, "cdi"), [1000.0]
         own = OwnNode(api, NODE, changes, seen=lambda _: None)
-        gpus = Gpus(Inventory, NvmlThread(), changes, settings)
+        gpus = Gpus(Inventory, OwnThreads("nvml"), changes, settings)
         gpus.inventory = Inventory(devices=PAIR, hardware=hardware or Hardware())
         files = CountedFiles(str(directory))
         sources = AllocationSources(

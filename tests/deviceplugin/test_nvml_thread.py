@@ -5,24 +5,24 @@ import threading
 
 import pytest
 
-from deviceplugin.nvml.thread import NvmlThread
+from deviceplugin.own_threads import OwnThreads
 
 
 async def test_every_call_runs_on_the_same_thread_one_after_the_other() -> None:
-    thread = NvmlThread()
+    thread = OwnThreads("nvml")
     names = await asyncio.gather(*(thread.call(lambda: threading.current_thread().name) for _ in range(5)))
     assert names == ["nvml"] * 5
 
 
 async def test_a_failure_belongs_to_whoever_asked() -> None:
-    thread = NvmlThread()
+    thread = OwnThreads("nvml")
     with pytest.raises(ZeroDivisionError):
         await thread.call(lambda: 1 // 0)
     assert await thread.call(lambda: "still there") == "still there"
 
 
 async def test_a_call_that_was_given_up_before_it_began_never_runs() -> None:
-    thread, gate, ran = NvmlThread(), threading.Event(), list[str]()
+    thread, gate, ran = OwnThreads("nvml"), threading.Event(), list[str]()
     first = asyncio.create_task(thread.call(gate.wait))
     second = asyncio.create_task(thread.call(lambda: ran.append("second")))
     await asyncio.sleep(0)
@@ -37,12 +37,11 @@ async def test_a_call_that_was_given_up_before_it_began_never_runs() -> None:
 def test_a_driver_that_hangs_keeps_no_one_from_leaving() -> None:
     script = """
 import asyncio, threading
-from deviceplugin.nvml.thread import NvmlThread
-
+from deviceplugin.own_threads import OwnThreads
 async def main():
     try:
         async with asyncio.timeout(0.1):
-            await NvmlThread().call(threading.Event().wait)
+            await OwnThreads("nvml").call(threading.Event().wait)
     except TimeoutError:
         print("gave up")
 
