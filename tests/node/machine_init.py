@@ -31,6 +31,9 @@ def _mount_all(folder: Path, places: Sequence[str]) -> None:
     Path("/var/lib/kubelet").mkdir(exist_ok=True)
     for kept, place in (("kubelet", "/var/lib/kubelet"), ("log", "/var/log"), ("run", "/run")):
         _mount("--bind", folder / kept, place)
+    for files, place in (("numa", "/sys/devices/system/node"), ("numa-online", "/sys/devices/system/cpu/online")):
+        if (folder / files).exists():
+            _mount("--bind", folder / files, place)
     for name, value in _SYSCTLS.items():
         shown = folder / name.replace("/", "-")
         shown.write_text(value)

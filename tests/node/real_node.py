@@ -19,10 +19,12 @@ from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, Fault, write_mac
 from tests.cluster.control_plane import ControlPlane, free_port
 from tests.node.binaries import NodeBinaries
 from tests.node.machine import Inside, Machine, make_device_files
+from tests.node.numa import hide_numa, show_numa, write_runc
 from tests.node.observed import Start, read_starts
 from tests.node.runtimes import PodNetwork, runtime_for
 
 NODE = "node-a"
+ZONE_CPUS = 4
 MACHINE = "dgxa100-8x-a100-40g"
 DAEMON_USER = "topogpu-device-plugin"
 _SOURCES = str(Path(__file__).parents[2])
@@ -52,6 +54,7 @@ class RealNode:
         self._runtime = runtime_for(self.machine, binaries, archive, network)
         self._port = free_port()
         self._report_seconds = 1
+        self._aligned: dict[str, Any] = {}
         self._write_credentials(plane)
         self._runtime.configure()
         (self._folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
@@ -139,6 +142,41 @@ class RealNode:
         self._report_seconds = seconds
         (self._folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
 
+    def align(self, policy: str, scope: str = "container") -> None:
+        """From its next power on each NUMA node of the machine has `ZONE_CPUS` CPUs, of which kubelet keeps the first
+        for itself, and kubelet keeps CPUs and GPUs together by this policy.
+        """
+        zones = {number: range(number * ZONE_CPUS, (number + 1) * ZONE_CPUS) for number in self.zones}
+        show_numa(self._folder, zones)
+        runc = write_runc(self._folder, self.binary("runc"))
+        configuration = self._folder / "containerd.toml"
+        configuration.write_text(configuration.read_text().replace(self.binary("runc"), str(runc)))
+        self._aligned = {
+            "cpuManagerPolicy": "static",
+            "reservedSystemCPUs": "0",
+            "topologyManagerPolicy": policy,
+            "topologyManagerScope": scope,
+        }
+        self._configure_alignment()
+
+    def align_no_more(self) -> None:
+        """From its next power on the machine has its host's NUMA nodes."""
+        hide_numa(self._folder)
+        self._runtime.configure()
+        self._aligned = {}
+        write_sysfs(self.description, self._folder / "sys")
+        self._configure_alignment()
+
+    def _configure_alignment(self) -> None:
+        (self._folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
+        # Kubelet does not start with the state of another policy.
+        (self.root / "cpu_manager_state").unlink(missing_ok=True)
+
+    @property
+    def zones(self) -> list[int]:
+        """The NUMA nodes with CPUs."""
+        return [node.id for node in self.description.host.numa]
+
     def stop_kubelet(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self.kubelet is not None:
             self.kubelet.stop(how)
@@ -185,7 +223,7 @@ class RealNode:
         own = ["--node-name", NODE, "--kubeconfig", str(self._folder / "daemon.kubeconfig")]
         own += ["--host-root", str(self._folder), "--nvml-library", str(build_library())]
         own += ["--dev-root", str(self.dev_root), "--pass-device-specs", "true"]
-        own += ["--hook-path", str(self.hook_path)]
+        own += ["--hook-path", str(self.hook_path), "--kubelet-config", "/kubelet.yaml"]
         return [sys.executable, "-m", "deviceplugin", verb, *own, *flags]
 
     def _daemon_environment(self) -> dict[str, str]:
@@ -217,6 +255,7 @@ class RealNode:
             "nodeStatusUpdateFrequency": f"{self._report_seconds}s",
             "registryPullQPS": 0,
             "maxPods": 110,
+            **self._aligned,
         }
 
     def _write_gpus(self) -> None:

@@ -1,0 +1,116 @@
+"""CPUs beside GPUs with a real kubelet: its Topology Manager puts pods where their GPUs were decided.
+
+The host has fewer NUMA nodes and CPUs than kubelet is shown, so containers are not bound to the CPUs that kubelet gives
+them: what kubelet decided and lists is looked at.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from grpc import aio
+
+from proto.annotations import keys
+from proto.annotations.node_numa import TopologyPolicy, decode_numa
+from proto.podresources import podresources_v1_pb2 as wire
+from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
+from tests.node.pods import Pods, container, decided, pod
+from tests.node.real_node import NODE, ZONE_CPUS, RealNode
+from tests.polling import until
+
+pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
+JsonObject = dict[str, Any]
+
+
+@pytest.fixture(params=["single-numa-node", "restricted"])
+def policy(machine: RealNode, request: pytest.FixtureRequest) -> Iterator[TopologyPolicy]:
+    machine.power_off()
+    machine.align(request.param)
+    yield TopologyPolicy(request.param)
+    machine.power_off()
+    machine.align_no_more()
+
+
+def pinned(name: str, cpus: int, gpumem: int | None = None) -> JsonObject:
+    """A pod of class Guaranteed: one GPU, whole without `gpumem`."""
+    one = container(gpumem=gpumem)
+    one["resources"]["limits"] |= {"cpu": str(cpus), "memory": "32Mi"}
+    return pod(name, one)
+
+
+async def numa_is_shown(pods: Pods, policy: TopologyPolicy) -> None:
+    async def shown() -> bool:
+        _, node = await pods.peer.send("GET", f"/api/v1/nodes/{NODE}")
+        value = node["metadata"]["annotations"].get(keys.NODE_NUMA, "")
+        return bool(value) and decode_numa(value).policy is policy and bool(decode_numa(value).zones)
+
+    await until(shown)
+
+
+async def cpus_of(pods: Pods, name: str) -> list[int]:
+    """Once kubelet, which may have started again, lists them."""
+    found: list[int] = []
+
+    async def listed() -> bool:
+        async with aio.insecure_channel(f"unix:{pods.node.root}/pod-resources/kubelet.sock") as channel:
+            answer = await PodResourcesListerStub(channel).List(wire.ListPodResourcesRequest())
+        own = [one for one in answer.pod_resources if (one.namespace, one.name) == (pods.namespace, name)]
+        found[:] = [cpu for one in own for each in one.containers for cpu in each.cpu_ids]
+        return bool(found)
+
+    await until(listed)
+    return found
+
+
+async def zone_of(pods: Pods, name: str) -> int:
+    """Of a running pod; its CPUs, as kubelet lists them, and its GPUs, as decided and given, are on this one."""
+    await pods.started(name)
+    await pods.check(name, "main")
+    [zone] = {cpu // ZONE_CPUS for cpu in await cpus_of(pods, name)}
+    numa = {pods.node.uuid(number): gpu.numa for number, gpu in enumerate(pods.node.description.gpus)}
+    assert {numa[share.uuid] for share in decided(await pods.get(name), "main")} == {zone}
+    return zone
+
+
+async def waits_because(pods: Pods, name: str, *words: str) -> None:
+    async def said() -> bool:
+        return any(all(word in message for word in words) for message in await pods.messages(name))
+
+    await until(said)
+    assert (await pods.get(name))["status"]["phase"] == "Pending"
+
+
+async def test_pods_run_on_the_numa_node_of_their_gpus_and_others_say_why_they_wait(
+    policy: TopologyPolicy, scheduled: Pods
+) -> None:
+    await scheduled.serve()
+    await numa_is_shown(scheduled, policy)
+    zones = []
+    for number in range(4):
+        await scheduled.add(pinned(f"p{number}", 3, gpumem=4000))
+        zones.append(await zone_of(scheduled, f"p{number}"))
+    assert zones == sorted({gpu.numa for gpu in scheduled.node.description.gpus})
+    # Kubelet would still take it: CPUs are left on NUMA nodes without GPUs, and GPUs have room.
+    await scheduled.add(pinned("full", 3, gpumem=4000), pinned("large", ZONE_CPUS + 1, gpumem=4000))
+    for name in ("full", "large"):
+        await waits_because(scheduled, name, "no NUMA node has enough CPUs and GPUs")
+    await scheduled.remove("p1")
+    assert await zone_of(scheduled, "full") == zones[1]
+
+
+async def test_a_numa_node_whose_gpus_are_full_is_left_out(policy: TopologyPolicy, scheduled: Pods) -> None:
+    await scheduled.serve()
+    await numa_is_shown(scheduled, policy)
+    zones = []
+    for number in range(3):
+        await scheduled.add(pinned(f"w{number}", 1))
+        zones.append(await zone_of(scheduled, f"w{number}"))
+    first, second, *_ = sorted({gpu.numa for gpu in scheduled.node.description.gpus})
+    assert zones == [first, first, second]
+    await asyncio.to_thread(scheduled.node.stop_kubelet)
+    await asyncio.to_thread(scheduled.node.start_kubelet)
+    await scheduled.offered(80)
+    # Kubelet judges running pods again, with the hints of the replicas that they hold.
+    for number, zone in enumerate(zones):
+        assert await zone_of(scheduled, f"w{number}") == zone
