@@ -77,6 +77,12 @@ test-hami: $(DEVELOPMENT) ## the tests beside HAMi's own programs, as root; Go b
 	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m tests.hami.programs > /dev/null || test $$? -eq 3
 	@HAMI_SOURCE='$(HAMI_SOURCE)' $(BIN)/python -m pytest -m hami -rs tests/hami $(ARGS)
 
+.PHONY: test-autoscaler
+test-autoscaler: $(DEVELOPMENT) ## the real cluster-autoscaler beside the extender; Go builds it from the checkout AUTOSCALER_SOURCE=FOLDER
+	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
+	@AUTOSCALER_SOURCE='$(AUTOSCALER_SOURCE)' $(BIN)/python -m tests.autoscaler.program > /dev/null || test $$? -eq 3
+	@AUTOSCALER_SOURCE='$(AUTOSCALER_SOURCE)' $(BIN)/python -m pytest -m autoscaler -rs tests/autoscaler $(ARGS)
+
 .PHONY: test-hami-core
 test-hami-core: $(DEVELOPMENT) ## HAMi-core's own library on a simulated driver, as root; built from the checkout HAMI_CORE_SOURCE=FOLDER
 	@HAMI_CORE_SOURCE='$(HAMI_CORE_SOURCE)' $(BIN)/python -m tests.hami_core.programs > /dev/null || test $$? -eq 3
