@@ -5,26 +5,31 @@ them (`nodeCacheCapable: true`). Objects stay the JSON that the API server sent,
 """
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import astuple
 from random import Random
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import aiohttp
 import msgspec
 
 from proto.kubernetes.client import ApiServer
-from proto.kubernetes.objects import UNSCHEDULABLE, Object, ObjectMeta, Resource
+from proto.kubernetes.objects import UNSCHEDULABLE, Node, Object, ObjectMeta, Resource
 from proto.kubernetes.reflector import ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.requests import ResourceNames
 from simulation import group_cycle as cycle
 from simulation import scheduling_queue as queue
 from simulation.extender_calls import CallRefused, ExtenderCalls, JsonObject
+from simulation.plan.choices import HostPolicy
+from simulation.plan.objects import Constraints, WholePod, constraints_of
+from simulation.plan.offers import HostRequest, Offers, asked_by, left_to_extender
 from simulation.scheduler_writes import SchedulerWrites
 
-MANAGED_RESOURCES = frozenset(astuple(ResourceNames()))
+MANAGED_RESOURCES = left_to_extender(ResourceNames())
 """Resources that kube-scheduler leaves to the extender, as shipped: `ignoredByScheduler`."""
+
+
+T = TypeVar("T")
 
 
 class WholeObject(Object):
@@ -45,6 +50,23 @@ class WholeObject(Object):
 _PODS = Resource("v1", "pods", True, WholeObject)
 _NODES = Resource("v1", "nodes", False, WholeObject)
 _GROUPS = Resource("scheduling.k8s.io/v1beta1", "podgroups", True, WholeObject)
+
+
+class _Read(Generic[T]):
+    """Values that were read of objects. A value is read once until its object changes."""
+
+    def __init__(self, read: Callable[[JsonObject], T]) -> None:
+        self._read = read
+        self._known: dict[str, tuple[JsonObject, T]] = {}
+
+    def of(self, uid: str, item: JsonObject) -> T:
+        known = self._known.get(uid)
+        if known is None or known[0] is not item:
+            known = self._known[uid] = item, self._read(item)
+        return known[1]
+
+    def forget(self, uid: str) -> None:
+        self._known.pop(uid, None)
 
 
 class KubeSchedulerStandIn:
@@ -70,6 +92,8 @@ class KubeSchedulerStandIn:
         self._pods: dict[str, JsonObject] = {}
         self._nodes: dict[str, JsonObject] = {}
         self._groups: dict[str, JsonObject] = {}
+        self._read_nodes = _Read(lambda node: msgspec.convert(node, Node))
+        self._read_pods = _Read(self._read_pod)
         self._random = Random(seed)  # noqa: S311 - an order to repeat
         self.failing_binds: set[str] = set()
         """Names of pods whose next bind fails before the extender is called, as behind a plugin that fails."""
@@ -127,6 +151,8 @@ class KubeSchedulerStandIn:
                     held.pop(uid, None)
                     self._backoff.forget(uid)
                     self._assumed.pop(uid, None)
+                    self._read_pods.forget(uid)
+                    self._read_nodes.forget(uid)
                     self._changed()
 
     def _apply(self, resource: Resource[WholeObject], held: dict[str, JsonObject], found: WholeObject) -> None:
@@ -189,17 +215,20 @@ class KubeSchedulerStandIn:
 
     async def _chosen(self, pod: JsonObject, among: Collection[str]) -> tuple[str, str]:
         """Returns the first of these nodes that passes, or why none does. Raises CallRefused, ValueError."""
-        nodes = [node for node in self._nodes.values() if node["metadata"]["name"] in among]
-        problems = {node["metadata"]["name"]: self._problem(pod, node) for node in nodes}
-        passed = sorted(name for name, problem in problems.items() if not problem)
-        if passed and queue.mentions_managed_resource(pod, self._managed):
-            asked = {"Pod": pod, "Nodes": None, "NodeNames": passed}
-            passed, refused = queue.passed_nodes(await self._extender.call("filter", asked), passed)
-            problems |= refused
+        offers, (constraints, asked) = self._offers(), self._read_pods.of(pod["metadata"]["uid"], pod)
+        problems = {name: why for name, why in offers.problems(constraints, asked).items() if name in among}
+        passed = sorted(name for name in among if name not in problems)
+        if not queue.mentions_managed_resource(pod, self._managed):
+            node = offers.best_for_hosts(passed)
+            passed = [] if node is None else [node]
+        elif passed:
+            question = passed
+            reply = await self._extender.call("filter", {"Pod": pod, "Nodes": None, "NodeNames": question})
+            passed, refused = queue.passed_nodes(reply, question)
+            problems |= {name: refused.get(name, "node(s) didn't pass the extender") for name in question}
         if passed:
             return passed[0], ""
-        reasons = [problem or "node(s) didn't pass the extender" for problem in problems.values()]
-        return "", queue.unschedulable_message(len(problems), reasons)
+        return "", queue.unschedulable_message(len(among), problems.values())
 
     async def _group_cycle(self, group: JsonObject, members: Sequence[JsonObject]) -> None:
         """Simulates the members that wait in each domain, and binds the winner without another question."""
@@ -243,15 +272,19 @@ class KubeSchedulerStandIn:
                 self._assumed.pop(uid, None)
         return found
 
-    def _problem(self, pod: JsonObject, node: JsonObject) -> str:
-        """Returns the reason of the node filters before the extender; empty if the extender gets the node."""
-        name = node["metadata"]["name"]
-        beside = (
-            other
-            for uid, other in self._pods.items()
-            if name in (other["spec"].get("nodeName"), self._assumed.get(uid)) and other is not pod
-        )
-        return queue.node_problem(pod, node) or queue.insufficient_resource(pod, node, beside, self._managed)
+    def _offers(self) -> Offers:
+        """Returns the nodes with what the pods leave of them, those that are about to be bound included."""
+        nodes = [self._read_nodes.of(uid, node) for uid, node in self._nodes.items()]
+        offers = Offers(nodes, self._managed, HostPolicy.LEAST_ALLOCATED)
+        for uid, pod in self._pods.items():
+            node = pod["spec"].get("nodeName") or self._assumed.get(uid)
+            if node and (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:
+                offers.take(node, self._read_pods.of(uid, pod)[1])
+        return offers
+
+    def _read_pod(self, pod: JsonObject) -> tuple[Constraints, HostRequest]:
+        read = msgspec.convert(pod, WholePod)
+        return constraints_of(read), asked_by(read, self._managed)
 
     async def _bind(self, pod: JsonObject, node: str) -> None:
         metadata = pod["metadata"]

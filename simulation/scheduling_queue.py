@@ -1,15 +1,9 @@
-"""The work of kube-scheduler before and after its extender: order, node filters, back-off, messages (pure)."""
+"""The work of kube-scheduler before and after its extender: order, back-off, messages (pure)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-
-import msgspec
-
-from proto.kubernetes.objects import Node, Pod
-from proto.kubernetes.requests import requested, requested_resources
-from proto.quantity import integer_quantity
 
 JsonObject = dict[str, Any]
 FIRST_BACKOFF_SECONDS = 1.0
@@ -33,57 +27,6 @@ def order(pod: JsonObject) -> tuple[int, str, int]:
     version = str(metadata.get("resourceVersion", ""))
     created = metadata.get("creationTimestamp") or ""
     return -int(pod["spec"].get("priority") or 0), created, int(version) if version.isdigit() else 0
-
-
-def node_problem(pod: JsonObject, node: JsonObject) -> str:
-    """Returns why the pod cannot go to this node, in kube-scheduler's words; empty if the extender gets it."""
-    spec = node.get("spec") or {}
-    conditions = (node.get("status") or {}).get("conditions") or []
-    tolerations = pod["spec"].get("tolerations") or []
-    labels = node["metadata"].get("labels") or {}
-    if spec.get("unschedulable"):
-        return "node(s) were unschedulable"
-    if not any(c.get("type") == "Ready" and c.get("status") == "True" for c in conditions):
-        return "node(s) were not ready"
-    for taint in spec.get("taints") or []:
-        if taint.get("effect") != "PreferNoSchedule" and not any(_tolerates(one, taint) for one in tolerations):
-            return f"node(s) had untolerated taint {{{taint.get('key', '')}: {taint.get('value', '')}}}"
-    if any(labels.get(key) != value for key, value in (pod["spec"].get("nodeSelector") or {}).items()):
-        return "node(s) didn't match Pod's node affinity/selector"
-    return ""
-
-
-def _tolerates(toleration: JsonObject, taint: JsonObject) -> bool:
-    exists = toleration.get("operator", "Equal") == "Exists"
-    same_key = toleration.get("key", "") == taint.get("key") or (exists and not toleration.get("key"))
-    same_effect = toleration.get("effect") in {None, "", taint.get("effect")}
-    return same_key and same_effect and (exists or toleration.get("value", "") == taint.get("value", ""))
-
-
-def insufficient_resource(
-    pod: JsonObject, node: JsonObject, beside: Iterable[JsonObject], ignored: Collection[str]
-) -> str:
-    """Returns NodeResourcesFit's words for an extended resource that the node lacks; empty if there is none.
-
-    `beside` are the pods on the node. What the extender's configuration ignores is left to the extender.
-    """
-    asking = msgspec.convert(pod, Pod)
-    names = sorted(name for name in requested_resources(asking) if _is_extended(name) and name not in ignored)
-    if not names:
-        return ""
-    allocatable = msgspec.convert(node, Node).status.allocatable
-    others = [msgspec.convert(other, Pod) for other in beside]
-    for name in names:
-        left = integer_quantity(allocatable.get(name, 0)) - sum(requested(other, name) for other in others)
-        if requested(asking, name) > max(left, 0):
-            return f"Insufficient {name}"
-    return ""
-
-
-def _is_extended(name: str) -> bool:
-    """Returns a name with a domain that is not Kubernetes' own."""
-    domain, _, rest = name.partition("/")
-    return bool(rest) and domain != "kubernetes.io" and not domain.endswith(".kubernetes.io")
 
 
 def mentions_managed_resource(pod: JsonObject, managed: Collection[str]) -> bool:

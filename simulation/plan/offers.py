@@ -6,16 +6,20 @@ not know affinity between pods, topology spread constraints and volumes.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import astuple
 from typing import NamedTuple
 
+from proto.annotations.keys import SUMS
 from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import host_amount, host_requested, requested, requested_resources
-from proto.kubernetes.taints import CORDON, repelling, untolerated
+from proto.kubernetes.taints import CORDON, NO_SCHEDULE, Taint, repelling, untolerated
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.requests import ResourceNames
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Constraints, SelectorRule, SelectorTerm
 
+NOT_READY = Taint("node.kubernetes.io/not-ready", "", NO_SCHEDULE)
+"""The taint of a node that is not ready."""
 _UNLIMITED = 1 << 40
 """The amount of a resource for which a node states none."""
 
@@ -34,6 +38,11 @@ class _Left(NamedTuple):
     pods: int
 
 
+def left_to_extender(names: ResourceNames) -> frozenset[str]:
+    """Returns the resources that kube-scheduler ignores, as shipped."""
+    return frozenset((*astuple(names), *SUMS))
+
+
 def asked_by(pod: Pod, managed: Collection[str]) -> HostRequest:
     """`managed` resources are left to the extender."""
     host = host_requested(pod)
@@ -44,8 +53,9 @@ def asked_by(pod: Pod, managed: Collection[str]) -> HostRequest:
 class Offers:
     """Nodes, and what is left of each beside GPUs."""
 
-    def __init__(self, nodes: Sequence[Node], names: ResourceNames, policy: HostPolicy) -> None:
-        self._managed = frozenset((names.count, names.memory, names.memory_percentage, names.cores, names.priority))
+    def __init__(self, nodes: Sequence[Node], managed: Collection[str], policy: HostPolicy) -> None:
+        """`managed` resources are left to the extender."""
+        self._managed = frozenset(managed)
         self._policy = policy
         self._nodes = {node.metadata.name: node for node in nodes}
         self._total = {name: _total(node) for name, node in self._nodes.items()}
@@ -90,19 +100,23 @@ class Offers:
 
     def refusals(self, constraints: Constraints, asked: HostRequest) -> Counter[str]:
         """Returns how many nodes are not offered for which reason, in kube-scheduler's words."""
+        return Counter(self.problems(constraints, asked).values())
+
+    def problems(self, constraints: Constraints, asked: HostRequest) -> Mapping[str, str]:
+        """Returns the nodes that are not offered, each with the reason in kube-scheduler's words."""
         allowed, refused = self._allowed(constraints)
-        reasons = Counter(refused.values())
+        found = dict(refused)
         for name in allowed:
             left = self._left[name]
             if left.pods <= 0:
-                reasons["Too many pods"] += 1
+                found[name] = "Too many pods"
             elif left.cpu_milli < asked.cpu_milli:
-                reasons["Insufficient cpu"] += 1
+                found[name] = "Insufficient cpu"
             elif left.memory_mib < asked.memory_mib:
-                reasons["Insufficient memory"] += 1
+                found[name] = "Insufficient memory"
             elif short := self._short_of(name, asked.others):
-                reasons[f"Insufficient {short}"] += 1
-        return reasons
+                found[name] = f"Insufficient {short}"
+        return found
 
     def best_for_hosts(self, offered: Iterable[str]) -> str | None:
         """Returns the node for a pod without GPUs. Of equal nodes the first by name; kube-scheduler would draw one."""
@@ -154,10 +168,11 @@ class Offers:
 
 def node_problem(node: Node, constraints: Constraints) -> str:
     """Returns why kube-scheduler refuses the node whatever runs there, in its words; empty if it does not."""
-    taint = untolerated(repelling(node), constraints.tolerations)
+    ready = all(each.status == "True" for each in node.status.conditions if each.type == "Ready")
+    taint = untolerated((*repelling(node), *([] if ready else [NOT_READY])), constraints.tolerations)
     if taint == CORDON:
         return "node(s) were unschedulable"
-    if any(each.type == "Ready" and each.status != "True" for each in node.status.conditions):
+    if taint == NOT_READY:
         return "node(s) were not ready"
     if taint is not None:
         return f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"

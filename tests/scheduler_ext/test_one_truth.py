@@ -38,7 +38,9 @@ from scheduler_ext.status.why import WhyWaiting
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.filter_answer import Filtered, reasons_of, unresolvable
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from simulation.scheduling_queue import is_waiting, node_problem
+from simulation.plan.objects import Constraints
+from simulation.plan.offers import node_problem
+from simulation.scheduling_queue import is_waiting
 from tests import builders
 from tests.scheduler_ext.gpus import device
 
@@ -172,8 +174,8 @@ def offered(drawn: Drawn, pod: Pod) -> list[str] | None:
     """The nodes about which kube-scheduler asks; None for a pod about which it does not ask."""
     if not is_waiting(builders.as_json(pod), {OURS, FOREIGN}):
         return None
-    body = msgspec.to_builtins(pod)
-    return [node.metadata.name for node in drawn.nodes if not node_problem(body, msgspec.to_builtins(node))]
+    constraints = Constraints(tolerations=tuple(pod.spec.tolerations))
+    return [node.metadata.name for node in drawn.nodes if not node_problem(node, constraints)]
 
 
 def words_by_node(account: PodAccount) -> Mapping[str, str]:

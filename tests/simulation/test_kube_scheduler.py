@@ -125,6 +125,30 @@ async def test_a_pod_without_gpus_is_bound_without_the_extender(
     assert extender.filtered == []
 
 
+async def test_cpu_and_required_affinity_keep_a_pod_waiting_and_the_emptier_node_gets_one_without_gpus(
+    api: EmbeddedApiServer, client: ApiServer, extender: Extender
+) -> None:
+    for name in ("n1", "n2"):
+        served = as_json(node(name, ready=True))
+        served["status"]["allocatable"] = {"cpu": "4", "memory": "8Gi", "pods": "10"}
+        api.create(served)
+    only_n1 = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only_n1]}}}
+    for name, spec in (("first", {"affinity": affinity}), ("second", {}), ("third", {"affinity": affinity})):
+        made = pod_json(name, gpus=0)
+        made["spec"] |= spec
+        made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}
+        api.create(made)
+    async with KubeSchedulerStandIn(client, extender.url):
+        await until(lambda: stored(api, "third")["status"].get("conditions"))
+        assert [stored(api, name)["spec"].get("nodeName") for name in ("first", "second")] == ["n1", "n2"]
+        [condition] = stored(api, "third")["status"]["conditions"]
+        refused = "1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector"
+        assert condition["message"] == f"0/2 nodes are available: {refused}."
+        api.patch("pods", "first", {"status": {"phase": "Succeeded"}}, namespace="default", subresource="status")
+        await until(lambda: stored(api, "third")["spec"].get("nodeName") == "n1")
+
+
 def asking(name: str, **amounts: int) -> dict[str, Any]:
     made = pod_json(name)
     made["spec"]["containers"][0]["resources"] = {"limits": {f"nvidia.com/{key}": n for key, n in amounts.items()}}
@@ -143,7 +167,9 @@ async def test_a_resource_that_the_shipped_configuration_lacked_would_keep_its_p
     api: EmbeddedApiServer, client: ApiServer, extender: Extender, missing: str
 ) -> None:
     api.create(as_json(node("n1", ready=True)))
-    api.create(asking("a", gpu=1, gpumem=1000, gpucores=10, priority=1, **{"gpumem-percentage": 10}))
+    made = asking("a", gpu=1)
+    made["spec"]["containers"][0]["resources"]["limits"] |= dict.fromkeys(MANAGED_RESOURCES, 1)
+    api.create(made)
     async with KubeSchedulerStandIn(client, extender.url, managed_resources=MANAGED_RESOURCES - {missing}):
         await until(lambda: stored(api, "a")["status"].get("conditions"))
     [condition] = stored(api, "a")["status"]["conditions"]
