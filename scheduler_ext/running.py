@@ -84,6 +84,7 @@ class Applications:
             version=__version__,
             cluster=parts.api.url,
             leads=parts.leadership.leads(),
+            leader=parts.leadership.leader(),
         )
 
     async def _shown_pod(self, explainer: Explainer, reader: EventReader, namespace: str, name: str) -> ShownPod | None:

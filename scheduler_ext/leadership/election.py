@@ -62,5 +62,9 @@ def after_another_had_the_turn(standing: ElectionStanding) -> ElectionStanding:
 
 
 def is_held_by(holder: str, identity: str) -> bool:
+    return bool(identity) and host_of(holder) == identity
+
+
+def host_of(holder: str) -> str:
     """kube-scheduler's identity is `<host name>_<uuid>`; no host name contains `_`."""
-    return bool(identity) and holder.partition("_")[0] == identity
+    return holder.partition("_")[0]

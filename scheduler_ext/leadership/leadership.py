@@ -6,7 +6,7 @@ from datetime import datetime
 
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.leadership.binding_lease import BindingLease
-from scheduler_ext.leadership.election import ElectionStanding, Role
+from scheduler_ext.leadership.election import ElectionStanding, Role, host_of
 from scheduler_ext.leadership.live_election import LiveElection, follow_lease
 from scheduler_ext.leadership.role_labels import label_roles
 from scheduler_ext.leadership.take_over import Predecessors, Sender, TakeOver
@@ -42,6 +42,11 @@ class Leadership:
         if not self._settings.elects:
             return self._election.standing.role is Role.LEADER
         return self._election.leads()
+
+    def leader(self) -> str:
+        """Returns the host name that leads, as the Lease has it; empty without an election, or if none leads."""
+        standing = self._election.standing
+        return "" if self._election.monotonic() >= standing.expires_at else host_of(standing.holder)
 
     def problem(self) -> str:
         """Returns why this replica does not decide, in one sentence; empty if it does."""

@@ -130,7 +130,12 @@ class Board:
             found = msgspec.json.decode(written, type=_Remembered)
         except msgspec.DecodeError:
             return
-        self._history.extendleft((0, _encode(sample)) for sample in reversed(found.history[-SAMPLES:]))
+        # What came meanwhile is newer. Readers have some of it already, so all of them get everything.
+        self.number += 1
+        self._complete_from = self.number
+        before = [(self.number, _encode(sample)) for sample in found.history]
+        since = [(self.number, sample) for _, sample in self._history]
+        self._history = deque([*before, *since], maxlen=SAMPLES)
         self._by_namespace.recall(found.gpu_hours)
 
     def messages(self, seen: str) -> Iterator[bytes]:
@@ -258,6 +263,7 @@ class Board:
             "version": poll.standing.version,
             "cluster": poll.standing.cluster,
             "leads": poll.standing.leads,
+            "leader": poll.standing.leader,
             "nodes": len(self._sums),
             "gpus": sums.gpus,
             "idle": sums.idle,

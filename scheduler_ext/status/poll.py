@@ -23,7 +23,9 @@ class NodePoll:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The state of this replica: its version, the address of its API server, and whether it leads."""
+    """The state of this replica: its version, the address of its API server, and whether it leads. `leader` is the host
+    name that holds the Lease, which is its pod's name; empty without an election, and while none holds it.
+    """
 
     problem: str = ""
     """The reason why no decision is possible here; empty if one is."""
@@ -34,6 +36,7 @@ class Standing:
     version: str = ""
     cluster: str = ""
     leads: bool = True
+    leader: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

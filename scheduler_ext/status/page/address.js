@@ -20,7 +20,7 @@ export function follow(hash) {
 }
 
 export function open(what, name) {
-  history.pushState({ opened: true }, "", hashOf({ ...read(), ...NOTHING, [what]: name }));
+  history.pushState({ opened: true, scrolled: scrollY }, "", hashOf({ ...read(), ...NOTHING, [what]: name }));
 }
 
 export function close() {

@@ -1,90 +1,84 @@
-// A card for each node, with a tile for each GPU.
+// A card for each node, with a tile for each GPU. Only cards near the view are in the document: their places are computed.
 
-import { element, write } from "./dom.js";
+import { element, keep, write } from "./dom.js";
 import { counted, memory, percent } from "./words.js";
 import { matches } from "./state.js";
 
 const byName = new Intl.Collator("en", { numeric: true });
 const MOST_PODS = 4;
-const MOST_DRAWN = 40; // known cards in one go, and
-const DRAW_MILLISECONDS = 40; // of script, so that keys and scrolling never wait long; each lot of new cards costs a layout of all
 const OF_A_NODE = ["model", "pool", "namespace"]; // what cards are grouped by, beside levels of domains
 const TILES_IN_A_ROW = 9; // at least, as style.css lays them out
+// In pixels: sizes, as style.css has them.
+const [NARROWEST, GAP, HEADING] = [264, 8, 25];
+const [CARD, ROW] = [78, 31]; // of a card without tiles, and of each row of them
 
 export class Cards {
-  // `open` gets the name of a node that was chosen; `draw` is called when cards that are due come into view.
-  constructor(list, open, draw) {
+  // `state` and `filter` are those of the page. `open` gets the name of a node that was chosen; `later` is called when
+  // something is to be drawn.
+  constructor(list, state, filter, open, later) {
     this.list = list;
-    this.cards = new Map();
+    this.state = state;
+    this.filtered = filter;
+    this.items = new Map(); // by name of a node what places its card
     this.order = []; // names, sorted
-    this.keys = new Map(); // by name what it is sorted by: group, rank, name
-    this.whole = new Set(); // names of nodes of which all GPUs are idle
+    this.shown = []; // those that match the filter
+    this.lines = []; // headings and rows of cards, from the top
+    this.size = 0; // of headings and cards
     this.sort = "";
     this.group = "";
-    this.headings = [];
-    this.current = ""; // the one card that Tab reaches
-    this.due = new Set(); // names of nodes whose cards are not up to date
-    this.near = new Set(); // names of nodes whose cards the browser draws: those in view, or almost
-    list.addEventListener("contentvisibilityautostatechange", ({ target, skipped }) => {
-      const { name } = target.firstChild;
-      if (!name) return;
-      if (skipped) this.near.delete(name);
-      else if (this.near.add(name) && this.due.has(name)) draw();
-    });
+    this.width = 0;
+    this.current = ""; // the one card that Tab reaches, and that is always in the document
+    this.due = new Set(); // names of nodes that changed
+    [this.unsorted, this.unplaced] = [false, false];
     list.addEventListener("click", (event) => {
       const card = event.target.closest(".card");
-      if (card) open(card.name, card);
+      if (card) open(card.name);
     });
     list.addEventListener("keydown", (event) => this.move(event));
-    list.addEventListener("focusin", (event) => this.reach(event.target.closest(".card")));
+    list.addEventListener("focusin", (event) => this.reach(event.target.closest(".card")?.name));
     list.addEventListener("pointerover", (event) => {
       const tile = event.target.closest(".tile");
       if (tile?.gpu) tile.title = described(tile.gpu, tile.use);
     });
+    addEventListener("scroll", later, { passive: true });
+    const resized = new ResizeObserver(() => {
+      this.unplaced ||= this.width !== list.clientWidth;
+      this.width = list.clientWidth;
+      later();
+    });
+    // What is above the cards may grow and move them.
+    for (const each of [list, document.body]) resized.observe(each);
   }
 
-  // Brings cards that are due up to date: new ones and those in view, or `all`. Returns false where there are more than
-  // may be drawn at once.
-  draw(nodes, uses, filter, all) {
-    const until = performance.now() + DRAW_MILLISECONDS;
-    let [drawn, done] = [0, true];
-    for (const name of this.due) {
-      const known = this.cards.has(name);
-      if (known && !all && !this.near.has(name)) continue;
-      done = drawn < MOST_DRAWN && performance.now() < until;
-      if (!done) break;
-      drawn += known;
-      this.due.delete(name);
-      const node = nodes.get(name);
-      if (!node) {
-        this.remove(name);
-        continue;
-      }
-      const key = this.keyOf(node);
-      const moved = known && byKey(key, this.keys.get(name)) !== 0;
-      this.keys.set(name, key);
-      if (node.whole) this.whole.add(name);
-      else this.whole.delete(name);
-      const card = known ? this.cards.get(name) : this.make(name);
-      if (moved) this.order.splice(this.order.indexOf(name), 1);
-      if (moved || !known) this.place(name, card);
-      fill(card, node, uses.get(name));
-      const hidden = !matches(node, filter);
-      if (card.parentElement.hidden !== hidden) card.parentElement.hidden = hidden;
+  // Brings the places of all cards up to date, and the cards near the view.
+  draw() {
+    for (const name of this.due) this.take(name);
+    this.due.clear();
+    if (this.unsorted) this.order = [...this.items.keys()].sort((a, b) => byKey(this.items.get(a).key, this.items.get(b).key));
+    if (this.unsorted || this.unplaced) this.place();
+    [this.unsorted, this.unplaced] = [false, false];
+    this.look();
+  }
+
+  take(name) {
+    const node = this.state.nodes.get(name);
+    const before = this.items.get(name);
+    if (!node) {
+      if (this.items.delete(name)) this.unsorted = true;
+      return;
     }
-    this.keepReachable();
-    this.head();
-    return done;
+    const now = { key: this.keyOf(node), shows: matches(node, this.filtered), rows: Math.ceil(node.gpus.length / TILES_IN_A_ROW) || 1, whole: node.whole };
+    this.items.set(name, now);
+    if (!before || byKey(before.key, now.key)) this.unsorted = true;
+    else this.unplaced ||= before.shows !== now.shows || before.rows !== now.rows || before.whole !== now.whole;
   }
 
   // Sorts by `sort` within groups by `group`: "" for none, a property of a node, or a level of domains.
-  arrange(nodes, sort, group) {
+  arrange(sort, group) {
     if (sort === this.sort && group === this.group) return;
     [this.sort, this.group] = [sort, group];
-    for (const name of this.order) if (nodes.has(name)) this.keys.set(name, this.keyOf(nodes.get(name)));
-    this.order.sort((a, b) => byKey(this.keys.get(a), this.keys.get(b)));
-    this.list.append(...this.order.map((name) => this.cards.get(name).parentElement));
-    this.head();
+    for (const [name, item] of this.items) if (this.state.nodes.has(name)) item.key = this.keyOf(this.state.nodes.get(name));
+    this.unsorted = true;
   }
 
   keyOf(node) {
@@ -93,110 +87,122 @@ export class Cards {
     return [group ?? "", rank, node.name];
   }
 
-  // Puts a heading before the first card of each group, of a domain with the number of nodes that are free as a whole.
-  head() {
-    const firsts = [];
-    let last, whole, all;
-    for (const name of this.group ? this.order : []) {
-      const card = this.cards.get(name);
-      const [group] = this.keys.get(name);
-      if (card.parentElement.hidden) continue;
-      if (group !== last) {
-        [last, whole, all] = [group, 0, 0];
-        firsts.push(["", card.parentElement]);
+  filter() {
+    for (const [name, item] of this.items) item.shows = this.state.nodes.has(name) && matches(this.state.nodes.get(name), this.filtered);
+    this.unplaced = true;
+  }
+
+  // Computes the lines. A group begins with a heading, of a domain with the number of nodes that are free as a whole.
+  place() {
+    const columns = this.columns();
+    [this.shown, this.lines] = [[], []];
+    let [heading, row] = [null, null];
+    for (const name of this.order) {
+      const { key: [group], shows, rows, whole } = this.items.get(name);
+      if (!shows) continue;
+      if (this.group && heading?.group !== group) {
+        this.lines.push((heading = { group, height: HEADING, all: 0, whole: 0 }));
+        row = null;
       }
-      all += 1;
-      whole += this.whole.has(name);
-      const free = OF_A_NODE.includes(this.group) ? "" : `: ${whole} of ${counted(all, "node")} free as a whole`;
-      firsts.at(-1)[0] = `${group || "none"}${free}`;
+      if (!row || row.names.length === columns) this.lines.push((row = { names: [], height: 0 }));
+      row.names.push(name);
+      row.height = Math.max(row.height, CARD + ROW * rows);
+      this.shown.push(name);
+      if (heading) [heading.all, heading.whole] = [heading.all + 1, heading.whole + whole];
     }
-    const same = firsts.length === this.headings.length && firsts.every(([group, item], at) => this.headings[at].textContent === group && this.headings[at].nextElementSibling === item);
-    if (same) return;
-    for (const heading of this.headings) heading.remove();
-    this.headings = firsts.map(([group, item]) => {
-      const heading = element("li", { class: "group" }, group);
-      item.before(heading);
-      return heading;
-    });
+    let [top, at] = [0, 1];
+    for (const line of this.lines) {
+      [line.top, line.at] = [top, at];
+      top += line.height + GAP;
+      at += line.names?.length ?? 1;
+    }
+    this.size = at - 1;
+    this.list.style.height = `${Math.max(top - GAP, 0)}px`;
+    if (!this.items.get(this.current)?.shows) this.reach(this.shown[0]);
   }
 
-  filter(nodes, filter) {
-    for (const [name, card] of this.cards) card.parentElement.hidden = !nodes.has(name) || !matches(nodes.get(name), filter);
-    this.keepReachable();
-    this.head();
+  columns() {
+    return Math.max(Math.floor((this.width + GAP) / (NARROWEST + GAP)), 1);
   }
 
-  make(name) {
+  // Shows what is near the view: within one view's height of it.
+  look() {
+    const from = -this.list.getBoundingClientRect().top;
+    const near = this.lines.filter(({ top, height, names }) => (top < from + 2 * innerHeight && top + height > from - innerHeight) || names?.includes(this.current));
+    const width = (this.width + GAP) / this.columns();
+    const focused = document.activeElement;
+    const items = near.flatMap((line) => line.names?.map((name, nth) => ({ name, top: line.top, at: line.at + nth, left: nth * width, width: width - GAP })) ?? [line]);
+    keep(this.list, items, ({ name, group }) => name ?? `= ${group}`, (item) => this.make(item), (made, item) => this.fill(made, item));
+    if (focused !== document.activeElement && this.list.contains(focused)) focused.focus({ preventScroll: true });
+  }
+
+  make({ name }) {
+    if (name === undefined) return element("li", { class: "group" });
     const card = element("button", { type: "button", class: "card", tabindex: "-1" });
     card.name = name;
     card.parts = {
       name: element("span", { class: "name" }),
       idle: element("span", { class: "idle" }),
       tiles: element("span", { class: "tiles", "aria-hidden": "true" }),
-      about: element("span", { class: "about" }),
+      about: element("span", { class: "about" }, element("span"), element("span", { class: "amounts" })),
       pods: element("span", { class: "on" }),
     };
     write(card.parts.name, name);
     card.append(...Object.values(card.parts));
-    element("li", {}, card);
-    this.cards.set(name, card);
-    return card;
+    return element("li", {}, card);
   }
 
-  place(name, card) {
-    const key = this.keys.get(name);
-    let [low, high] = [0, this.order.length];
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if (byKey(this.keys.get(this.order[middle]), key) < 0) low = middle + 1;
-      else high = middle;
+  fill(made, { name, top, left, width, at, group, whole, all }) {
+    setStyle(made, "top", `${top}px`);
+    // Readers that speak count those too that are not in the document.
+    setAttribute(made, "aria-posinset", `${at}`);
+    setAttribute(made, "aria-setsize", `${this.size}`);
+    if (name === undefined) {
+      const free = OF_A_NODE.includes(this.group) ? "" : `: ${whole} of ${counted(all, "node")} free as a whole`;
+      return write(made, `${group || "none"}${free}`);
     }
-    const after = this.cards.get(this.order[low])?.parentElement ?? null;
-    this.order.splice(low, 0, name);
-    this.list.insertBefore(card.parentElement, after);
+    setStyle(made, "left", `${left}px`);
+    setStyle(made, "width", `${width}px`);
+    setStyle(made, "height", `${CARD + ROW * this.items.get(name).rows}px`);
+    const card = made.firstChild;
+    card.tabIndex = name === this.current ? 0 : -1;
+    const [node, use] = [this.state.nodes.get(name), this.state.use.get(name)];
+    if (!node || (card.node === node && card.use === use)) return;
+    [card.node, card.use] = [node, use];
+    fill(card, node, use);
   }
 
-  remove(name) {
-    const card = this.cards.get(name);
-    if (!card) return;
-    card.parentElement.remove();
-    this.cards.delete(name);
-    this.keys.delete(name);
-    this.near.delete(name);
-    this.whole.delete(name);
-    this.order.splice(this.order.indexOf(name), 1);
+  cardOf(name) {
+    return this.list.kept?.get(name)?.firstChild;
   }
 
-  shown() {
-    return this.order.map((name) => this.cards.get(name)).filter((card) => !card.parentElement.hidden);
-  }
-
-  reach(card) {
-    if (!card || card.name === this.current) return;
-    const before = this.cards.get(this.current);
+  reach(name) {
+    if (name === undefined || name === this.current) return;
+    const [before, now] = [this.cardOf(this.current), this.cardOf(name)];
     if (before) before.tabIndex = -1;
-    card.tabIndex = 0;
-    this.current = card.name;
-  }
-
-  keepReachable() {
-    const current = this.cards.get(this.current);
-    if (current && !current.parentElement.hidden && current.tabIndex === 0) return;
-    const first = this.order.find((name) => !this.cards.get(name).parentElement.hidden);
-    if (first !== undefined) this.reach(this.cards.get(first));
+    if (now) now.tabIndex = 0;
+    this.current = name;
   }
 
   move(event) {
     const card = event.target.closest(".card");
     if (!card || event.ctrlKey || event.altKey || event.metaKey) return;
-    const shown = this.shown();
-    const at = shown.indexOf(card);
-    const wide = shown.filter((each) => each.offsetTop === shown[0].offsetTop).length || 1;
-    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + wide, ArrowUp: at - wide, Home: 0, End: shown.length - 1 }[event.key];
+    const [at, last, wide] = [this.shown.indexOf(card.name), this.shown.length - 1, this.columns()];
+    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, ArrowDown: at + wide, ArrowUp: at - wide, Home: 0, End: last }[event.key];
     if (to === undefined) return;
     event.preventDefault();
-    shown[Math.min(Math.max(to, 0), shown.length - 1)].focus();
+    this.reach(this.shown[Math.min(Math.max(to, 0), last)]);
+    this.look();
+    this.cardOf(this.current)?.focus();
   }
+}
+
+function setStyle(made, name, value) {
+  if (made.style[name] !== value) made.style[name] = value;
+}
+
+function setAttribute(made, name, value) {
+  if (made.getAttribute(name) !== value) made.setAttribute(name, value);
 }
 
 function byKey(one, other) {
@@ -210,15 +216,14 @@ function fill(card, node, use) {
   write(idle, node.problem ? "offers no GPUs" : `${node.idle} of ${node.gpus.length} idle`);
   while (tiles.childElementCount > node.gpus.length) tiles.lastChild.remove();
   while (tiles.childElementCount < node.gpus.length) tiles.append(element("span", { class: "tile" }));
-  const rows = Math.ceil(node.gpus.length / TILES_IN_A_ROW) || 1;
-  if (card.rows !== rows) card.parentElement.style.setProperty("--rows", `${(card.rows = rows)}`);
   let tile = tiles.firstElementChild;
   for (const gpu of node.gpus) {
     fillTile(tile, gpu, use?.gpus.get(gpu.index));
     tile = tile.nextElementSibling;
   }
   const lost = node.lost ? `, ${node.lost} out of service` : "";
-  write(about, node.problem || `${node.models.join(", ")}, ${percent(...node.memory)} % of ${memory(node.memory[1])}${busyOf(use)}${lost}`);
+  write(about.firstChild, node.problem || node.models.join(", "));
+  write(about.lastChild, node.problem ? "" : `, ${percent(...node.memory)} % of ${memory(node.memory[1])}${busyOf(use)}${lost}`);
   const names = node.pods.slice(0, MOST_PODS).map((pod) => pod.pod);
   const more = node.pods.length - names.length;
   write(pods, names.join("  ") + (more > 0 ? `  and ${more} more` : ""));

@@ -16,7 +16,7 @@ export class Details {
     dialog.addEventListener("close", () => {
       const { name } = this;
       this.name = "";
-      if (address.read().node === name) address.close();
+      if (name && address.read().node === name) address.close();
     });
     dialog.addEventListener("click", (event) => {
       if (event.target === dialog) dialog.close();

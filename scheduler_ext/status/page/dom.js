@@ -30,16 +30,16 @@ export function byId(id) {
 // Gives `parent` one child for each value, in their order. A child that is known by its key is kept and filled again.
 export function keep(parent, values, keyOf, make, fill) {
   const known = parent.kept ?? new Map();
-  const now = new Map();
+  const now = new Map(values.map((value) => [keyOf(value), value]));
+  // Before the others are placed: none of these has to move then, and one that moves loses the focus.
+  for (const [key, child] of known) if (!now.has(key)) child.remove();
   let next = parent.firstChild;
-  for (const value of values) {
-    const key = keyOf(value);
+  for (const [key, value] of now) {
     const child = known.get(key) ?? make(value);
     fill?.(child, value);
     now.set(key, child);
     if (child === next) next = next.nextSibling;
     else parent.insertBefore(child, next);
   }
-  for (const [key, child] of known) if (!now.has(key)) child.remove();
   parent.kept = now;
 }

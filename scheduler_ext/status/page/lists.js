@@ -12,7 +12,7 @@ export function showWaiting(waiting, head, now, filter) {
   const none = head.synced ? "none: every pod that asked has a node" : "not known yet: the extender is still reading the cluster";
   const groups = waiting.map((group) => matching(group, filter)).filter(Boolean);
   const found = filter.text ? `${number(groups.reduce((sum, group) => sum + group.count, 0))} of ` : "";
-  write(byId("waiting-count"), head.waiting ? `${found}${counted(head.waiting, "pod")} on no node` : none);
+  write(byId("waiting-count"), head.waiting ? `${found}${counted(head.waiting, "pod")} on no node${head.synced ? "" : " so far"}` : none);
   const reasons = new Map();
   for (const group of groups) {
     const reason = group.why?.sentence ?? "not judged yet";

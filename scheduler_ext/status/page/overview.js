@@ -21,20 +21,26 @@ export function showHead(head, sums, used) {
     ["in use", used.gpus ? `${Math.round(used.busy / used.gpus)} %` : "?", used.gpus ? `of the time, ${memory(used.memory)}, on ${counted(used.gpus, "GPU")}` : "not known", used.gpus ? Math.round(used.busy / used.gpus) : undefined, "busy"],
     ["fragmented", `${percent(head.shared_memory, free)} %`, `${memory(head.shared_memory)} free beside other pods`],
     ["stranded", memory(head.stranded_memory), "free, but no pod can get it"],
-    ["waiting", number(head.waiting), head.synced ? "on no node" : "not known yet"],
+    ["waiting", number(head.waiting), "on no node"],
   ];
-  keep(byId("figures"), figures, ([title]) => title, makeFigure, fillFigure);
+  const shown = head.synced ? figures : figures.map(([title]) => [title, "?", "not known yet"]);
+  keep(byId("figures"), shown, ([title]) => title, makeFigure, fillFigure);
   showFits(head.fits);
-  const about = [head.version && `version ${head.version}`, head.cluster, head.leads ? "" : "not the leader"];
+  const about = [head.version && `version ${head.version}`, head.cluster, leaderOf(head)];
   write(byId("about"), about.filter(Boolean).join(", "));
 }
 
-export function showTeams(teams, uses, filter) {
+function leaderOf({ leader, leads }) {
+  if (leader) return leads ? `leader ${leader}` : `not the leader: that is ${leader}`;
+  return leads ? "" : "not the leader: none is known";
+}
+
+export function showTeams(teams, uses, filter, soFar) {
   const busy = new Map();
   for (const use of uses.values()) for (const [pod, of] of use.pods) busy.set(namespaceOf(pod), (busy.get(namespaceOf(pod)) ?? 0) + (of.busy ?? 0));
   const rows = Object.entries(teams).map(([name, [pods, gpus, mib, hours]]) => ({ name, pods, gpus, mib, hours }));
   const shown = rows.filter((row) => row.name.toLowerCase().includes(filter.text)).sort((a, b) => b.gpus - a.gpus || b.hours - a.hours).slice(0, MOST_TEAMS);
-  write(byId("teams-count"), `${counted(rows.length, "namespace")}, hours since the extender began to look`);
+  write(byId("teams-count"), `${counted(rows.length, "namespace")}${soFar}, hours since the extender began to look`);
   keep(byId("team-rows"), shown, (row) => row.name, () => element("tr", {}, element("th", { scope: "row", class: "pod" }), ...["", "", "", "", ""].map(() => element("td", { class: "number" }))), (made, row) => {
     const texts = [row.name || "(deleted pods)", number(row.pods), row.gpus.toFixed(1), busy.has(row.name) ? (busy.get(row.name) / 100).toFixed(1) : "", memory(row.mib), row.hours.toFixed(1)];
     texts.forEach((text, at) => write(made.children[at], text));
@@ -78,6 +84,7 @@ function showFits(fits) {
 
 const MOST_TEAMS = 50;
 const SHORTEST_SECONDS = 600; // that the chart shows
+const LONGEST_GAP_SECONDS = 60; // between two samples that a line joins: nothing was looked at meanwhile
 const [WIDTH, HEIGHT] = [600, 110];
 
 // A sample is: time, memory held and total, cores held and total, idle GPUs, waiting pods.
@@ -88,19 +95,25 @@ export function showHistory(known) {
   const samples = known.filter(([at]) => from <= at && at <= to); // the extender's clock may have been set
   const x = (at) => (WIDTH * (at - from)) / (to - from);
   const most = Math.max(...samples.map((sample) => sample[6]), 1);
-  const curve = (value) => samples.map((sample) => `${x(sample[0]).toFixed(1)},${(HEIGHT * (1 - value(sample))).toFixed(1)}`);
+  const runs = [];
+  for (const [at, sample] of samples.entries()) {
+    if (!at || sample[0] - samples[at - 1][0] > LONGEST_GAP_SECONDS) runs.push([]);
+    runs.at(-1).push(sample);
+  }
+  const curve = (run, value) => run.map((sample) => `${x(sample[0]).toFixed(1)},${(HEIGHT * (1 - value(sample))).toFixed(1)}`).join(" ");
+  const curves = (kind, value) => runs.map((run) => svg("polyline", { points: curve(run, value), class: `${kind}-line` }));
   const part = (used, total) => (total ? Math.min(used / total, 1) : 0);
-  const memoryLine = curve((sample) => part(sample[1], sample[2]));
+  const held = (sample) => part(sample[1], sample[2]);
   const lines = [25, 50, 75].map((at) => svg("line", { x1: 0, x2: WIDTH, y1: HEIGHT * (1 - at / 100), y2: HEIGHT * (1 - at / 100), class: "grid" }));
-  const area = `${x(samples[0][0]).toFixed(1)},${HEIGHT} ${memoryLine.join(" ")} ${WIDTH},${HEIGHT}`;
+  const areas = runs.map((run) => svg("polygon", { points: `${x(run[0][0]).toFixed(1)},${HEIGHT} ${curve(run, held)} ${x(run.at(-1)[0]).toFixed(1)},${HEIGHT}`, class: "memory-area" }));
   const drawing = svg(
     "svg",
     { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": summary(samples), class: "chart" },
     ...lines,
-    svg("polygon", { points: area, class: "memory-area" }),
-    svg("polyline", { points: memoryLine.join(" "), class: "memory-line" }),
-    svg("polyline", { points: curve((sample) => part(sample[3], sample[4])).join(" "), class: "cores-line" }),
-    svg("polyline", { points: curve((sample) => sample[6] / most).join(" "), class: "waiting-line" }),
+    ...areas,
+    ...curves("memory", held),
+    ...curves("cores", (sample) => part(sample[3], sample[4])),
+    ...curves("waiting", (sample) => sample[6] / most),
   );
   const last = samples.at(-1);
   const keys = [

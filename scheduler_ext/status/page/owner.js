@@ -7,39 +7,41 @@ import { podLink } from "./pods.js";
 import { counted, duration, number } from "./words.js";
 
 export class OwnerPage {
-  constructor(dialog) {
+  // `known` is the state of the page.
+  constructor(dialog, known) {
     this.dialog = dialog;
+    this.known = known;
     this.name = "";
     this.text = "";
     dialog.addEventListener("close", () => {
       const { name } = this;
       this.name = "";
-      if (address.read().owner === name) address.close();
+      if (name && address.read().owner === name) address.close();
     });
     dialog.addEventListener("click", (event) => {
       if (event.target === dialog) dialog.close();
     });
   }
 
-  open(name, waiting, now) {
+  open(name) {
     this.name = name;
     this.text = "";
-    this.update(waiting, now);
+    this.update();
     if (!this.dialog.open) this.dialog.showModal();
   }
 
   // Brings an open dialog up to date.
-  update(waiting, now) {
+  update() {
     if (!this.name) return;
-    const groups = waiting.filter((group) => nameOf(group) === this.name);
-    const text = JSON.stringify(groups);
+    const groups = this.known.waiting.filter((group) => nameOf(group) === this.name);
+    const count = groups.length || this.known.head?.synced ? `${counted(groups.reduce((sum, group) => sum + group.count, 0), "pod")} on no node` : "not known yet";
+    const text = JSON.stringify([count, groups]);
     if (text === this.text) return;
     this.text = text;
     const close = element("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
     close.addEventListener("click", () => this.dialog.close());
-    const count = groups.reduce((sum, group) => sum + group.count, 0);
-    const heading = element("div", { class: "heading" }, element("h2", { id: "owner-title" }, this.name), element("p", { class: "count" }, `${counted(count, "pod")} on no node`), close);
-    this.dialog.replaceChildren(heading, ...groups.flatMap((group) => [...parts(group, now)]));
+    const heading = element("div", { class: "heading" }, element("h2", { id: "owner-title" }, this.name), element("p", { class: "count" }, count), close);
+    this.dialog.replaceChildren(heading, ...groups.flatMap((group) => [...parts(group, this.known.at)]));
   }
 }
 

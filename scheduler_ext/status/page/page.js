@@ -18,9 +18,10 @@ const state = new State();
 const filter = { text: "", show: "all" };
 const details = new Details(byId("node"));
 const podPage = new PodPage(byId("pod"), () => stream.headers(), state);
-const ownerPage = new OwnerPage(byId("owner"));
-const cards = new Cards(byId("cards"), (name) => go("node", name), later);
-const REST_MILLISECONDS = 250; // until cards out of view follow, with all that came meanwhile
+const ownerPage = new OwnerPage(byId("owner"), state);
+const pages = { node: details, pod: podPage, owner: ownerPage };
+const cards = new Cards(byId("cards"), state, filter, (name) => go("node", name), later);
+const REST_MILLISECONDS = 250; // until the table of pods follows, with all that came meanwhile
 const PODS_MILLISECONDS = 1_000; // between two drawings of the long table, and
 const PODS_PART = 10; // times as long as a drawing takes
 const parts = new Set(); // those to draw
@@ -31,13 +32,16 @@ let [podsDrawn, podsTook] = [-Infinity, 0];
 
 const soon = window.requestIdleCallback ? (work) => requestIdleCallback(work, { timeout: 200 }) : (work) => setTimeout(work, 16);
 const DRAW = {
-  node: () => details.update(state.nodes.get(details.name), state.use.get(details.name)),
+  node: () => {
+    const node = state.nodes.get(details.name);
+    if (node || state.complete) details.update(node, state.use.get(details.name));
+  },
   count: showShown,
   head: () => state.head && showHead(state.head, filter.text || filter.show !== "all" ? sumsOf(state.nodes, filter) : null, usedIn(state.nodes, state.use, (node) => matches(node, filter))),
-  teams: () => showTeams(state.teams, state.use, filter),
+  teams: () => showTeams(state.teams, state.use, filter, soFar()),
   waiting: () => {
     if (state.head) showWaiting(state.waiting, state.head, state.at, filter);
-    ownerPage.update(state.waiting, state.at);
+    ownerPage.update();
   },
   use: () => {
     podsDue = true;
@@ -54,7 +58,7 @@ function take(changed) {
     offerLevels(state.nodes.get(name));
   }
   for (const part of changed.parts) parts.add(part);
-  if (changed.parts.has("head")) parts.add("waiting");
+  if (changed.parts.has("head")) for (const part of ["waiting", "count", "teams"]) parts.add(part);
   if (changed.nodes.size) {
     parts.add("count");
     podsDue = true;
@@ -64,6 +68,10 @@ function take(changed) {
   }
   for (const name of changed.used) cards.due.add(name);
   if (changed.used.has(details.name)) parts.add("node");
+  if (changed.completed) {
+    parts.add("node");
+    goBackDown();
+  }
   if (changed.nodes.size || changed.parts.size) later();
 }
 
@@ -73,17 +81,16 @@ function later() {
   requestAnimationFrame(draw);
 }
 
-// The cards in view, then the other parts, in as many frames as it takes.
 function draw() {
   drawing = false;
   if (filterDue) refilter();
-  if (!cards.draw(state.nodes, state.use, filter, false)) return later();
+  cards.draw();
   for (const part of parts) DRAW[part]();
   parts.clear();
   rest();
 }
 
-// What is not in view follows when there is nothing else to do: the other cards, then the table of pods.
+// The table of pods follows when there is nothing else to do.
 function rest() {
   if (resting) return;
   resting = true;
@@ -91,7 +98,6 @@ function rest() {
 }
 
 function drawRest() {
-  if (!cards.draw(state.nodes, state.use, filter, true)) return soon(drawRest);
   resting = false;
   soon(warm);
   if (podsDue) setTimeout(drawPods, podsDrawn + Math.max(PODS_MILLISECONDS, PODS_PART * podsTook) - performance.now());
@@ -115,7 +121,7 @@ function drawPods() {
 function showHeld() {
   podsDue = false;
   const began = performance.now();
-  showPods(cards.order, state.nodes, state.use, filter);
+  showPods(cards.order, state.nodes, state.use, filter, soFar());
   showIdle(state.nodes, state.use, state.head, state.at, filter);
   DRAW.teams();
   DRAW.head();
@@ -123,10 +129,15 @@ function showHeld() {
   podsTook = podsDrawn - began;
 }
 
+// After each count of what the extender has not listed yet.
+function soFar() {
+  return state.head?.synced === false ? " so far" : "";
+}
+
 function showShown() {
   let shown = 0;
   for (const node of state.nodes.values()) shown += matches(node, filter);
-  const all = counted(state.nodes.size, "node");
+  const all = counted(state.nodes.size, "node") + soFar();
   write(byId("nodes-count"), shown === state.nodes.size ? all : `${number(shown)} of ${all}`);
 }
 
@@ -146,8 +157,8 @@ function refilter() {
   address.choose({ q: byId("filter").value.trim(), show: show === "all" ? "" : show, sort, group: offers("group", named) ? group : group || named, pgroup: byId("pgroup").value });
   filter.text = byId("filter").value.trim().toLowerCase();
   filter.show = show;
-  cards.arrange(state.nodes, sort, group);
-  cards.filter(state.nodes, filter);
+  cards.arrange(sort, group);
+  cards.filter();
   for (const part of ["count", "head", "waiting", "told"]) DRAW[part]();
   [podsDue, podsDrawn] = [true, -Infinity];
 }
@@ -157,12 +168,23 @@ function offerLevels(node) {
   for (const [level] of node?.domains ?? []) {
     if (offers("group", level)) continue;
     byId("group").add(new Option(level));
-    if (address.read().group === level) arrive();
+    if (address.read().group !== level) continue;
+    byId("group").value = level;
+    refilterSoon();
   }
 }
 
 function offers(id, value) {
   return [...byId(id).options].some((each) => each.value === value);
+}
+
+// The browser loads the page again at the top: there is nothing else yet.
+function goBackDown() {
+  const { scrolled } = history.state ?? {};
+  if (!scrolled) return;
+  history.replaceState({ ...history.state, scrolled: 0 }, "");
+  draw();
+  if (!scrollY) scrollTo(0, scrolled);
 }
 
 function go(what, name) {
@@ -171,13 +193,18 @@ function go(what, name) {
 }
 
 function openFromAddress() {
-  const { node, pod, owner } = address.read();
-  if (pod) podPage.open(pod);
-  else byId("pod").close();
-  if (owner) ownerPage.open(owner, state.waiting, state.at);
-  else byId("owner").close();
-  if (!node) byId("node").close();
-  else if (state.nodes.has(node)) details.open(state.nodes.get(node), state.use.get(node));
+  const wanted = address.read();
+  for (const [what, page] of Object.entries(pages)) if (page.name && page.name !== wanted[what]) putAway(page);
+  if (!byId("ask").hidden) return;
+  if (wanted.pod) podPage.open(wanted.pod);
+  if (wanted.owner) ownerPage.open(wanted.owner);
+  if (state.nodes.has(wanted.node)) details.open(state.nodes.get(wanted.node), state.use.get(wanted.node));
+}
+
+// Closes a dialog that the address may still name.
+function putAway(page) {
+  page.name = "";
+  page.dialog.close();
 }
 
 // The address was changed: by Back, by a link, or by hand.
@@ -195,11 +222,15 @@ function showState(what, why) {
   if (what === "live" && state.head?.stale) [what, why] = ["lost", "the API server does not answer the extender"];
   byId("live").dataset.state = what;
   write(byId("live"), { live: "Live", paused: "Paused", lost: `Not live: ${why}. Trying again …`, denied: `Not shown: ${why}.` }[what]);
+  const before = byId("ask").hidden;
   byId("ask").hidden = what !== "denied";
+  // The token is asked for behind no dialog. What the address names opens after it.
+  if (what === "denied") Object.values(pages).forEach(putAway);
+  else if (!before) openFromAddress();
   document.querySelector("main").hidden = what === "denied";
 }
 
-const stream = new Stream((message) => take(state.apply(message)), showState);
+const stream = new Stream((message, last) => take(state.apply(message, last)), showState);
 
 byId("ask").addEventListener("submit", (event) => {
   event.preventDefault();
@@ -209,10 +240,17 @@ byId("ask").addEventListener("submit", (event) => {
 });
 byId("filter").addEventListener("input", refilterSoon);
 byId("show").addEventListener("change", refilterSoon);
-byId("order").addEventListener("change", refilterSoon);
+byId("order").addEventListener("change", ({ target }) => {
+  address.choose({ [target.id]: target.value });
+  refilterSoon();
+});
 byId("pgroup").addEventListener("change", refilterSoon);
 makeHead(showHeld);
-addEventListener("popstate", arrive);
+addEventListener("scrollend", () => history.replaceState({ ...history.state, scrolled: scrollY }, ""));
+addEventListener("popstate", () => {
+  arrive();
+  draw(); // at once: the browser goes back to where the reader was, which must be there again
+});
 addEventListener("click", (event) => {
   const link = event.target.closest?.("a[href^='#pod='], a[href^='#node='], a[href^='#owner='], a[href^='#q=']");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;

@@ -20,7 +20,7 @@ export class PodPage {
     dialog.addEventListener("close", () => {
       const { name } = this;
       this.name = "";
-      if (address.read().pod === name) address.close();
+      if (name && address.read().pod === name) address.close();
     });
     dialog.addEventListener("click", (event) => {
       if (event.target === dialog) dialog.close();

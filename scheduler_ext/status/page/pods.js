@@ -41,7 +41,7 @@ export function makeHead(change) {
   }));
 }
 
-export function showPods(names, nodes, uses, filter) {
+export function showPods(names, nodes, uses, filter, soFar) {
   const { psort, pgroup } = address.read();
   const column = psort.replace(/^-/, "");
   const [value, turn] = [COLUMNS[column], psort.startsWith("-") ? -1 : 1];
@@ -65,7 +65,7 @@ export function showPods(names, nodes, uses, filter) {
   }
   const shown = first.sorted();
   const more = found > shown.length ? `; the first ${shown.length} are shown, filter to see others` : "";
-  write(byId("pods-count"), found === all ? counted(all, "pod") + more : `${number(found)} of ${counted(all, "pod")}${more}`);
+  write(byId("pods-count"), `${found === all ? "" : `${number(found)} of `}${counted(all, "pod")}${soFar}${more}`);
   const lines = shown.flatMap((each, at) => (groupOf && each.group !== shown[at - 1]?.group ? [{ group: each.group, sums: groups.get(each.group), kind: pgroup }, each.row] : [each.row]));
   keep(byId("pod-rows"), lines, (line) => (line.sums ? `= ${line.group}` : `${line.node} ${line.pod} ${line.state}`), makeLine, fillLine);
 }

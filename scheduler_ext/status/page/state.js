@@ -20,10 +20,12 @@ export class State {
     this.told = [];
     this.history = [];
     this.at = 0;
+    this.complete = false; // whether every node has come
   }
 
-  // Returns the names of the nodes that changed, of those whose use changed, and of the other parts.
-  apply(message) {
+  // `last` is whether the messages that belong together end with this one. Returns the names of the nodes that changed, of
+  // those whose use changed, the other parts, and whether every node has come with this message.
+  apply(message, last) {
     const parts = new Set();
     const nodes = new Set();
     const used = new Set();
@@ -55,7 +57,9 @@ export class State {
     if (message.told) this.told = [...this.told, ...message.told].slice(-MOST_TOLD);
     if (message.history) this.history = [...this.history, ...message.history].slice(-MOST_SAMPLES);
     for (const part of ["told", "history"]) if (message[part]) parts.add(part);
-    return { nodes, used, parts };
+    const completed = last && !this.complete;
+    if (completed) this.complete = true;
+    return { nodes, used, parts, completed };
   }
 }
 

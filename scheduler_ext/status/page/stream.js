@@ -7,7 +7,7 @@ const DENIED = "denied";
 export const MARKS_OF_DIRECTION = /[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g; // a name with them turns the words after it
 
 export class Stream {
-  // `tell` gets each message; `state` gets "live", "lost" or "denied" with a reason, or "paused".
+  // `tell` gets each message, and whether it is the last of those that belong together; `state` gets "live", "lost" or "denied" with a reason, or "paused".
   constructor(tell, state) {
     this.tell = tell;
     this.state = state;
@@ -84,16 +84,16 @@ export class Stream {
   }
 
   handle(event, came) {
-    let data = "";
+    let [data, last] = ["", false];
     for (const line of event.split("\n")) {
       if (line.startsWith("data: ")) data = line.slice(6);
-      if (line.startsWith("id: ")) this.seen = line.slice(4);
+      if (line.startsWith("id: ")) [this.seen, last] = [line.slice(4), true];
     }
     if (!data) return;
     came();
     const message = JSON.parse(data.replace(MARKS_OF_DIRECTION, "\ufffd"));
     if (message.age > OLDEST_SECONDS) this.state("lost", `the extender has not looked at its cluster for ${Math.round(message.age)} s`);
     else this.state("live", "");
-    this.tell(message);
+    this.tell(message, last);
   }
 }

@@ -99,6 +99,23 @@ def test_gpu_hours_of_namespaces_add_up_and_stay_once_their_pods_are_gone() -> N
     assert reader.catch_up(board)[0]["teams"] == {"ml": [0, 0.0, 0, 2.0]}
 
 
+def test_what_is_recalled_late_comes_before_what_was_seen_since_and_reaches_every_reader() -> None:
+    earlier, board, reader = Board("p"), Board("q"), Reader()
+    for number in range(SAMPLES):
+        earlier.apply(poll(10 * number, node("a")))
+    for number in range(2):
+        board.apply(poll(10 * (SAMPLES + number), node("a")))
+    reader.catch_up(board)
+    board.recall(earlier.remembered())
+    (value,) = reader.catch_up(board)
+    assert value["full"] is True
+    assert [sample[0] for sample in value["history"]] == [1_800_000_000 + 10 * at for at in range(2, SAMPLES + 2)]
+    for nonsense in (b"", b"{}", b'{"history":[[1]],"gpu_hours":{}}', b'{"history":[],"gpu_hours":{"a":"b"}}'):
+        before = board.id
+        board.recall(nonsense)
+        assert board.id == before
+
+
 def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little_is_no_news() -> None:
     board, reader = Board("p"), Reader()
     waits = msgspec.convert(pod_json("p", memory_mib=0), Pod)

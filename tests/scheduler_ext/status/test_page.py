@@ -1,5 +1,6 @@
 """The page in a real browser: `make test-page` alone runs these tests."""
 
+import asyncio
 import re
 import shutil
 from collections.abc import AsyncIterator
@@ -8,22 +9,30 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.typedefs import Handler
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from program.address import ListenAddress
 from proto.annotations import keys
 from proto.daemon_usage import ContainerUse, GpuUse, NodeUse
+from proto.kubernetes.objects import OwnerReference, Pod
 from scheduler_ext.cluster.history import LogEntry, LogKind
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.own_thread import in_own_thread
 from scheduler_ext.http.ports import listening
+from scheduler_ext.requests import RequestSettings
+from scheduler_ext.status.board import Board
 from scheduler_ext.status.poll import Poll, Standing, Uses
-from scheduler_ext.status.server import StatusServer
+from scheduler_ext.status.server import BEAT_SECONDS, StatusServer
+from scheduler_ext.status.waiting import WaitingGroups
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import pod_json
 from tests.scheduler_ext.rig import ANY_PORT
 from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, looked, node, running_pod, shown
+from tests.scheduler_ext.status.test_board import read
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or ""
 pytestmark = pytest.mark.browser
@@ -232,8 +241,8 @@ async def test_no_rule_of_axe_is_broken(context: dict[str, Any]) -> None:
                 await on.page.evaluate("document.querySelector('.card').click()")
                 await on.page.locator("#node summary").click()
             found = await on.page.evaluate("axe.run().then((found) => found.violations)")
-            told = [(rule["id"], node["target"], node["failureSummary"]) for rule in found for node in rule["nodes"]]
-            assert told == []
+            broken = [(rule["id"], node["target"], node["failureSummary"]) for rule in found for node in rule["nodes"]]
+            assert broken == []
 
 
 async def test_a_phone_need_not_scroll_sideways() -> None:
@@ -401,6 +410,10 @@ async def test_use_is_shown_beside_what_is_held_and_who_does_not_use_it_is_liste
         await expect(page.locator(".card .about")).to_contain_text("28 % busy")
         await page.locator(".card").click()
         await expect(page.locator("#node .devices tbody tr").first).to_contain_text("85 % of the time, 1 GiB")
+        await page.set_viewport_size({"width": 375, "height": 740})
+        amounts = page.locator(".card .amounts")
+        await expect(amounts).to_have_text(re.compile("28 % busy$"))
+        assert await amounts.evaluate("amounts => amounts.scrollWidth <= amounts.clientWidth")
         await server.show(Poll(monotonic=1.0, at=1.8e9, uses=Uses(problem="n: the daemon does not answer")))
         await page.keyboard.press("Escape")
         await expect(page.locator("#idle-note")).to_contain_text("n: the daemon does not answer")
@@ -490,19 +503,20 @@ async def test_a_page_for_other_hosts_asks_for_a_token_and_keeps_it_to_itself() 
         server.users["good"] = "ana"
         async with shown(server, for_other_hosts=True) as it, browser() as chromium:
             page = await chromium.new_page()
-            await page.goto(it.page)
+            await page.goto(f"{it.page}#node=n")
             await expect(page.locator("#live")).to_have_text("Not shown: a token is needed to see this page.")
             await expect(page.locator("main")).to_be_hidden()
-            for token, told in (
+            for token, answer in (
                 ("wrong", "Not shown: the API server does not accept this token."),
                 ("good", "Live"),
             ):
                 await page.locator("#token").fill(token)
                 await page.keyboard.press("Enter")
-                await expect(page.locator("#live")).to_have_text(told)
+                await expect(page.locator("#live")).to_have_text(answer)
                 assert await page.locator("#token").input_value() == ""
             await expect(page.locator("#ask")).to_be_hidden()
             await expect(page.locator(".card .name")).to_have_text("n")
+            await expect(page.locator("#node-title")).to_have_text("n")
             kept = "JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}, location.href])"
             assert "good" not in await page.evaluate(kept)
 
@@ -539,24 +553,196 @@ async def test_a_clock_that_is_set_draws_no_history_outside_its_chart(seconds: f
         assert max(across) <= 600
 
 
-async def test_all_cards_are_right_soon_also_those_out_of_view() -> None:
-    """More than are drawn at once."""
-    many = 300
+@asynccontextmanager
+async def fed(*bodies: dict[str, Any], **context: Any) -> AsyncIterator[tuple[StatusServer, Page]]:
+    """A page that only the test feeds."""
     server = StatusServer("p")
     async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
+        await server.show(Poll(monotonic=0.0, at=1.0, nodes=looked(*bodies)))
+        page = await (await chromium.new_context(**context)).new_page()
+        page.set_default_timeout(LONGEST_MILLISECONDS)
+        await page.goto(f"{url}/")
+        yield server, page
+
+
+MANY = 300
+
+
+def many_nodes() -> list[dict[str, Any]]:
+    return [node(f"n{number}", gpus=1, model=number % 2) for number in range(MANY)]
+
+
+async def test_only_cards_near_the_view_are_in_the_document_and_keys_reach_all() -> None:
+    async with fed(*many_nodes()) as (_, page):
+        await expect(page.locator("#nodes-count")).to_have_text(f"{MANY} nodes")
+        cards, focused = page.locator(".card"), page.locator(".card:focus")
+        await expect(cards.first.locator(".name")).to_have_text("n0")
+        assert await cards.count() < MANY / 3
+        await cards.first.focus()
+        for key, name in (("End", "n299"), ("ArrowLeft", "n298"), ("Home", "n0"), ("ArrowRight", "n1")):
+            await page.keyboard.press(key)
+            await expect(focused.locator(".name")).to_have_text(name)
+            await expect(focused).to_be_in_viewport(ratio=0.9)
+            place = page.locator(".cards > li:has(:focus)")
+            await expect(place).to_have_attribute("aria-posinset", str(int(name[1:]) + 1))
+            await expect(place).to_have_attribute("aria-setsize", str(MANY))
+        await page.mouse.wheel(0, 100_000)
+        await expect(cards.filter(has_text="n299")).to_be_in_viewport()
+        await expect(focused.locator(".name")).to_have_text("n1")
+        names = await cards.locator(".name").all_text_contents()
+        assert names == sorted(names, key=lambda name: int(name[1:]))
+        await page.keyboard.press("ArrowRight")
+        await expect(focused.locator(".name")).to_have_text("n2")
+        await expect(focused).to_be_in_viewport(ratio=0.9)
+
+
+async def test_cards_far_down_are_found_sorted_grouped_and_follow_decisions() -> None:
+    async with fed(*many_nodes()) as (server, page):
+        names, headings = page.locator(".card .name"), page.locator(".cards .group")
+        await page.locator("#filter").fill("n299")
+        await expect(names).to_have_text(["n299"])
+        await page.locator("#filter").fill("")
+        await page.locator("#group").select_option("model")
+        await expect(headings).to_have_text(["A100-SXM4-40GB"])
+        await page.evaluate("scrollTo(0, document.documentElement.scrollHeight / 2)")
+        await expect(headings).to_have_text(["H100-SXM5-80GB"])
+        await page.mouse.wheel(0, 100_000)
+        last = page.locator(".card", has_text="n298")
+        await expect(last).to_be_in_viewport()
+        await expect(last.locator(".idle")).to_have_text("1 of 1 idle")
+        held = running_pod("p", "n298", (0,), memory_mib=WHOLE)
+        await server.show(Poll(monotonic=1.0, at=2.0, nodes=looked(node("n298", gpus=1), held)))
+        await expect(last.locator(".idle")).to_have_text("0 of 1 idle")
+        await page.locator("#sort").select_option("held")
+        await page.mouse.wheel(0, -100_000)
+        await page.locator("#group").select_option("")
+        await expect(names.first).to_have_text("n298")
+        gone = tuple(f"n{number}" for number in range(MANY - 2))
+        await server.show(Poll(monotonic=2.0, at=3.0, gone=gone))
+        await expect(names).to_have_text(["n298", "n299"])
+
+
+async def test_the_leader_has_a_name_and_a_time_without_looks_has_no_line() -> None:
+    async with fed(node("n")) as (server, page):
+        for number, (standing, words) in enumerate(
+            (
+                (Standing(leads=False, leader="scheduler-1"), "not the leader: that is scheduler-1"),
+                (Standing(leads=False), "not the leader: none is known"),
+                (Standing(leader="scheduler-2"), "leader scheduler-2"),
+            )
+        ):
+            await server.show(Poll(monotonic=10.0 * number, at=500.0 * number, standing=standing))
+            await expect(page.locator("#about")).to_have_text(words)
+        await expect(page.locator("#history polyline.memory-line")).to_have_count(3)
+
+
+async def test_back_leads_to_where_the_reader_was_among_the_cards() -> None:
+    async with fed(*many_nodes()) as (_, page):
+        await expect(page.locator("#nodes-count")).to_have_text(f"{MANY} nodes")
+        await page.mouse.wheel(0, 3_000)
+        await expect(page.get_by_role("button", name="n3 ")).to_have_count(0)
+        name = await page.evaluate("document.elementFromPoint(400, 400).closest('.card')?.name")
+        card = page.get_by_role("button", name=f"{name} ")
+        await expect(card).to_be_in_viewport(ratio=0.9)
+        place = await page.evaluate("scrollY")
+        await card.click()
+        await expect(page.locator("#node-title")).to_have_text(name)
+        await page.go_back()
+        await expect(page.locator("#node")).to_be_hidden()
+        await expect(card).to_be_focused()
+        assert await page.evaluate("scrollY") == place
+        await page.evaluate("location.hash = '#q=n299'")
+        await expect(page.locator(".card .name")).to_have_text(["n299"])
+        await page.go_back()
+        await expect(card).to_be_in_viewport(ratio=0.9)
+        await page.reload()
+        await expect(card).to_be_in_viewport(ratio=0.9)
+
+
+class Told:
+    """A page to which the test sends each message of the stream."""
+
+    def __init__(self) -> None:
+        self.messages = asyncio.Queue[bytes]()
+
+    def application(self) -> web.Application:
+        application = StatusServer("p").application()
+        application.middlewares.append(self._events)
+        return application
+
+    @web.middleware
+    async def _events(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        if request.path != "/events":
+            return await handler(request)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        while True:
+            try:
+                message = await asyncio.wait_for(self.messages.get(), BEAT_SECONDS)
+            except TimeoutError:
+                message = b"data: {}\n\n"
+            await response.write(message)
+
+
+@asynccontextmanager
+async def told(address: str) -> AsyncIterator[tuple[Told, Page]]:
+    it = Told()
+    async with listening(it.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
         page = await chromium.new_page()
-        for at, held in enumerate((False, True)):
-            bodies = [node(f"n{number}", gpus=1) for number in range(many)]
-            pods = [running_pod(f"p{number}", f"n{number}", (0,), memory_mib=WHOLE) for number in range(many)]
-            await server.show(Poll(monotonic=at, at=1.0 + at, nodes=looked(*bodies, *(pods if held else ()))))
-            if not held:
-                await page.goto(f"{url}/")
-            words = page.locator(".card .idle", has_text=f"{1 - held} of 1 idle")
-            await expect(words).to_have_count(many)
-        await page.locator("#filter").fill("p299")
-        await expect(page.locator(".cards li:not([hidden]) .name")).to_have_text(["n299"])
-        # Chromium counts list items again for each one that is hidden: a filter of 5 000 nodes took 20 s.
-        await expect(page.locator(".cards li:not([hidden])")).to_have_css("display", "block")
+        page.set_default_timeout(LONGEST_MILLISECONDS)
+        await page.goto(f"{url}/{address}")
+        yield it, page
+
+
+def pieces(process: str, *bodies: dict[str, Any], **others: Any) -> list[bytes]:
+    board = Board(process)
+    board.apply(Poll(monotonic=0.0, at=1.0, nodes=looked(*bodies), **others))
+    return list(board.messages(""))
+
+
+async def test_an_open_node_that_comes_late_stays_open_while_the_cluster_is_read_again() -> None:
+    bodies = [node(f"n{number:03}", gpus=1) for number in range(101)]
+    first, last = pieces("a", *bodies)
+    ((_, value),) = read([last])
+    (late,) = value["nodes"]
+    async with told(f"#node={late}") as (it, page):
+        title, known = page.locator("#node-title"), page.locator("#nodes-count")
+        for message, count in ((first, 100), (last, 101)):
+            await expect(page.locator("#node")).to_be_hidden()
+            it.messages.put_nowait(message)
+            await expect(known).to_have_text(f"{count} nodes")
+        await expect(title).to_have_text(late)
+        for message, count in zip(pieces("b", *bodies), (100, 101), strict=True):
+            it.messages.put_nowait(message)
+            await expect(known).to_have_text(f"{count} nodes")
+            await expect(title).to_have_text(late)
+        for message in pieces("c", *(body for body in bodies if body["metadata"]["name"] != late)):
+            it.messages.put_nowait(message)
+        await expect(page.locator("#node")).to_be_hidden()
+        await expect(page).to_have_url(re.compile("/$"))
+
+
+async def test_before_the_first_list_nothing_is_counted_and_an_owner_of_the_address_is_not_known_yet() -> None:
+    waits = msgspec.convert(pod_json("a-1", memory_mib=0), Pod)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "a", "uid": "uid-a", "controller": True}
+    waits.metadata.owner_references = (msgspec.convert(owner, OwnerReference),)
+    waiting = WaitingGroups(RequestSettings()).of({"uid": waits}, lambda _: None)
+    async with told("#owner=default%2FJob%2Fa&psort=-pod&pgroup=node&show=idle&sort=idle&q=n") as (it, page):
+        count, address = page.locator("#owner .count").first, page.url
+        await expect(count).to_have_text("not known yet")
+        for message in pieces("a", standing=Standing(synced=False)):
+            it.messages.put_nowait(message)
+        await expect(page.locator("#figures .value")).to_have_text(["?"] * 8)
+        await expect(page.locator("#nodes-count")).to_have_text("0 nodes so far")
+        await expect(page.locator("#pods-count")).to_have_text("0 pods so far")
+        await expect(count).to_have_text("not known yet")
+        for message in pieces("b", node("n"), waiting=waiting, waiting_total=1):
+            it.messages.put_nowait(message)
+        await expect(count).to_have_text("1 pod on no node")
+        await expect(page.locator("#owner .story li .pod")).to_have_text(["a-1"])
+        await expect(page.locator("#nodes-count")).to_have_text("1 node")
+        await expect(page.locator("#pods-count")).to_have_text("0 pods")
+        assert set(page.url.partition("#")[2].split("&")) == set(address.partition("#")[2].split("&"))
 
 
 async def test_a_large_node_makes_no_other_card_tall_and_marks_of_direction_turn_no_words() -> None:
