@@ -29,7 +29,7 @@ class Offers:
 class DevicePlugin(rpc.DevicePluginServicer):
     """Kubelet's calls, translated."""
 
-    def __init__(self, allocator: Allocator, calls: KubeletCalls, offers: "Offers") -> None:
+    def __init__(self, allocator: Allocator, calls: KubeletCalls, offers: Offers) -> None:
         self._allocator = allocator
         self._calls = calls
         self._offers = offers

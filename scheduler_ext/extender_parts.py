@@ -136,6 +136,7 @@ def made_parts(
     actions = BindActions(
         api=api, cluster=cluster, settings=settings, sender=sender, now=now, forbidden=leadership.forbidden
     )
+    leads, forbidden = leadership.leads, leadership.forbidden
     lock_waited, evicts, problem = metrics.lock_waited, settings.gpu_preemption, leadership.problem
     return ExtenderParts(
         api=api,
@@ -150,18 +151,11 @@ def made_parts(
         readiness=readiness,
         binder=Binder(cluster=cluster, actions=actions, settings=settings, lock_waited=lock_waited, files=files),
         evictor=Evictor(api=api, cluster=cluster, index=index, forbidden=problem, serving=evicts),
-        requeuer=Requeuer(
-            api=api, cluster=cluster, index=index, leads=leadership.leads, requeued=metrics.requeued, now=now
-        ),
+        requeuer=Requeuer(api=api, cluster=cluster, index=index, leads=leads, requeued=metrics.requeued, now=now),
         set_aside=SetAsideWriter(
-            api=api,
-            cluster=cluster,
-            leads=leadership.leads,
-            forbidden=leadership.forbidden,
-            now=now,
-            settings=settings,
+            api=api, cluster=cluster, leads=leads, forbidden=forbidden, now=now, settings=settings
         ),
-        resizer=Resizer(api=api, cluster=cluster, leads=leadership.leads, forbidden=leadership.forbidden),
+        resizer=Resizer(api=api, cluster=cluster, leads=leads, forbidden=forbidden),
         kube_scheduler=kube_scheduler,
         probes=Probes(watch=watch, leadership=leadership, certified=certified, kube_scheduler=kube_scheduler),
     )

@@ -22,7 +22,7 @@ from simulation import scheduling_queue as queue
 from simulation.extender_calls import CallRefused, ExtenderCalls, JsonObject
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Constraints, WholePod, constraints_of
-from simulation.plan.offers import HostRequest, Offers, asked_by, left_to_extender
+from simulation.plan.offers import HostRequest, NodeOffers, asked_by, left_to_extender
 from simulation.scheduler_writes import SchedulerWrites
 
 MANAGED_RESOURCES = left_to_extender(ResourceNames())
@@ -272,10 +272,10 @@ class KubeSchedulerStandIn:
                 self._assumed.pop(uid, None)
         return found
 
-    def _offers(self) -> Offers:
+    def _offers(self) -> NodeOffers:
         """Returns the nodes with what the pods leave of them, those that are about to be bound included."""
         nodes = [self._read_nodes.of(uid, node) for uid, node in self._nodes.items()]
-        offers = Offers(nodes, self._managed, HostPolicy.LEAST_ALLOCATED)
+        offers = NodeOffers(nodes, self._managed, HostPolicy.LEAST_ALLOCATED)
         for uid, pod in self._pods.items():
             node = pod["spec"].get("nodeName") or self._assumed.get(uid)
             if node and (pod.get("status") or {}).get("phase") not in {"Succeeded", "Failed"}:

@@ -8,7 +8,7 @@ from scheduler_ext.requests import DeviceFilter
 
 class GpuSizes:
     """The smallest GPU of each type that any node has had since the start. A node that is away comes back, perhaps with
-    pods of which too much would be counted; so none is forgotten.
+    pods that would be counted with too much; so none is forgotten.
     """
 
     def __init__(self) -> None:

@@ -140,13 +140,11 @@ class Ledger:
             self.records.drop(uid)
         elif pod.spec.node_name:
             totals, host = self.kubelet.totals_of(pod), _shared(host_requested(pod)) if self._fgd else NO_HOST
-            if record is not None:
-                self.records.put(replace(record, totals=totals, host=host))
-            elif totals is not NO_TOTALS or host != NO_HOST:
-                node = intern(pod.spec.node_name)
-                self.records.put(PodRecord(uid=uid, state=RecordState.BOUND, node=node, totals=totals, host=host))
-            else:
+            if record is None and totals is NO_TOTALS and host == NO_HOST:
                 self.records.drop(uid)
+            else:
+                record = record or PodRecord(uid=uid, state=RecordState.BOUND, node=intern(pod.spec.node_name))
+                self.records.put(replace(record, totals=totals, host=host))
         else:
             if known is not None:
                 self.records.drop(uid)
@@ -162,8 +160,7 @@ class Ledger:
         self._show_set_asides(self.set_asides.remove(uid))
         known = self.records.bound(uid)
         if until is not None and known is not None and known.gpus is not NO_GPUS:
-            of_gpus = replace(known, state=RecordState.OUTLIVING, totals=NO_TOTALS, host=NO_HOST)
-            self.records.put(replace(of_gpus, until=until, deleted_at=deleted_at))
+            self.records.put(known.outliving(until, deleted_at))
             self._settle(known.node)
             return
         self.records.drop(uid)
@@ -215,12 +212,6 @@ class Ledger:
             self.records.put(record.narrowed([node]))
             self.groups.settle(record.pending.group, node)
         return shares
-
-    def send(self, uid: str, attempt: int) -> None:
-        """Records that a Binding of this bind may be carried out from now on. No effect without a reservation."""
-        record = self.records.reserved(uid)
-        if record is not None:
-            self.records.put(replace(record, state=RecordState.SENT, sent_by=attempt))
 
     def watched(self, since: float) -> None:
         """The watch of pods works since then. If that is infinite it does not: what was sent stays until it shows."""
@@ -287,8 +278,7 @@ class Ledger:
 
     def problems(self) -> Mapping[str, str]:
         """Returns why nodes, pods and quotas cannot be read, by `node a`, `pod UID` or `resourcequota ns/q`."""
-        reasons = self.nodes.unregistered()
-        nodes = {f"node {name}": reason for name, reason in reasons.items() if reason != UNREGISTERED}
+        nodes = {f"node {name}": why for name, why in self.nodes.unregistered().items() if why != UNREGISTERED}
         pods = {f"pod {uid}": record.problem for uid, record in self.records.every().items() if record.problem}
         return {**nodes, **pods, **self.quotas.problems()}
 

@@ -19,7 +19,7 @@ from scheduler_ext.domains.levels import LEVELS
 class Nodes:
     """Nodes and their usage. Each change marks a node. Only marked nodes are summed up again, at the next read."""
 
-    sizes: GpuSizes = field(default_factory=GpuSizes)
+    sizes: GpuSizes = field(default_factory=GpuSizes, compare=False)
     _registered: dict[str, RegisteredNode] = field(default_factory=dict)
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)

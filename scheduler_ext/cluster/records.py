@@ -169,6 +169,11 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
         decided = {node: self.decided[node] for node in nodes}
         return replace(self, node=first, gpus=gpus, others=others, decided=decided)
 
+    def outliving(self, until: float, deleted_at: int) -> "PodRecord":
+        """Returns the record after the deletion of the pod: its containers may still use its GPUs."""
+        left = replace(self, state=RecordState.OUTLIVING, totals=NO_TOTALS, host=NO_HOST)
+        return replace(left, until=until, deleted_at=deleted_at)
+
     def counts_as(self, other: "PodRecord") -> bool:
         """Returns whether all sums are the same with the other record in its place."""
         return (
@@ -268,6 +273,12 @@ class Records:
         """Drops the pod's record if it is reserved or sent."""
         if self.reserved(uid) is not None:
             self.drop(uid)
+
+    def send(self, uid: str, attempt: int) -> None:
+        """Records that a Binding of this bind may be carried out from now on. No effect without a reservation."""
+        record = self.reserved(uid)
+        if record is not None:
+            self.put(replace(record, state=RecordState.SENT, sent_by=attempt))
 
     def give_up(self, uid: str) -> None:
         """Frees the room kept for the pod, if any."""

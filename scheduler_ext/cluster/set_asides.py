@@ -71,7 +71,7 @@ class SetAsides:
         return next(iter(self._by_node.get(node, {}).values()), None)
 
     def apply(self, pod: Pod) -> Sequence[str]:
-        """Returns the nodes of which something has changed."""
+        """Returns the nodes where something has changed."""
         uid = pod_key(pod)
         if SET_ASIDE not in pod.metadata.annotations and uid not in self._by_uid:
             return ()
@@ -85,7 +85,7 @@ class SetAsides:
         return changed
 
     def remove(self, uid: str) -> Sequence[str]:
-        """Returns the nodes of which something has changed."""
+        """Returns the nodes where something has changed."""
         known = self._by_uid.pop(uid, None)
         if known is None:
             return ()
@@ -96,7 +96,7 @@ class SetAsides:
         return (node,)
 
     def keep_only(self, uids: Collection[str]) -> Iterable[str]:
-        """Returns the nodes of which something has changed."""
+        """Returns the nodes where something has changed."""
         return [node for uid in self._by_uid.keys() - uids for node in self.remove(uid)]
 
     def closed_to(self, pod: Pod, budgets: Budgets | None = None) -> Mapping[str, str]:

@@ -134,7 +134,7 @@ _OWN: Mapping[type[OwnEvent], Callable[[ClusterParts, Any, float], None]] = {
     events.BindBegan: _bind_began,
     events.LockHeld: lambda parts, event, now: parts.pods.hold(event.node, event.lock, event.until, now),
     events.Dropped: _dropped,
-    events.BindingSent: lambda parts, event, _: parts.ledger.send(event.uid, event.attempt),
+    events.BindingSent: lambda parts, event, _: parts.ledger.records.send(event.uid, event.attempt),
     events.BindStep: lambda parts, event, now: parts.history.go_on(event.uid, now, event.words),
     events.Requeued: _requeued,
     events.WaitEnded: lambda parts, event, _: parts.queue.settled(event.uid),

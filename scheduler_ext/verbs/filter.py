@@ -1,6 +1,6 @@
 """Answers `/filter`: the best node or a few of them, with the GPUs reserved before the next request is answered."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from proto.extender import ExtenderArgs, FilterResult, decode_extender_args, encode_filter_result
@@ -155,51 +155,62 @@ class FilterDecision:
         group = group_of(pod)
         gang = cluster.gang_of(pod) if group else None
         cluster.record(Asked(pod, node_names, 0 if gang is None else gang.needed), now)
-        candidates, crowded = len(node_names), cluster.ledger.kubelet.refusing(pod, node_names)
-        if crowded:
-            crowded = {name: f"{Reason.TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
-            node_names = [name for name in node_names if name not in crowded]
-        closed = cluster.ledger.set_asides.closed_to(pod, cluster.budgets)
-        if closed:
-            closed = {name: closed[name] for name in node_names if name in closed}
-            node_names = [name for name in node_names if name not in closed]
+        crowded, closed = self._shut(pod, node_names)
+        names = node_names
+        if crowded or closed:
+            names = [name for name in node_names if name not in crowded and name not in closed]
         until = now + cluster.ledger.groups.lease_seconds(pod, self.lease_seconds)
         if lost := self._lost_member(pod, now, until) if group else "":
-            reasons = dict.fromkeys(node_names, f"{Reason.GROUP_MEMBER_LOST}({lost})")
-            choice = NodeChoice(node=None, unresolvable=reasons)
-        elif (crowded or closed) and not node_names:
+            choice = NodeChoice(node=None, unresolvable=dict.fromkeys(names, f"{Reason.GROUP_MEMBER_LOST}({lost})"))
+        elif node_names and not names:
             choice = NodeChoice(node=None)
         else:
-            with_group: NodeChoice | None = None
-            if group:
-                asked = MissingMember(uid=request.uid, pod=pod, request=request)
-                with_group = self._decided_ahead(asked, node_names, now) or self._of_group(
-                    gang, asked, node_names, now, until
-                )
-            choice = with_group or self._anywhere(request, pod.spec.priority or 0, node_names, now)
+            choice = self._decided(pod, request, gang, names, now=now, until=until)
         if choice.node is None:
             cluster.record(PodRefused(pod, request), now)
-            if crowded:
-                choice = replace(choice, failed={**choice.failed, **crowded})
-            if closed:
-                # No eviction makes room there for this pod.
-                choice = replace(choice, unresolvable={**choice.unresolvable, **closed})
-            return nowhere(request, choice, candidates)
-        elsewhere = cluster.ledger.records.reserved(request.uid)
+            if crowded or closed:
+                failed, unresolvable = {**choice.failed, **crowded}, {**choice.unresolvable, **closed}
+                choice = replace(choice, failed=failed, unresolvable=unresolvable)
+            return nowhere(request, choice, len(node_names))
         # The members of a group are placed together: another node may be in another domain.
         most = 1 if gang is not None or (group and request.wish is not None) else self.most
+        elsewhere = cluster.ledger.records.reserved(request.uid)
         others = {
             **(elsewhere.decided if elsewhere is not None else {}),
-            **self.index.others(request, node_names, choice.node, most - 1),
+            **self.index.others(request, names, choice.node, most - 1),
         }
         others.pop(choice.node, None)
         cluster.record(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
-        offered = [choice.node] if most == 1 else [name for name in node_names if name == choice.node or name in others]
-        result = FilterResult(node_names=offered)
-        notes = warnings(request)
+        offered = [choice.node] if most == 1 else [name for name in names if name == choice.node or name in others]
+        result, notes = FilterResult(node_names=offered), warnings(request)
         # In a group with domains kube-scheduler may bind the pod elsewhere, without another question.
         offers = most > 1 or pod.spec.scheduling_group is not None
-        return Filtered(result=result, choice=choice, candidates=candidates, offers=offers, notes=notes)
+        return Filtered(result=result, choice=choice, candidates=len(node_names), offers=offers, notes=notes)
+
+    def _shut(self, pod: Pod, node_names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Returns the nodes where the pod cannot go whatever GPUs are free, and why: those whose kubelets would refuse
+        it, and those that are set aside for others, where no eviction makes room for it.
+        """
+        cluster = self.cluster
+        crowded = cluster.ledger.kubelet.refusing(pod, node_names)
+        if crowded:
+            crowded = {name: f"{Reason.TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
+        closed = cluster.ledger.set_asides.closed_to(pod, cluster.budgets)
+        if closed:
+            closed = {name: closed[name] for name in node_names if name in closed and name not in crowded}
+        return crowded, closed
+
+    def _decided(
+        self, pod: Pod, request: GpuRequest, gang: Gang | None, node_names: Sequence[str], *, now: float, until: float
+    ) -> NodeChoice:
+        """Decides for the pod with its group, or alone."""
+        if group_of(pod):
+            asked = MissingMember(uid=request.uid, pod=pod, request=request)
+            ahead = self._decided_ahead(asked, node_names, now)
+            with_group = ahead or self._of_group(gang, asked, node_names, now, until)
+            if with_group is not None:
+                return with_group
+        return self._anywhere(request, pod.spec.priority or 0, node_names, now)
 
     def _decided_ahead(self, asked: MissingMember, node_names: Sequence[str], now: float) -> NodeChoice | None:
         """Returns what was decided for the pod with another member of its group; None if nothing was."""

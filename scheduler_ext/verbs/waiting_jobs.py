@@ -176,7 +176,7 @@ class WaitingJobs:
         return why_over(each.aside, request, node, now=now, free_since=self._free_since.get(each.uid, inf))
 
     def _groups_in_part(self, now: float) -> Iterator[tuple[str, str]]:
-        """Yields the groups of which a member waits without a node of its own, after a time for the writes."""
+        """Yields the groups with a member that waits without a node of its own, after a time for the writes."""
         asides, pending = self._cluster.ledger.set_asides.every(), self._cluster.pods.pending()
         for uid, each in asides.items():
             pod = pending.get(uid)

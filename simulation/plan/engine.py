@@ -21,7 +21,7 @@ from scheduler_ext.verbs.binding_object import binding_of
 from scheduler_ext.verbs.filter import FilterDecision
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Arrival, Described
-from simulation.plan.offers import HostRequest, Offers, left_to_extender
+from simulation.plan.offers import HostRequest, NodeOffers, left_to_extender
 
 LEASE_SECONDS = 60.0
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
@@ -64,7 +64,7 @@ class Engine:
         self.changed: set[str] = {node.metadata.name for node in cluster.nodes}
         """Nodes on which something has changed. The reader empties it."""
         self._index = NodeIndex(self.state.ledger, least_most_effort=_EVERY_NODE, most_shapes=_MOST_SHAPES)
-        self.offers = Offers(cluster.nodes, left_to_extender(settings.names), hosts)
+        self.offers = NodeOffers(cluster.nodes, left_to_extender(settings.names), hosts)
         self._there: dict[str, tuple[Pod, HostRequest]] = {}
         """Pods with a node, by UID."""
         self._refusals: dict[bytes, tuple[PlanRefusal, set[str]]] = {}

@@ -50,7 +50,7 @@ def asked_by(pod: Pod, managed: Collection[str]) -> HostRequest:
     return HostRequest(*host, others=tuple((name, requested(pod, name)) for name in names))
 
 
-class Offers:
+class NodeOffers:
     """Nodes, and what is left of each beside GPUs."""
 
     def __init__(self, nodes: Sequence[Node], managed: Collection[str], policy: HostPolicy) -> None:

@@ -11,7 +11,7 @@ from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.extender import BindingArgs
 from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
-from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.records import Records
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.binder import Binder
@@ -370,7 +370,7 @@ async def test_a_bind_that_breaks_off_is_answered_and_leaves_no_lock(
             raise ZeroDivisionError("of this test")
 
         with monkeypatch.context() as patched:
-            patched.setattr(Ledger, "send", broken)
+            patched.setattr(Records, "send", broken)
             problem = await rig.bind(pod, "n")
         said = "internal error, see the log: ZeroDivisionError('of this test')"
         assert problem == f"pod default/p cannot be bound to node n: {said}"

@@ -9,7 +9,7 @@ from proto.kubernetes.objects import Node
 from scheduler_ext.requests import ResourceNames
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Constraints, WholePod, constraints_of
-from simulation.plan.offers import Offers, left_to_extender, node_problem
+from simulation.plan.offers import NodeOffers, left_to_extender, node_problem
 
 MANAGED = left_to_extender(ResourceNames())
 
@@ -29,7 +29,7 @@ def whole_pod(spec: object = None, cpu: str = "1", **others: str) -> WholePod:
 
 
 def test_what_pods_take_is_left_to_no_other_and_comes_back() -> None:
-    offers = Offers([whole_node("a"), whole_node("b")], MANAGED, HostPolicy.LEAST_ALLOCATED)
+    offers = NodeOffers([whole_node("a"), whole_node("b")], MANAGED, HostPolicy.LEAST_ALLOCATED)
     large, nothing = offers.asked_by(whole_pod(cpu="3")), Constraints()
     offers.take("a", large)
     assert offers.offered(nothing, large) == ["b"]
@@ -39,7 +39,7 @@ def test_what_pods_take_is_left_to_no_other_and_comes_back() -> None:
 
 
 def test_the_number_of_pods_and_other_resources_end_too() -> None:
-    offers = Offers([whole_node("a")], MANAGED, HostPolicy.LEAST_ALLOCATED)
+    offers = NodeOffers([whole_node("a")], MANAGED, HostPolicy.LEAST_ALLOCATED)
     small = offers.asked_by(whole_pod(cpu="1m"))
     with_nic = offers.asked_by(whole_pod(cpu="1m", **{"example.com/nic": "1"}))
     offers.take("a", with_nic)
@@ -50,7 +50,7 @@ def test_the_number_of_pods_and_other_resources_end_too() -> None:
 
 def test_pods_without_gpus_go_to_the_emptiest_or_the_fullest_node() -> None:
     for policy, best in ((HostPolicy.LEAST_ALLOCATED, "b"), (HostPolicy.MOST_ALLOCATED, "a")):
-        offers = Offers([whole_node("a"), whole_node("b")], MANAGED, policy)
+        offers = NodeOffers([whole_node("a"), whole_node("b")], MANAGED, policy)
         offers.take("a", offers.asked_by(whole_pod()))
         assert offers.best_for_hosts(["a", "b"]) == best
 
