@@ -84,7 +84,7 @@ class Agent:
             count=metrics.memory_limit,
         )
         self._resizer = MemoryResizer(api, sources, self.driver_limits, LimitChanges(self.driver_limits, memory_limits))
-        self._serving = Serving(sources, metrics, self.driver_limits)
+        self._serving = Serving(sources, metrics, self.driver_limits, self._events.record)
         self._limits = LimitsWatch(settings, self.driver_limits, changes, lambda: self._serving.are_slots)
         self._remediation = Remediation(api, sources, self._events, NodeClocks(now=now), count=metrics.eviction)
         self._labels = FeatureLabels(gpus, enabled=settings.feature_labels)

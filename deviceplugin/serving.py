@@ -1,6 +1,7 @@
 """Serves kubelet one plugin for each resource that this node has, by slots or at once (edge)."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 
 from deviceplugin.alignment.watch import AlignmentWatch
@@ -22,12 +23,21 @@ from deviceplugin.records.pod_resources import PodResources
 from deviceplugin.slots.allocator import SlotAllocator
 from deviceplugin.slots.files import SlotFiles
 from proto.annotations.node_allocation import AllocationMode
+from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import ObjectReference
 
 
 class Serving:
     """Nothing is served before it is chosen how."""
 
-    def __init__(self, sources: AllocationSources, metrics: Metrics, limits: DriverLimits) -> None:
+    def __init__(
+        self,
+        sources: AllocationSources,
+        metrics: Metrics,
+        limits: DriverLimits,
+        record: Callable[[ObjectReference, Notice], None],
+    ) -> None:
+        """`record` gets notices about pods."""
         self._sources = sources
         self._metrics = metrics
         kubelet, read_checkpoint = sources.configuration.kubelet, sources.read_checkpoint
@@ -36,7 +46,7 @@ class Serving:
         self._driver_files = DriverFilesCheck(root, read_checkpoint) if root and by_files else None
         files = SlotFiles(sources.settings.cdi_directory)
         self._pod_resources = PodResources(kubelet.pod_resources_socket, sources.resource)
-        self.alignment = AlignmentWatch(sources, self._pod_resources)
+        self.alignment = AlignmentWatch(sources, self._pod_resources, record)
         self._slots = SlotAllocator(sources, files, self._pod_resources, limits)
         self._served_pods = ServedPods(sources.own, sources.resource)
         self._immediate = ImmediateAllocator(sources, self._served_pods, self._driver_files)

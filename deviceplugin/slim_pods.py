@@ -42,6 +42,8 @@ LONGEST_VALUE = 1024
 LONGEST_DECISION = 32_768
 """Characters of an annotation; it has room for some 500 shares of GPUs."""
 
+TOPOLOGY_AFFINITY_ERROR = "TopologyAffinityError"
+"""Kubelet's reason for a pod that its Topology Manager refused."""
 _ANNOTATIONS = (DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, MIG_ALLOCATIONS, BIND_PHASE, POD_NODE)
 _GIVEN = frozenset({TASK_PRIORITY, "CUDA_OVERSUBSCRIBE", "TRITON_LIBCUDA_PATH"})
 """Variables that the daemon sets although they are not judged."""
@@ -61,6 +63,8 @@ def slim(pod: Pod, resource: str, totals: Sequence[str]) -> None:
     counted = (resource, *totals)
     inits = [_container(each, counted) for each in pod.spec.init_containers]
     apps = [_container(each, counted) for each in pod.spec.containers]
+    if not any(resource in each.resources.limits for each in (*inits, *apps)):
+        pod.status.reason = ""
     if not decided and (pod.has_ended or not any(each.resources.limits for each in (*inits, *apps))):
         inits, apps = [], []
     elif _exceeds(decided, (*inits, *apps)):
@@ -88,6 +92,7 @@ def _keep(pod: Pod, decided: _Decided, inits: list[Container], apps: list[Contai
     )
     pod.status = PodStatus(
         phase=status.phase,
+        reason=status.reason if status.reason == TOPOLOGY_AFFINITY_ERROR else "",
         init_container_statuses=_statuses(status.init_container_statuses) if inits or apps else [],
         container_statuses=_statuses(status.container_statuses) if inits or apps else [],
     )

@@ -74,7 +74,7 @@ def answer_for(cluster: GpuCluster, pod: Pod, *, brief: bool = False) -> PodAcco
     """A `brief` answer leaves out what would help."""
     name = pod.full_name
     if pod.has_ended:
-        return PodAccount(pod=name, phase=phase(pod), sentence=f"has ended ({pod.status.phase}) and holds no GPU")
+        return PodAccount(pod=name, phase=phase(pod), sentence=f"has ended ({pod.end}) and holds no GPU")
     snapshot = cluster.snapshot(pod)
     answer = judged(pod, cluster.settings, snapshot, cluster.gang_of(pod))
     node, request, decision = pod.spec.node_name, answer.request, answer.decision

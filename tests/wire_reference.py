@@ -251,6 +251,11 @@ EVENTS: Mapping[str, tuple[str, str]] = {
     "DriverLimitsGone": ("Node", "the driver limits GPU memory no more"),
     "GPUMemoryLimitRestored": ("pod", "the driver had lost a container's limit of GPU memory, and has it again"),
     "GPUMemoryLimitLost": ("pod", "nothing holds a running container to its GPU memory, and why"),
+    "CPUsApartFromGPUs": (
+        "pod",
+        "kubelet gave a container CPUs of [another NUMA node](packing.md#cpus-beside-gpus) than its GPUs",
+    ),
+    "RefusedByTopologyManager": ("pod", "kubelet could not bring its CPUs and GPUs together, and what is free"),
     "HAMiCoreGone": ("Node", "HAMi-core was removed; containers with a part of a GPU do not start"),
     "FeatureLabelsNotOurs": ("Node", "another program owns labels that the daemon would write"),
     "ConfigurationNotUsed": ("Node", "its label names a configuration that does not exist"),

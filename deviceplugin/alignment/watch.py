@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,17 +11,25 @@ from deviceplugin.alignment.kubelet_configuration import (
     KubeletAlignment,
     decode_configuration,
 )
-from deviceplugin.alignment.zones import closed_zones, held_zones, node_numa
+from deviceplugin.alignment.notices import apart, refused
+from deviceplugin.alignment.zones import closed_zones, held_zones, is_served, node_numa
 from deviceplugin.allocation.capacity import Holds, held_by, lives
+from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.by_pod import ByPod
 from deviceplugin.host_paths import seen, sysfs
 from deviceplugin.numa_hints import NumaHints
 from deviceplugin.nvml.sysfs import Sysfs
+from deviceplugin.records.checkpoint import witness_reader
 from deviceplugin.records.listed import ExclusiveCpus
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
+from deviceplugin.slim_pods import TOPOLOGY_AFFINITY_ERROR
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy
-from proto.devices import Device, DeviceUUID
+from proto.devices import Device, DeviceUUID, PodShares
+from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import ObjectReference, Pod
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +42,10 @@ _PAUSE_SECONDS = 1.0
 class AlignmentWatch:
     """`numa` is what the Node shows; None while kubelet's configuration is unknown."""
 
-    def __init__(self, sources: AllocationSources, pod_resources: PodResources) -> None:
+    def __init__(
+        self, sources: AllocationSources, pod_resources: PodResources, record: Callable[[ObjectReference, Notice], None]
+    ) -> None:
+        """`record` gets the notices about pods whose CPUs and GPUs are apart."""
         settings = sources.configuration.kubelet
         host_root = sources.configuration.host.root
         self._sources = sources
@@ -48,6 +59,10 @@ class AlignmentWatch:
         self._holds = ByPod[Mapping[DeviceUUID, Device], Holds](
             lambda pod, gpus: held_by(pod, gpus, sources.resource) if lives(pod) else {}
         )
+        self._record = record
+        self._told: Mapping[str, frozenset[str]] = {}
+        """The containers, or kubelet's reason, for which each pod has its notice, by UID."""
+        self._served = witness_reader(sources.read_checkpoint, sources.resource)
         self._problem = ""
 
     @property
@@ -68,8 +83,19 @@ class AlignmentWatch:
         )
 
     def _closed(self) -> frozenset[int]:
-        gpus, own = self._sources.gpus, self._sources.own
-        return closed_zones(gpus.inventory.devices, self._holds.of(own.pods, gpus.by_uuid()))
+        """Counts only pods whose containers all have their replicas: kubelet is about to admit the others, whose hints
+        must not change before.
+        """
+        gpus, pods, served = self._sources.gpus, self._sources.own.pods, self._served() or {}
+        holds = zip(pods.values(), self._holds.of(pods, gpus.by_uuid()), strict=True)
+        return closed_zones(
+            gpus.inventory.devices,
+            (
+                held
+                for pod, held in holds
+                if held and is_served(pod, _decided(pod, self._sources.resource), served.get(pod.metadata.uid, ()))
+            ),
+        )
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -83,10 +109,34 @@ class AlignmentWatch:
                     self._cpus = await self._pod_resources.cpus()
             if (self._kubelet, self._cpus) != before:
                 self._sources.changes.announce()
+            self._tell()
             await asyncio.sleep(_PAUSE_SECONDS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await change.wait()
+
+    def _tell(self) -> None:
+        """Records a notice for each pod that kubelet refused or gave other CPUs, once."""
+        gpus, resource = self._sources.gpus.by_uuid(), self._sources.resource
+        zone_of_cpu = {cpu: zone for zone, cpus in self._cpus_of_zone.items() for cpu in cpus}
+        of_ours = {} if self._cpus is None else self._cpus.of_ours
+        told: dict[str, frozenset[str]] = {}
+        for uid, pod in self._sources.own.pods.items():
+            found: dict[str, Notice] = {}
+            if pod.status.reason == TOPOLOGY_AFFINITY_ERROR:
+                found[TOPOLOGY_AFFINITY_ERROR] = refused(self.numa)
+            elif of_ours and lives(pod):
+                for container, shares in zip(pod.all_containers, _decided(pod, resource), strict=False):
+                    cpus = of_ours.get((pod.metadata.namespace, pod.metadata.name, container.name), ())
+                    notice = apart(container.name, cpus, shares, zone_of_cpu, gpus)
+                    if notice is not None:
+                        found[container.name] = notice
+            known = self._told.get(uid, frozenset())
+            for subject in found.keys() - known:
+                self._record(pod.reference, found[subject])
+            if found or known:
+                told[uid] = known | found.keys()
+        self._told = told
 
     def _read(self) -> KubeletAlignment | None:
         """Reads kubelet's file; None if it cannot be read. A failure is logged once."""
@@ -105,3 +155,11 @@ class AlignmentWatch:
             self._problem = problem
             log.warning("%s %s; how kubelet aligns CPUs and GPUs is unknown", self._path, problem)
         return None
+
+
+def _decided(pod: Pod, resource: str) -> PodShares:
+    """Returns the GPUs decided for each container; none that cannot be read."""
+    try:
+        return decided_devices(pod, DEVICES_ALLOCATED, resource)
+    except AnnotationError:
+        return ()

@@ -7,7 +7,8 @@ from deviceplugin.allocation.capacity import Holds, TakenPart
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ExclusiveCpus
 from proto.annotations.node_numa import MOST_ZONES, NodeNuma, ZoneCpus
-from proto.devices import UNKNOWN_NUMA, Device, DeviceUUID
+from proto.devices import UNKNOWN_NUMA, Device, DeviceUUID, PodShares
+from proto.kubernetes.objects import Pod
 
 _NO_ZONE = "-1"
 """The key of kubelet's checkpoint for replicas that it got without a NUMA node."""
@@ -28,6 +29,11 @@ def node_numa(
             zone: ZoneCpus(cpus=len(has), free=len(has & free), closed=zone in closed) for zone, has in own.items()
         }
     return NodeNuma(policy=kubelet.topology_manager_policy, scope=kubelet.topology_manager_scope, zones=zones)
+
+
+def is_served(pod: Pod, shares: PodShares, served: Collection[str]) -> bool:
+    """Returns whether kubelet has given replicas to each of the pod's containers that have shares."""
+    return all(each.name in served for each, held in zip(pod.all_containers, shares, strict=False) if held)
 
 
 def closed_zones(devices: Iterable[Device], holders: Iterable[Holds]) -> frozenset[int]:

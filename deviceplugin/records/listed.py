@@ -1,6 +1,7 @@
 """The answers of pod-resources: containers with their device ids, and CPUs."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,3 +26,5 @@ class ExclusiveCpus:
     """The CPUs that it may give away."""
     of_others: frozenset[int]
     """The CPUs that it gave to pods without a GPU of our resource."""
+    of_ours: Mapping[tuple[str, str, str], frozenset[int]] = field(default_factory=dict)
+    """The CPUs of each container of the other pods that has any, by namespace, pod and container."""

@@ -66,7 +66,7 @@ class PodResources:
                 pb.AllocatableResourcesRequest(), timeout=self._deadline_seconds
             )
             answer = await stub.List(pb.ListPodResourcesRequest(), timeout=self._deadline_seconds)
-        return ExclusiveCpus(all=frozenset(offered.cpu_ids), of_others=cpus_without(answer, self._resource))
+        return exclusive_cpus(offered, answer, self._resource)
 
     @asynccontextmanager
     async def _lister(self) -> AsyncIterator["rpc.PodResourcesListerAsyncStub"]:
@@ -102,14 +102,18 @@ def holdings(answer: pb.ListPodResourcesResponse, resource: str) -> tuple[Listed
     return tuple(one for one in listed if one.ids)
 
 
-def cpus_without(answer: pb.ListPodResourcesResponse, resource: str) -> frozenset[int]:
-    """Returns the CPUs of pods none of whose containers holds an id of the resource."""
-    others = (
-        pod
-        for pod in answer.pod_resources
-        if not any(entry.resource_name == resource for each in pod.containers for entry in each.devices)
-    )
-    return frozenset(cpu for pod in others for each in pod.containers for cpu in each.cpu_ids)
+def exclusive_cpus(
+    offered: pb.AllocatableResourcesResponse, answer: pb.ListPodResourcesResponse, resource: str
+) -> ExclusiveCpus:
+    """Returns the CPUs of both answers, apart for pods that hold ids of the resource."""
+    of_others, of_ours = set[int](), dict[tuple[str, str, str], frozenset[int]]()
+    for pod in answer.pod_resources:
+        if any(entry.resource_name == resource for each in pod.containers for entry in each.devices):
+            names = {each.name: frozenset(each.cpu_ids) for each in pod.containers if each.cpu_ids}
+            of_ours |= {(pod.namespace, pod.name, name): cpus for name, cpus in names.items()}
+        else:
+            of_others.update(cpu for each in pod.containers for cpu in each.cpu_ids)
+    return ExclusiveCpus(all=frozenset(offered.cpu_ids), of_others=frozenset(of_others), of_ours=of_ours)
 
 
 def _now() -> float:

@@ -233,6 +233,13 @@ class Pod(Object):
         return self.status.phase == "Failed"
 
     @property
+    def end(self) -> str:
+        """Returns the phase of a pod that has ended, with the reason in its status if it failed."""
+        status = self.status
+        reason = ": ".join(filter(None, (status.reason, " ".join(status.message.split()))))
+        return f"{status.phase}: {reason}" if self.has_failed and reason else status.phase
+
+    @property
     def has_ended(self) -> bool:
         """Returns whether all its containers ended and none starts again: it holds no GPU.
 

@@ -113,9 +113,9 @@ def _held(devices: str, usage: NodeUsage | None) -> str:
 
 
 def _sentence(pod: Pod, devices: str, problem: str, answer: Judged) -> str:
-    node, phase = pod.spec.node_name, pod.status.phase
+    node = pod.spec.node_name
     if pod.has_ended:
-        return f"has ended ({phase}): it holds no GPUs any more"
+        return f"has ended ({pod.end}): it holds no GPUs any more"
     if node and (devices or answer.request is not None or problem):
         return f"is on node {node} with {devices}" if devices else f"is on node {node}, without GPUs of ours"
     return f"waits: {problem}" if problem and answer.decision is not None else answer.sentence

@@ -13,6 +13,7 @@ from grpc import aio
 
 from proto.annotations import keys
 from proto.annotations.node_numa import TopologyPolicy, decode_numa
+from proto.devices import DeviceShare
 from proto.podresources import podresources_v1_pb2 as wire
 from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
 from tests.node.pods import Pods, container, decided, pod
@@ -73,11 +74,17 @@ async def zone_of(pods: Pods, name: str) -> int:
     return zone
 
 
-async def waits_because(pods: Pods, name: str, *words: str) -> None:
+async def says(pods: Pods, name: str, *words: str) -> None:
+    """An event of the pod has these words."""
+
     async def said() -> bool:
         return any(all(word in message for word in words) for message in await pods.messages(name))
 
     await until(said)
+
+
+async def waits_because(pods: Pods, name: str, words: str) -> None:
+    await says(pods, name, words)
     assert (await pods.get(name))["status"]["phase"] == "Pending"
 
 
@@ -114,3 +121,19 @@ async def test_a_numa_node_whose_gpus_are_full_is_left_out(policy: TopologyPolic
     # Kubelet judges running pods again, with the hints of the replicas that they hold.
     for number, zone in enumerate(zones):
         assert await zone_of(scheduled, f"w{number}") == zone
+
+
+async def test_a_pod_that_kubelet_puts_elsewhere_or_refuses_has_an_event_that_says_so(
+    policy: TopologyPolicy, pods: Pods
+) -> None:
+    """As if the decision had expected something else."""
+    await pods.serve()
+    await numa_is_shown(pods, policy)
+    last = len(pods.node.description.gpus) - 1
+    share = DeviceShare(uuid=pods.node.uuid(last), memory_mib=4000, cores=0)
+    await pods.add_bound(pinned("apart", 2, gpumem=4000), ((share,),))
+    await pods.started("apart")
+    await says(pods, "apart", "CPUsApartFromGPUs", "container main has CPUs of NUMA node 1")
+    await pods.add_bound(pinned("large", ZONE_CPUS + 1, gpumem=4000), ((share,),))
+    assert (await pods.failed("large"))["reason"] == "TopologyAffinityError"
+    await says(pods, "large", "RefusedByTopologyManager", policy)

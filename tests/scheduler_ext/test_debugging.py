@@ -86,6 +86,9 @@ async def test_a_pod_that_has_ended_holds_nothing_any_more() -> None:
         rig.server.patch("pods", "p", {"status": {"phase": "Succeeded"}}, namespace="default", subresource="status")
         text = await explained(rig, "p")
         assert text.startswith("pod default/p has ended (Succeeded): it holds no GPUs any more\n")
+        refused = {"phase": "Failed", "reason": "TopologyAffinityError", "message": "Resources cannot be aligned"}
+        rig.server.patch("pods", "p", {"status": refused}, namespace="default", subresource="status")
+        assert "ended (Failed: TopologyAffinityError: Resources cannot be aligned)" in await explained(rig, "p")
 
 
 async def test_who_cannot_decide_says_why_pods_wait_and_still_where_pods_are() -> None:

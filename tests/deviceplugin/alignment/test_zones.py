@@ -9,15 +9,16 @@ from deviceplugin.alignment.kubelet_configuration import (
     KubeletAlignment,
     decode_configuration,
 )
-from deviceplugin.alignment.zones import closed_zones, held_zones, node_numa
+from deviceplugin.alignment.notices import apart, refused
+from deviceplugin.alignment.zones import closed_zones, held_zones, is_served, node_numa
 from deviceplugin.allocation.capacity import TakenPart
 from deviceplugin.numa_hints import NumaHints
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ExclusiveCpus
-from deviceplugin.records.pod_resources import cpus_without
+from deviceplugin.records.pod_resources import exclusive_cpus
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope, ZoneCpus
 from proto.podresources import podresources_v1_pb2 as pb
-from tests.deviceplugin.gpus import PAIR, A, B
+from tests.deviceplugin.gpus import PAIR, A, B, bound_pod, share
 
 NEAR, FAR = replace(PAIR[0], numa=0), replace(PAIR[1], numa=1)
 ALL_OF_A = {A: TakenPart(1, NEAR.memory_mib, 0)}
@@ -51,12 +52,21 @@ def test_cpus_of_pods_without_gpus_are_not_free_and_cpus_of_pods_with_gpus_are()
     )
     with_gpu = pb.PodResources(
         containers=[
-            pb.ContainerResources(cpu_ids=[1], devices=[pb.ContainerDevices(resource_name=GPU, device_ids=["a"])]),
-            pb.ContainerResources(cpu_ids=[2]),
-        ]
+            pb.ContainerResources(
+                name="a", cpu_ids=[1], devices=[pb.ContainerDevices(resource_name=GPU, device_ids=["a"])]
+            ),
+            pb.ContainerResources(name="b"),
+        ],
+        namespace="team",
+        name="p",
     )
     other = pb.PodResources(containers=[pb.ContainerResources(cpu_ids=[4, 5])])
-    assert cpus_without(pb.ListPodResourcesResponse(pod_resources=[with_gpu, other]), GPU) == {4, 5}
+    found = exclusive_cpus(
+        pb.AllocatableResourcesResponse(cpu_ids=range(1, 8)),
+        pb.ListPodResourcesResponse(pod_resources=[with_gpu, other]),
+        GPU,
+    )
+    assert found == replace(cpus, of_ours={("team", "p", "a"): frozenset({1})})
 
 
 @pytest.mark.parametrize(
@@ -95,3 +105,33 @@ def test_a_replica_keeps_the_numa_node_that_it_was_given_with_and_a_free_one_of_
     hints = NumaHints(zones=frozenset({0, 1}), closed=frozenset({0}), held=held_zones((holding, other), GPU))
     assert [list(hints.of(f"{A}-{number}", NEAR)) for number in range(3)] == [[0, 1], [0], []]
     assert list(hints.of(f"{B}-0", FAR)) == [1]
+
+
+def test_a_notice_names_the_numa_nodes_of_cpus_that_are_apart_from_their_gpus() -> None:
+    zone_of_cpu = {cpu: zone for zone, cpus in ZONES.items() for cpu in cpus}
+    gpus, shares = {A: NEAR, B: FAR}, (share(A),)
+    assert apart("main", {0, 1}, shares, zone_of_cpu, gpus) is None
+    assert apart("main", {0, 4}, shares, zone_of_cpu, gpus) is None
+    assert apart("main", (), shares, zone_of_cpu, gpus) is None
+    assert apart("main", {4}, shares, zone_of_cpu, {A: replace(NEAR, numa=-1)}) is None
+    notice = apart("main", {4, 5}, shares, zone_of_cpu, gpus)
+    assert notice is not None
+    assert notice.message.startswith("container main has CPUs of NUMA node 1, and its GPUs are on NUMA node 0")
+
+
+def test_a_notice_of_a_refused_pod_has_the_policy_and_what_is_free() -> None:
+    numa = NodeNuma(policy=TopologyPolicy.RESTRICTED, zones={0: ZoneCpus(4, 3)})
+    assert refused(numa).message == (
+        "kubelet's Topology Manager (restricted) found no NUMA nodes with enough for one of its containers: NUMA node "
+        "0 has 3 CPUs that no pod without GPUs has"
+    )
+    assert "set kubelet_config" in refused(None).message
+
+
+def test_a_pod_counts_once_kubelet_has_served_each_of_its_containers() -> None:
+    shares = ((share(A),), (), (share(B),))
+    waiting = bound_pod("p", shares, init=1)
+    names = [each.name for each in waiting.all_containers]
+    assert not is_served(waiting, shares, ())
+    assert not is_served(waiting, shares, names[:1])
+    assert is_served(waiting, shares, (names[0], names[2]))
