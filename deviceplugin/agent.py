@@ -208,4 +208,4 @@ class Agent:
 def _own_node(api: ApiServer, configuration: Configuration, changes: Changes, metrics: Metrics) -> OwnNode:
     resource, totals = configuration.kubelet.resource_name, (*configuration.total_names, *SUMS)
     name = configuration.agent.node_name
-    return OwnNode(api, name, changes, seen=metrics.heard, slim=lambda pod: slim(pod, resource, totals))
+    return OwnNode(api, name, changes, seen=metrics.saw, slim=lambda pod: slim(pod, resource, totals))

@@ -250,8 +250,8 @@ def in_order(listed: Sequence[Pod], known: Mapping[str, Pod]) -> Mapping[str, Po
     places = {uid: place for place, uid in enumerate(known)}
 
     def place(pod: Pod) -> tuple[int, bool, int]:
-        told = bool(pod.status.init_container_statuses or pod.status.container_statuses)
-        return places.get(pod.metadata.uid, len(places)), not told, _version(pod)
+        started = bool(pod.status.init_container_statuses or pod.status.container_statuses)
+        return places.get(pod.metadata.uid, len(places)), not started, _version(pod)
 
     return {pod.metadata.uid: pod for pod in sorted(listed, key=place)}
 

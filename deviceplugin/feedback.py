@@ -14,7 +14,7 @@ from deviceplugin.container.hami_core_names import CONTAINERS
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.region_files import read_switches, write_switches
 from deviceplugin.settings import Feedback
-from deviceplugin.usage.feedback import DEFAULT_PRIORITY, GpuTasks, Who, of_interest, released, told
+from deviceplugin.usage.feedback import DEFAULT_PRIORITY, GpuTasks, Who, of_interest, released, switched
 from deviceplugin.usage.used import held_by
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
@@ -51,7 +51,7 @@ class FeedbackLoop:
         self._announce = announce
         self._by_pod = ByPod(tasks_of)
         self._warned: frozenset[str] = frozenset()
-        self._told: Set[Who] = frozenset()
+        self._logged: Set[Who] = frozenset()
         self._watched: frozenset[Who] = frozenset()
         """The tasks that wait, or may."""
         self._problem = ""
@@ -70,7 +70,7 @@ class FeedbackLoop:
                     if self._feedback is not Feedback.OFF or self._is_first:
                         await self._thread.call(partial(self.go, tasks))
                     if self._feedback is Feedback.OFF:
-                        self._tell_of_priorities(tasks)
+                        self._record_priorities(tasks)
                 await asyncio.sleep(ROUND_SECONDS)
         finally:
             await self._end_in_time()
@@ -90,7 +90,7 @@ class FeedbackLoop:
         """Does one round. Blocks. The first reads all regions, because an earlier daemon, or HAMi's monitor, may have
         written there.
         """
-        with self._lock, self._telling():
+        with self._lock, self._problems_logged():
             if self._has_ended:
                 return
             if self._feedback is Feedback.OFF:
@@ -101,13 +101,13 @@ class FeedbackLoop:
 
     def end(self, tasks: Mapping[Who, GpuTasks]) -> None:
         """Blocks."""
-        with self._lock, self._telling():
+        with self._lock, self._problems_logged():
             self._has_ended = True
             if self._feedback is not Feedback.OFF:
                 self._release(tasks)
 
     @contextmanager
-    def _telling(self) -> Iterator[None]:
+    def _problems_logged(self) -> Iterator[None]:
         """Handles a folder of regions that is missing, or a link, which is not followed: then no task is changed."""
         try:
             yield
@@ -120,13 +120,13 @@ class FeedbackLoop:
     def _round(self, tasks: Mapping[Who, GpuTasks]) -> None:
         wanted = frozenset(tasks) if self._is_first else of_interest(tasks, self._watched, self._feedback)
         seen, problems = read_switches(self._containers, sorted(wanted))
-        for who in sorted(problems.keys() - self._told):
+        for who in sorted(problems.keys() - self._logged):
             log.warning(
                 "region of container %s of pod %s: %s; its tasks are not changed", *reversed(who), problems[who]
             )
         # Log once for each container: its tenant decides how often it happens.
-        self._told = (self._told | problems.keys()) & tasks.keys()
-        after = told(tasks, seen, self._feedback, self._now())
+        self._logged = (self._logged | problems.keys()) & tasks.keys()
+        after = switched(tasks, seen, self._feedback, self._now())
         write_switches(self._containers, {who: each for who, each in after.items() if each != seen[who]})
         self.waiting = frozenset(who for who, each in after.items() if each.recent_kernel < 0)
         # Keep them until they are seen not to wait: a write may not have reached the disk, and an unreadable region may
@@ -143,7 +143,7 @@ class FeedbackLoop:
         write_switches(self._containers, {who: released(each) for who, each in seen.items() if released(each) != each})
         self.waiting = frozenset()
 
-    def _tell_of_priorities(self, tasks: Mapping[Who, GpuTasks]) -> None:
+    def _record_priorities(self, tasks: Mapping[Who, GpuTasks]) -> None:
         """Writes an event, once for each pod whose priority has no effect."""
         asking = {uid for (uid, _), each in tasks.items() if each.priority != DEFAULT_PRIORITY}
         for uid in sorted(asking - self._warned):

@@ -96,7 +96,7 @@ class HealthWatch:
         self._logged: dict[tuple[DeviceUUID | None, int], float] = {}
         self._poll_due = asyncio.Event()
         self._xids: dict[DeviceUUID, int] = {}
-        self._heard: frozenset[DeviceUUID] = frozenset()
+        self._listened: frozenset[DeviceUUID] = frozenset()
         self.problems: Mapping[DeviceUUID, str] = {}
         """The reason why each unhealthy GPU is unhealthy."""
 
@@ -108,7 +108,7 @@ class HealthWatch:
     @property
     def xids(self) -> Mapping[DeviceUUID, int]:
         """Returns the last XID that the driver reported of each GPU; 0 for a GPU without one whose events arrive."""
-        return {**dict.fromkeys(self._heard, 0), **self._xids}
+        return {**dict.fromkeys(self._listened, 0), **self._xids}
 
     def watch(self, gpus: frozenset[DeviceUUID]) -> None:
         """Watches these GPUs from now on, also those that do not answer at the moment."""
@@ -180,7 +180,7 @@ class HealthWatch:
             if event.gpu:
                 self._xids[event.gpu] = event.xid
         if isinstance(event, Monitored):
-            self._heard = event.gpus
+            self._listened = event.gpus
         self._count(_KINDS[type(event)])
         self._take(event)
         self._poll_due.set()

@@ -26,7 +26,7 @@ import grpc
 from deviceplugin.allocator import Allocator
 from deviceplugin.folder_watch import FolderWatch
 from deviceplugin.metrics.kubelet_calls import KubeletCalls
-from deviceplugin.plugin_calls import DevicePlugin, Offers, options
+from deviceplugin.plugin_calls import DevicePlugin, ListedHints, options
 from deviceplugin.plugin_sockets import CannotServe, OtherSockets, ServedSocket, SocketIdentity, identity
 from deviceplugin.settings import KubeletSettings
 from deviceplugin.socket_names import TOKEN_BYTES, refusing_name, socket_name
@@ -83,7 +83,7 @@ class PluginServer:
         settings: KubeletSettings,
         allocator: Allocator,
         calls: KubeletCalls,
-        offers: Offers,
+        offers: ListedHints,
         *,
         restarted: Callable[[], None] = lambda: None,
         registered: Callable[[bool], None] = lambda _: None,

@@ -19,7 +19,7 @@ from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Offers:
+class ListedHints:
     """What makes kubelet's list of replicas change beside the allocator's GPUs. `hints` returns None for none."""
 
     changes: Changes
@@ -29,7 +29,7 @@ class Offers:
 class DevicePlugin(rpc.DevicePluginServicer):
     """Kubelet's calls, translated."""
 
-    def __init__(self, allocator: Allocator, calls: KubeletCalls, offers: Offers) -> None:
+    def __init__(self, allocator: Allocator, calls: KubeletCalls, offers: ListedHints) -> None:
         self._allocator = allocator
         self._calls = calls
         self._offers = offers

@@ -111,14 +111,14 @@ def read_switches(containers: str, wanted: Iterable[Who]) -> tuple[Mapping[Who, 
     return switches, problems
 
 
-def write_switches(containers: str, told: Mapping[Who, Switches]) -> None:
+def write_switches(containers: str, wanted: Mapping[Who, Switches]) -> None:
     """Writes what differs, 4 bytes each, in place. A region that is none any more is left as it is.
 
     Nothing is mapped: a file that is cut meanwhile only grows again, in its tenant's own folder. Raises OSError where
     the folder of all cannot be opened.
     """
     with suppress(FileNotFoundError), opened(containers) as root:
-        for who, after in told.items():
+        for who, after in wanted.items():
             with suppress(RegionError, OSError), _region(root, "_".join(who), os.O_RDWR) as found:
                 if found is not None and os.fstat(found.descriptor).st_nlink == 1:
                     before = parse_switches(found.size, found.read_at)

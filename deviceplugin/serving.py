@@ -18,7 +18,7 @@ from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.metrics.kubelet_calls import KubeletCalls
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.mode.remembered import RememberedMode
-from deviceplugin.plugin_calls import Offers
+from deviceplugin.plugin_calls import ListedHints
 from deviceplugin.records.pod_resources import PodResources
 from deviceplugin.slots.allocator import SlotAllocator
 from deviceplugin.slots.files import SlotFiles
@@ -115,7 +115,7 @@ class Serving:
             replace(self._sources.configuration.kubelet, resource_name=resource),
             allocator,
             KubeletCalls(self._metrics, strategy),
-            Offers(changes=self._sources.changes, hints=self.alignment.hints),
+            ListedHints(changes=self._sources.changes, hints=self.alignment.hints),
             restarted=self._served_pods.kubelet_restarted if allocator is self._immediate else lambda: None,
             registered=lambda taken: self._metrics.registered(outcome(taken)),
         )

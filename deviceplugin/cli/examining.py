@@ -104,9 +104,9 @@ def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:
         return (ok(_CONFIGURATION, f"It can be read; the node is {effective.configuration.agent.node_name}."),)
     return tuple(
         warning(
-            _CONFIGURATION, f"{told}.", "Remove it, or correct it; run --print-config shows the effective settings."
+            _CONFIGURATION, f"{sentence}.", "Remove it, or correct it; run --print-config shows the effective settings."
         )
-        for told in effective.warnings
+        for sentence in effective.warnings
     )
 
 

@@ -96,7 +96,7 @@ def _usable(given: Mapping[str, str | None], name: str) -> tuple[str, Effective[
 
 async def _labels(kubeconfig: str | None, node_name: str, *, wait: bool) -> Mapping[str, str] | None:
     """Returns the Node's label; None if the API server does not answer."""
-    told = ""
+    logged = ""
     while True:
         try:
             api = await ApiServer.connect(kubeconfig, timeout_seconds=_API_SECONDS, user_agent="topogpu-device-plugin")
@@ -109,9 +109,9 @@ async def _labels(kubeconfig: str | None, node_name: str, *, wait: bool) -> Mapp
         except NotFound:
             return {}
         except (ApiError, ApiUnreachable) as error:
-            if str(error) != told:
-                told = str(error)
-                log.warning("cannot read which configuration node %s must have: %s", node_name, told)
+            if str(error) != logged:
+                logged = str(error)
+                log.warning("cannot read which configuration node %s must have: %s", node_name, logged)
         if not wait:
             return None
         await asyncio.sleep(_RETRY_SECONDS)

@@ -83,13 +83,13 @@ async def _uninstall(configuration: Configuration, *, dry_run: bool, force: bool
                 labels=tuple(labels_of_ours(cluster.node)),
                 annotations=annotations_of_ours(cluster.node),
             )
-        _tell("Would remove", configuration, taken, paths)
+        _print("Would remove", configuration, taken, paths)
         return in_the_way
     if in_the_way and not force:
         return [*in_the_way, "Nothing was removed; --force removes whatever it can reach."]
     taken, problem = await _take_off(configuration)
     kept = remove(paths, folders.hami_core)
-    _tell("Removed", configuration, taken, [path for path in paths if path not in kept])
+    _print("Removed", configuration, taken, [path for path in paths if path not in kept])
     problems = [*([problem] if problem else []), *kept.values()]
     if not (problems or taken != _Taken() or paths):
         click.echo("Nothing of TopoGPU is left.")
@@ -137,7 +137,7 @@ async def _api_server(configuration: Configuration) -> AsyncIterator[ApiServer]:
         await api.close()
 
 
-def _tell(done: str, configuration: Configuration, taken: _Taken, paths: Sequence[str]) -> None:
+def _print(done: str, configuration: Configuration, taken: _Taken, paths: Sequence[str]) -> None:
     for resource in taken.totals:
         click.echo(f"{done} {resource} from the capacity of node {configuration.agent.node_name}.")
     for word in taken.health:

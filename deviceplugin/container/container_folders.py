@@ -115,14 +115,14 @@ class FolderSweep:
         self._parents = parents
         self._quota = quota
         self._unknown: Mapping[tuple[str, str], float] = {}
-        self._told: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def sweep(self, known_uids: Container[str] | None, now: float) -> None:
         """Removes once. `known_uids` are all pods of the node; None while they are unknown: then no pod counts as gone.
 
         `now` is the monotonic clock.
         """
-        self._told = {each for each in self._told if os.path.lexists("/".join(each))}
+        self._logged = {each for each in self._logged if os.path.lexists("/".join(each))}
         unknown = {} if known_uids is not None else dict(self._unknown)
         for parent in self._parents:
             try:
@@ -160,7 +160,7 @@ class FolderSweep:
             else:
                 os.unlink(name, dir_fd=root)
         except OSError as error:
-            self._tell(parent, name, f"cannot be removed: {error.strerror or error}")
+            self._log(parent, name, f"cannot be removed: {error.strerror or error}")
 
     def _hold_to_quota(self, parent: str, root: int, name: str) -> None:
         try:
@@ -168,14 +168,14 @@ class FolderSweep:
                 excess = _excess(folder, f"{split_folder(name)[0]}.cache", self._quota)
                 for removed in islice(excess, _MOST_STEPS):
                     if removed:
-                        self._tell(parent, name, "held more than its container may leave there; the rest was removed")
+                        self._log(parent, name, "held more than its container may leave there; the rest was removed")
         except OSError as error:
-            self._tell(parent, name, f"cannot be held to its quota: {error.strerror or error}")
+            self._log(parent, name, f"cannot be held to its quota: {error.strerror or error}")
 
-    def _tell(self, parent: str, name: str, what: str) -> None:
+    def _log(self, parent: str, name: str, what: str) -> None:
         """Logs once for each folder, because its tenant decides how often it happens."""
-        if (parent, name) not in self._told:
-            self._told.add((parent, name))
+        if (parent, name) not in self._logged:
+            self._logged.add((parent, name))
             log.warning("The folder %s/%s %s.", parent, name, what)
 
 

@@ -71,10 +71,13 @@ def judge_annotations(
             "Wait for the recovery time (--health-recovery-seconds). If it stays, read the daemon's log.",
         )
     different = [key for key in wanted if key not in missing]
-    told = [*(f"{key} is missing" for key in missing), *(_difference(key, node, devices, scores) for key in different)]
+    faults = [
+        *(f"{key} is missing" for key in missing),
+        *(_difference(key, node, devices, scores) for key in different),
+    ]
     return problem(
         ANNOTATIONS,
-        f"The Node's annotations do not match this machine, so schedulers decide on wrong facts: {'; '.join(told)}.",
+        f"The Node's annotations do not match this machine, so schedulers decide on wrong facts: {'; '.join(faults)}.",
         "Run this with the daemon's own settings. If they are the same, another program writes these annotations, "
         "or the daemon does not run: a running one restores them within a second.",
     )

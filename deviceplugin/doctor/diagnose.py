@@ -140,8 +140,8 @@ def _kubelet(
 
 def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None) -> Iterator[Finding]:
     strategies = configuration.containers.strategies
-    told = node.status.node_info if node is not None else NodeInfo()
-    versions = Runtime(kubelet=told.kubelet_version, runtime=told.container_runtime_version, enable_cdi=seen.enable_cdi)
+    info = node.status.node_info if node is not None else NodeInfo()
+    versions = Runtime(kubelet=info.kubelet_version, runtime=info.container_runtime_version, enable_cdi=seen.enable_cdi)
     agent = configuration.agent
     yield judge_limits(seen.backends, agent.limits, agent.unenforced_shares, configuration.sharing.split_count)
     yield judge_cdi(versions, strategies, _mode(node))

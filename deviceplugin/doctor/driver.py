@@ -150,8 +150,8 @@ def _simulated(machine: MachineReading) -> Iterator[Finding]:
 
 
 def _ailing(machine: MachineReading) -> Iterator[Finding]:
-    told = {f"GPU {gpu.index}: {gpu.problem}" for gpu in machine.gpus if gpu.problem}
-    for sentence in (*sorted(told), *(one for one in machine.problems if one not in told)):
+    problems = {f"GPU {gpu.index}: {gpu.problem}" for gpu in machine.gpus if gpu.problem}
+    for sentence in (*sorted(problems), *(one for one in machine.problems if one not in problems)):
         yield problem(GPUS, as_sentence(f"{sentence}; it is advertised as unhealthy or not at all"), _GPU_LOST)
 
 

@@ -34,16 +34,16 @@ class RuntimeFacts:
 
 def judge_runtime(facts: RuntimeFacts, strategies: Collection[DeviceListStrategy]) -> Finding:
     by_runtime = [strategy for strategy in strategies if strategy in _KEYS]
-    told = f"device_list_strategy is {', '.join(strategies)}"
+    chosen = f"device_list_strategy is {', '.join(strategies)}"
     if not by_runtime:
-        return ok(RUNTIME, f"It need not name GPUs to containers: {told}.")
+        return ok(RUNTIME, f"It need not name GPUs to containers: {chosen}.")
     if facts.text is None:
         return _unseen(facts)
     found = _read(facts.text)
     if isinstance(found, str):
         return warning(RUNTIME, f"{facts.path} {found}.", "Correct it: the runtime starts no container with it.")
     if not any(found[_KEYS[strategy]] for strategy in by_runtime):
-        return _ignores(facts.path, _KEYS[by_runtime[0]], told)
+        return _ignores(facts.path, _KEYS[by_runtime[0]], chosen)
     if found[_OTHER_VARIABLE]:
         return warning(
             RUNTIME,
@@ -51,7 +51,7 @@ def judge_runtime(facts: RuntimeFacts, strategies: Collection[DeviceListStrategy
             "too, past the scheduler, and neither webhook nor policy refuses it.",
             f"Remove {_OTHER_VARIABLE} there.",
         )
-    return ok(RUNTIME, f"It gives containers the GPUs that they name ({facts.path}), and {told}.")
+    return ok(RUNTIME, f"It gives containers the GPUs that they name ({facts.path}), and {chosen}.")
 
 
 def _read(text: str) -> dict[str, bool | str] | str:
@@ -76,10 +76,10 @@ def _unseen(facts: RuntimeFacts) -> Finding:
     return skipped(RUNTIME, f"Its configuration is not visible here: there is no {facts.path}.")
 
 
-def _ignores(path: str, key: str, told: str) -> Finding:
+def _ignores(path: str, key: str, chosen: str) -> Finding:
     return problem(
         RUNTIME,
-        f"{path} has {key} = false, and {told}: containers start without their GPUs, and without a driver_root the "
+        f"{path} has {key} = false, and {chosen}: containers start without their GPUs, and without a driver_root the "
         "daemon's own container has no driver.",
         "Set device_list_strategy to cdi-cri or cdi-annotations, and let the daemon see the driver by driver_root. Or "
         f"use driver-files. Or set {key} to true.",

@@ -28,17 +28,17 @@ def judge_unhealthy(node: Node | None, pods: Collection[Pod], settings: Remediat
         return ok(UNHEALTHY, "The Node has none.")
     holders = [holder for pod in pods if (holder := holder_of(pod, {}, resource)) is not None]
     having = sorted(holder.name for holder in holders if holder.gpus & ill.keys())
-    told = enumerated(
+    named = enumerated(
         [name if at is None else f"{name} since {stamp(at)}" for name, at in sorted(ill.items())], most=16
     )
     if not having:
-        return warning(UNHEALTHY, f"{told}; no pod has one of them.", f"{_REPAIR}.")
+        return warning(UNHEALTHY, f"{named}; no pod has one of them.", f"{_REPAIR}.")
     todo = (
         "the daemon evicts these pods in time"
         if settings.remedy.evicts
         else "delete these pods to have them placed again, or have the daemon evict them (--remediation)"
     )
-    return warning(UNHEALTHY, f"{told}; pods on them: {enumerated(having)}.", f"{_REPAIR}; {todo}.")
+    return warning(UNHEALTHY, f"{named}; pods on them: {enumerated(having)}.", f"{_REPAIR}; {todo}.")
 
 
 def _ill(annotations: Mapping[str, str]) -> Mapping[str, datetime | None]:

@@ -88,7 +88,7 @@ class DriverLimits:
         self._pipes = HookPipes(self._grant)
         self._thread = OwnThreads("limits")
         self._limited: dict[Key, Limited] = {}
-        self._told: dict[Key, str] = {}
+        self._reported: dict[Key, str] = {}
         self._happened: dict[Key, Counter[str]] = {}
         self._judgement: Judgement = NOT_ASKED
         self.writing = asyncio.Lock()
@@ -107,7 +107,7 @@ class DriverLimits:
     @property
     def unheld(self) -> int:
         """Returns how many containers have limits that the driver does not take."""
-        return len(self._told)
+        return len(self._reported)
 
     @property
     def containers(self) -> int:
@@ -223,19 +223,19 @@ class DriverLimits:
             if self._limited.get(key) is before and not (before.seen and before.group == group):
                 self._limited[key] = replace(before, group=group, seen=True)
         limited = {key: each for key, each in self._limited.items() if each.group}
-        self._told = {key: problem for key, problem in self._told.items() if key in limited}
+        self._reported = {key: problem for key, problem in self._reported.items() if key in limited}
         answers = await memory.read({each.group: tuple(each.limits_mib) for each in limited.values()})
         for key, each in limited.items():
             wanted = bytes_of(each.limits_mib)
-            heard = {gpu: answer for gpu, answer in answers[each.group].items() if not is_slow(answer)}
-            if not all(holds(answer, wanted[gpu]) for gpu, answer in heard.items()):
-                is_read = all(isinstance(answer, MemoryLimit) for answer in heard.values())
+            answered = {gpu: answer for gpu, answer in answers[each.group].items() if not is_slow(answer)}
+            if not all(holds(answer, wanted[gpu]) for gpu, answer in answered.items()):
+                is_read = all(isinstance(answer, MemoryLimit) for answer in answered.values())
                 await self._restore(memory, key, each, is_read=is_read)
-            elif len(heard) == len(wanted) and self._told.pop(key, ""):
+            elif len(answered) == len(wanted) and self._reported.pop(key, ""):
                 log.info("pod %s: the driver holds container %s to its limits", *key)
 
     def _forget(self, key: Key) -> None:
-        for known in (self._limited, self._told, self._happened):
+        for known in (self._limited, self._reported, self._happened):
             known.pop(key, None)
         self._pipes.close(self._folder_of(key))
 
@@ -271,12 +271,12 @@ class DriverLimits:
             return  # it has ended, or starts again
         amounts = ", ".join(f"{mib} MiB of {gpu}" for gpu, mib in sorted(limited.limits_mib.items()))
         if not problem:
-            self._told.pop(key, None)
+            self._reported.pop(key, None)
             self._count("restored")
             lost = f"container {key[1]} had lost its limit of GPU memory; the driver holds it to {amounts} again"
             self._announce(key, "GPUMemoryLimitRestored", lost)
-        elif self._told.get(key) != problem:
-            self._told[key] = problem
+        elif self._reported.get(key) != problem:
+            self._reported[key] = problem
             unheld = f"{_LOST if is_read else _UNCERTAIN} container {key[1]} to {amounts}: {problem}"
             self._announce(key, "GPUMemoryLimitLost", unheld)
 

@@ -53,7 +53,7 @@ class LimitsWatch:
                 continue
             found = Backends(hami_core=hami_core, no_driver=self.no_driver)
             if found != self._found:
-                self._tell(found)
+                self._report(found)
                 self._found = found
                 self._changes.announce()
             await asyncio.sleep(LOOK_SECONDS)
@@ -72,7 +72,7 @@ class LimitsWatch:
         by_slots = self._by_slots()
         return await self._driver.look() if by_slots else by_slots is not None
 
-    def _tell(self, found: Backends) -> None:
+    def _report(self, found: Backends) -> None:
         """Logs what has changed."""
         before, requested = self._found, self._settings.limits
         there, was = found.there & requested.backends, None if before is None else before.there & requested.backends

@@ -89,7 +89,7 @@ class Metrics:
             registry=registry,
         )
         self._reported_at: float | None = None
-        self._heard_at: dict[str, float] = {}
+        self._seen_at: dict[str, float] = {}
         self._kinds: set[str] = set()
 
     # What happens.
@@ -111,9 +111,9 @@ class Metrics:
         if outcome is Outcome.OK:
             self._reported_at = self._now()
 
-    def heard(self, resource: str) -> None:
+    def saw(self, resource: str) -> None:
         """Records that the watch of `nodes` or `pods` brought something."""
-        self._heard_at[resource] = self._now()
+        self._seen_at[resource] = self._now()
 
     def health_event(self, kind: str) -> None:
         """`kind` is one of a few words, never a number or a name."""
@@ -159,7 +159,7 @@ class Metrics:
             "topogpu_watch_age_seconds",
             "Time since the API server's watch last brought something.",
             "resource",
-            ((resource, now - heard) for resource, heard in sorted(self._heard_at.copy().items())),
+            ((resource, now - at) for resource, at in sorted(self._seen_at.copy().items())),
         )
         yield from self._registry.collect()
 

@@ -48,14 +48,14 @@ class Sampler:
         self._files = OwnThreads("regions")
         self._read_regions = read_regions
         self._reader = UsageReader()
-        self._told: frozenset[tuple[str, str]] = frozenset()
+        self._logged: frozenset[tuple[str, str]] = frozenset()
 
     async def take(self) -> NodeSample:
         """Reads what is used; no GPUs without a driver. Raises OSError if the regions' folder cannot be read."""
         gpus, by_driver = await self._call(lambda: (self._gpus(), self._by_driver()))
         pids = {process.pid for gpu in gpus for process in gpu.processes or ()}
         files, owners = await self._files.call(lambda: (self._read_regions(), owners_of(sorted(pids))))
-        self._tell(files.problems)
+        self._log_problems(files.problems)
         return NodeSample(
             gpus=gpus,
             owners=owners,
@@ -83,8 +83,8 @@ class Sampler:
             return NodeTelemetry()
         return NodeTelemetry(driver=self._nvml.driver, gpus=gpus)
 
-    def _tell(self, problems: Mapping[tuple[str, str], str]) -> None:
+    def _log_problems(self, problems: Mapping[tuple[str, str], str]) -> None:
         """Logs once for each region until it can be read again: its tenant decides what is wrong with it."""
-        for who in sorted(problems.keys() - self._told):
+        for who in sorted(problems.keys() - self._logged):
             log.warning("region of container %s of pod %s: %s", who[1], who[0], problems[who])
-        self._told = frozenset(problems)
+        self._logged = frozenset(problems)

@@ -48,8 +48,8 @@ async def choose_allocation(
     """Chooses once the Node is known, or, while the API server is unreachable, once `recall` has an answer. Raises
     SlotsUnsupported.
     """
-    told, memory = await _told(own, changes, recall)
-    abilities = replace(told, enable_cdi=await ask_enable_cdi(containerd_socket(configuration.host.root)))
+    found, memory = await _abilities(own, changes, recall)
+    abilities = replace(found, enable_cdi=await ask_enable_cdi(containerd_socket(configuration.host.root)))
     mode, sentence = choose(configuration.agent.allocation, abilities, configuration.agent.hami_scheduler)
     if mode is AllocationMode.IMMEDIATE:
         return ChosenMode(mode, sentence, memory)
@@ -65,19 +65,19 @@ async def confirm(
     own: OwnNode, changes: Changes, configuration: Configuration, chosen: ChosenMode, memory: Memory
 ) -> None:
     """Returns once the Node confirms what was remembered. Raises ModeOutdated and SlotsUnsupported."""
-    told, _ = await _told(own, changes, lambda: None)
-    if (told.kubelet_version, told.runtime_version) == (memory.kubelet, memory.runtime):
+    found, _ = await _abilities(own, changes, lambda: None)
+    if (found.kubelet_version, found.runtime_version) == (memory.kubelet, memory.runtime):
         return
     by_slots = chosen.mode is AllocationMode.SLOTS
     abilities = replace(
-        told, by_slots=by_slots, enable_cdi=await ask_enable_cdi(containerd_socket(configuration.host.root))
+        found, by_slots=by_slots, enable_cdi=await ask_enable_cdi(containerd_socket(configuration.host.root))
     )
     now, sentence = choose(configuration.agent.allocation, abilities, configuration.agent.hami_scheduler)
     if now is not chosen.mode:
         raise ModeOutdated(f"The Node has other versions than were remembered. {sentence} A restart applies it.")
 
 
-async def _told(
+async def _abilities(
     own: OwnNode, changes: Changes, recall: Callable[[], Memory | None]
 ) -> tuple[NodeAbilities, Memory | None]:
     following = changes.next()
@@ -91,10 +91,10 @@ async def _told(
             ), memory
         await following.wait()
         following = changes.next()
-    told = own.node.status.node_info
+    info = own.node.status.node_info
     return NodeAbilities(
-        kubelet_version=told.kubelet_version,
-        runtime_version=told.container_runtime_version,
+        kubelet_version=info.kubelet_version,
+        runtime_version=info.container_runtime_version,
         by_slots=decode_mode(own.node.metadata.annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
     ), None
 

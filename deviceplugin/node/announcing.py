@@ -49,11 +49,11 @@ class GpuEvents:
                 group.create_task(loop)
 
     async def _gpus_changed(self) -> None:
-        told = Inventory()
+        announced = Inventory()
         async for inventory in self._changes.of(lambda: self._gpus.inventory):
-            for notice in notices(told, inventory):
+            for notice in notices(announced, inventory):
                 self._events.record(self._own.reference(), notice)
-            told = inventory
+            announced = inventory
 
     async def _labels_of_others(self) -> None:
         async for others in self._changes.of(lambda: self._feature_labels.others(self._own.node)):
@@ -61,25 +61,25 @@ class GpuEvents:
                 self._events.record(self._own.reference(), left_to_others(others))
 
     async def _limits_changed(self) -> None:
-        told: NodeLimits | None = None
+        announced: NodeLimits | None = None
         async for limits in self._changes.of(lambda: self._limits.limits):
-            notice = unlimited(told, limits)
+            notice = unlimited(announced, limits)
             if notice is not None:
                 self._events.record(self._own.reference(), notice)
-            told = limits
+            announced = limits
 
 
 async def warn_without_totals(
     api: ApiServer, own: OwnNode, events: EventRecorder, names: TotalNames, resource: str
 ) -> None:
     """Records an event, once, about every DeviceClass for which pods that name memory or cores are refused here."""
-    told, problem = frozenset[str](), ""
+    announced, problem = frozenset[str](), ""
     while True:
         try:
             found = hazardous(await device_classes(api), resource, names)
-            for name in sorted(set(found) - told):
+            for name in sorted(set(found) - announced):
                 events.record(own.reference(), untotalled(name, resource))
-            told, problem = frozenset(found), ""
+            announced, problem = frozenset(found), ""
         except (ApiError, ApiUnreachable) as error:
             if str(error) != problem:
                 problem = str(error)

@@ -144,14 +144,14 @@ class NvmlCalls:
         """Returns integer fields by number and scope, in one call, without those that are refused. Raises GpuGone."""
         questions = {field: ("field", _same(handle), *field) for field in wanted}
         asked = [field for field in wanted if questions[field] not in self._refused]
-        told: dict[tuple[int, int], int] = {}
+        values: dict[tuple[int, int], int] = {}
         answers = self.ask_or((), "nvmlDeviceGetFieldValues", handle, asked) if asked else ()
         for field, answer in zip(asked, answers, strict=False):
             try:
-                told[field] = _field_value(answer)
+                values[field] = _field_value(answer)
             except CallFailed as error:
                 self._note_refusal(error, questions[field])
-        return told
+        return values
 
     def forget_refusals(self, handle: object) -> None:
         """Reads everything of this GPU again: it is another one, or its MIG mode changed."""

@@ -45,18 +45,18 @@ def _read(calls: NvmlCalls, handle: object, gpu: GpuReading) -> MigReading:
     )
 
 
-def _size(told: Any) -> MigSize | None:
-    if told is None:
+def _size(attributes: Any) -> MigSize | None:
+    if attributes is None:
         return None
     return MigSize(
-        gpu_slices=told.gpuInstanceSliceCount,
-        compute_slices=told.computeInstanceSliceCount,
-        multiprocessors=told.multiprocessorCount,
-        copy_engines=told.sharedCopyEngineCount,
-        decoders=told.sharedDecoderCount,
-        encoders=told.sharedEncoderCount,
-        jpeg_engines=told.sharedJpegCount,
-        ofa_engines=told.sharedOfaCount,
+        gpu_slices=attributes.gpuInstanceSliceCount,
+        compute_slices=attributes.computeInstanceSliceCount,
+        multiprocessors=attributes.multiprocessorCount,
+        copy_engines=attributes.sharedCopyEngineCount,
+        decoders=attributes.sharedDecoderCount,
+        encoders=attributes.sharedEncoderCount,
+        jpeg_engines=attributes.sharedJpegCount,
+        ofa_engines=attributes.sharedOfaCount,
     )
 
 

@@ -31,8 +31,8 @@ class NvmlHealth:
         if calls is not self._calls:
             self._calls, self._absent = calls, set()
         answers = calls.lanes.ask("health", {uuid: partial(self._poll, calls, uuid) for uuid in gpus})
-        told = ((_silent(uuid, answer) if isinstance(answer, Hangs) else answer) for uuid, answer in answers.items())
-        return tuple(answer for answer in told if answer is not None)
+        found = ((_silent(uuid, answer) if isinstance(answer, Hangs) else answer) for uuid, answer in answers.items())
+        return tuple(answer for answer in found if answer is not None)
 
     @staticmethod
     def missing(calls: NvmlCalls, gpus: Iterable[DeviceUUID]) -> tuple[GpuLost, ...]:

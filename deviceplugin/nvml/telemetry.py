@@ -46,8 +46,8 @@ def read_telemetry(calls: NvmlCalls, gpus: Sequence[tuple[GpuReading, object]]) 
     """Reads each GPU with its handle; a GPU that is gone or does not answer is left out."""
     functions = {gpu.uuid: partial(_telemetry, calls, gpu, handle) for gpu, handle in gpus}
     answers = calls.lanes.ask("telemetry", functions)
-    told = [(gpu, answers[gpu.uuid]) for gpu, _ in gpus]
-    return tuple(Telemetry(gpu=gpu) if isinstance(answer, Hangs) else answer for gpu, answer in told)
+    found = [(gpu, answers[gpu.uuid]) for gpu, _ in gpus]
+    return tuple(Telemetry(gpu=gpu) if isinstance(answer, Hangs) else answer for gpu, answer in found)
 
 
 def _telemetry(calls: NvmlCalls, gpu: GpuReading, handle: object) -> Telemetry:
@@ -64,7 +64,7 @@ def _asked(calls: NvmlCalls, handle: object) -> Iterator[tuple[Quantity, float]]
     encoder: Any = calls.ask_or(None, "nvmlDeviceGetEncoderUtilization", handle)
     decoder: Any = calls.ask_or(None, "nvmlDeviceGetDecoderUtilization", handle)
     milliwatts = calls.ask_or(None, "nvmlDeviceGetPowerUsage", handle)
-    told: Mapping[Quantity, float | None] = {
+    found: Mapping[Quantity, float | None] = {
         Quantity.GPU_UTIL: None if rates is None else rates.gpu,
         Quantity.MEM_COPY_UTIL: None if rates is None else rates.memory,
         Quantity.ENC_UTIL: None if encoder is None else encoder[0],
@@ -76,7 +76,7 @@ def _asked(calls: NvmlCalls, handle: object) -> Iterator[tuple[Quantity, float]]
         # The older of its two names, which every driver has.
         Quantity.CLOCK_REASONS: calls.ask_or(None, "nvmlDeviceGetCurrentClocksThrottleReasons", handle),
     }
-    for quantity, value in told.items():
+    for quantity, value in found.items():
         if value is not None:
             yield quantity, value
 
@@ -93,8 +93,8 @@ def _memory(calls: NvmlCalls, handle: object) -> Values:
 
 
 def _fields(calls: NvmlCalls, handle: object) -> Values:
-    told = calls.fields(handle, tuple(_FIELDS))
-    return {_FIELDS[field][0]: _FIELDS[field][1] * value for field, value in told.items()}
+    found = calls.fields(handle, tuple(_FIELDS))
+    return {_FIELDS[field][0]: _FIELDS[field][1] * value for field, value in found.items()}
 
 
 def _with_memory(calls: NvmlCalls, instance: Instance) -> Instance:

@@ -131,7 +131,7 @@ def _listed(calls: NvmlCalls, function: str, handle: object) -> Mapping[int, int
         used: dict[int, int | None] = {}
         for process in processes:
             before = used.get(process.pid, 0)
-            told = before is not None and process.usedGpuMemory is not None
-            used[process.pid] = before + process.usedGpuMemory if told else None
+            known = before is not None and process.usedGpuMemory is not None
+            used[process.pid] = before + process.usedGpuMemory if known else None
         return used
     return None

@@ -124,25 +124,25 @@ def totals_of_ours(node: Node, names: TotalNames) -> tuple[str, ...]:
 
 def health_of_ours(node: Node) -> tuple[str, ...]:
     """Returns the condition and the taint, for people; no other program uses their names."""
-    told = any(condition.type == NODE_CONDITION for condition in node.status.conditions)
+    marked = any(condition.type == NODE_CONDITION for condition in node.status.conditions)
     tainted = any(taint.get("key") == NODE_TAINT for taint in node.spec.taints)
-    return (*([f"condition {NODE_CONDITION}"] if told else ()), *([f"taint {NODE_TAINT}"] if tainted else ()))
+    return (*([f"condition {NODE_CONDITION}"] if marked else ()), *([f"taint {NODE_TAINT}"] if tainted else ()))
 
 
 def refusals(node_name: str, pods: Collection[Pod], found: Found, resource: str) -> tuple[str, ...]:
     """Returns why nothing may be removed yet, a sentence each."""
     holders = sorted(pod_name(pod) for pod in pods if _holds_gpus(pod, resource))
-    told = []
+    sentences = []
     if holders:
-        told.append(
+        sentences.append(
             f"Pods on node {node_name} still have GPUs: {', '.join(holders)}. Drain the node or wait for them; "
             "what is removed under a pod cannot be restored, and its containers cannot be restarted."
         )
-    told += [
+    sentences += [
         f"A device plugin still serves {path}. Stop it first: remove the daemon's DaemonSet, or end its process."
         for path in sorted(found.served)
     ]
-    return tuple(told)
+    return tuple(sentences)
 
 
 def _holds_gpus(pod: Pod, resource: str) -> bool:

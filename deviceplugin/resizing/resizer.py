@@ -34,7 +34,7 @@ class MemoryResizer:
         self._news = sources.changes
         self._driver = driver
         self._changes = changes
-        self._told: dict[str, str] = {}
+        self._reported: dict[str, str] = {}
         """The last problem of each pod that was logged, by UID."""
 
     async def run(self) -> None:
@@ -44,7 +44,7 @@ class MemoryResizer:
             change = self._news.next()
             if self._own.pods_known:
                 wishing = [uid for uid, pod in self._own.pods.items() if _has_wish(pod)]
-                self._told = {uid: problem for uid, problem in self._told.items() if uid in wishing}
+                self._reported = {uid: problem for uid, problem in self._reported.items() if uid in wishing}
                 for uid in wishing:
                     await self._pod(uid)
             try:
@@ -69,7 +69,7 @@ class MemoryResizer:
                 return
             if problem:
                 failed[step.container] = problem
-                self._tell(pod, f"container {step.container} keeps its limits of GPU memory: {problem}")
+                self._report(pod, f"container {step.container} keeps its limits of GPU memory: {problem}")
             else:
                 log.info("pod %s, container %s: the driver limits GPU memory to %s", pod_name(pod), step.container,
                          ", ".join(f"{mib} MiB of {gpu}" for gpu, mib in step.limits_mib.items()))  # fmt: skip
@@ -120,13 +120,13 @@ class MemoryResizer:
         except (Conflict, NotFound) as error:
             log.debug("pod %s: %s", pod_name(pod), error)  # the watch will show why
         except (ApiError, ApiUnreachable) as error:
-            self._tell(pod, f"its wish for other GPU memory has no answer: {error}")
+            self._report(pod, f"its wish for other GPU memory has no answer: {error}")
         else:
             log.info("pod %s: %s is now %s", pod_name(pod), MEMORY_RESIZE, annotations[MEMORY_RESIZE])
 
-    def _tell(self, pod: Pod, problem: str) -> None:
-        if self._told.get(pod.metadata.uid) != problem:
-            self._told[pod.metadata.uid] = problem
+    def _report(self, pod: Pod, problem: str) -> None:
+        if self._reported.get(pod.metadata.uid) != problem:
+            self._reported[pod.metadata.uid] = problem
             log.warning("pod %s: %s", pod_name(pod), problem)
 
 

@@ -44,7 +44,7 @@ def of_interest(tasks: Mapping[Who, GpuTasks], waiting: Collection[Who], feedbac
     return frozenset(who for who, each in tasks.items() if who in waiting or not mixed.isdisjoint(each.gpus))
 
 
-def told(
+def switched(
     tasks: Mapping[Who, GpuTasks], seen: Mapping[Who, Switches], feedback: Feedback, now: float
 ) -> Mapping[Who, Switches]:
     """Returns the switches for the regions that were seen. `now` is Unix time in seconds."""
@@ -57,7 +57,7 @@ def told(
     first: dict[DeviceUUID, int] = {}
     for gpu, priority in computing:
         first[gpu] = min(priority, first.get(gpu, priority))
-    return {who: _told(tasks[who], switches, computing, first, feedback) for who, switches in seen.items()}
+    return {who: _switched(tasks[who], switches, computing, first, feedback) for who, switches in seen.items()}
 
 
 def released(switches: Switches) -> Switches:
@@ -65,7 +65,7 @@ def released(switches: Switches) -> Switches:
     return replace(switches, recent_kernel=max(switches.recent_kernel, 0), utilization_switch=1)
 
 
-def _told(
+def _switched(
     tasks: GpuTasks,
     switches: Switches,
     computing: Mapping[tuple[DeviceUUID, int], int],

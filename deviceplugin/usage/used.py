@@ -257,13 +257,13 @@ def _whole(gpu: GpuSample | None) -> int:
 
 
 def _memory_used(processes: Sequence[GpuProcess] | None, account: RegionDevice | None) -> int | None:
-    told = None if processes is None else _sum(process.used_bytes for process in processes)
-    return account.total_bytes if told is None and account is not None else told
+    by_driver = None if processes is None else _sum(process.used_bytes for process in processes)
+    return account.total_bytes if by_driver is None and account is not None else by_driver
 
 
 def _busy(processes: Sequence[GpuProcess] | None, account: RegionDevice | None) -> int | None:
-    told = None if processes is None else _sum(process.sm_percent for process in processes)
-    return account.utilization_percent if told is None and account is not None else told
+    by_driver = None if processes is None else _sum(process.sm_percent for process in processes)
+    return account.utilization_percent if by_driver is None and account is not None else by_driver
 
 
 def _sum(values: Iterable[int | None]) -> int | None:

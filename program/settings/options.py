@@ -166,8 +166,8 @@ def _metavar(kind: Kind) -> str:
 def _help(setting: Setting) -> str:
     also = ", ".join(name for alias in setting.aliases for name in alias.names)
     facts = {"env var": ", ".join(setting.environment), "also": also, "default": setting.default_text}
-    told = "; ".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
-    return f"{setting.help}  [{told}]" if told else setting.help
+    added = "; ".join(f"{name}: {fact}" for name, fact in facts.items() if fact)
+    return f"{setting.help}  [{added}]" if added else setting.help
 
 
 def read_configuration(table: Table[C], given: Mapping[str, Any]) -> Effective[C]:

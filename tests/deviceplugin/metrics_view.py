@@ -99,7 +99,7 @@ def busy_metrics() -> Metrics:
     metrics.registered()
     metrics.reported()
     metrics.reported(Outcome.FAILED)
-    metrics.heard("pods")
+    metrics.saw("pods")
     metrics.health_event("xid")
     metrics.eviction("evicted")
     metrics.memory_limit("set")

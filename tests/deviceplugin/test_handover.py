@@ -14,7 +14,7 @@ import pytest
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.kubelet import PluginServer
-from deviceplugin.plugin_calls import Offers
+from deviceplugin.plugin_calls import ListedHints
 from deviceplugin.settings import KubeletSettings
 from proto.devices import Device
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
@@ -100,7 +100,7 @@ async def streaming(kubelet: DeviceManager) -> AsyncIterator[Stream]:
 def daemon(kubelet: DeviceManager, gpus: Steady, resource: str = GPU) -> PluginServer:
     root = str(kubelet.directory.parent)
     settings = KubeletSettings(root=root, resource_name=resource, poll_seconds=0.01, settled_seconds=0.5)
-    return PluginServer(settings, gpus, CALLS, Offers(changes=Changes()))
+    return PluginServer(settings, gpus, CALLS, ListedHints(changes=Changes()))
 
 
 async def ready(daemon: PluginServer, kubelet: DeviceManager) -> None:

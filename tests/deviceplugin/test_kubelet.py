@@ -17,7 +17,7 @@ from deviceplugin.changes import Changes
 from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
 from deviceplugin.kubelet import PluginServer
 from deviceplugin.numa_hints import NumaHints
-from deviceplugin.plugin_calls import Offers, allocate_response, list_response
+from deviceplugin.plugin_calls import ListedHints, allocate_response, list_response
 from deviceplugin.plugin_sockets import SocketIdentity, identity
 from deviceplugin.settings import KubeletSettings
 from proto.devices import UNKNOWN_NUMA, Device
@@ -36,7 +36,7 @@ class TwoGpus:
 
     def __init__(self) -> None:
         self.found: Sequence[Device] = PAIR
-        self.offers = Offers(changes=Changes())
+        self.offers = ListedHints(changes=Changes())
 
     def devices(self) -> Sequence[Device]:
         return self.found
@@ -112,7 +112,9 @@ async def test_a_kubelet_that_starts_is_registered_with_at_once_and_not_at_the_n
     async with (
         kubelet_root() as root,
         follow(
-            PluginServer(KubeletSettings(root=root, poll_seconds=3600), TwoGpus(), CALLS, Offers(changes=Changes()))
+            PluginServer(
+                KubeletSettings(root=root, poll_seconds=3600), TwoGpus(), CALLS, ListedHints(changes=Changes())
+            )
         ),
     ):
         for _ in range(2):
@@ -283,7 +285,7 @@ async def test_a_socket_that_became_another_processs_is_left_to_it() -> None:
         await kubelet.start()
         path = f"{root}/device-plugins/nvidia-gpu.00000001.sock"
         settings = KubeletSettings(root=root, poll_seconds=0.01)
-        async with follow(PluginServer(settings, TwoGpus(), CALLS, Offers(changes=Changes()), draw=names())):
+        async with follow(PluginServer(settings, TwoGpus(), CALLS, ListedHints(changes=Changes()), draw=names())):
             await kubelet.registered(1)
             # Away for the moment, so that it does not serve another.
             await kubelet.stop()
@@ -299,7 +301,7 @@ async def test_a_kubelet_that_listens_no_more_is_registered_with_again() -> None
     settings = KubeletSettings(unheard_seconds=unheard_seconds)
     async with (
         kubelet_root() as root,
-        follow(PluginServer(replace(settings, root=root), TwoGpus(), CALLS, Offers(changes=Changes()))),
+        follow(PluginServer(replace(settings, root=root), TwoGpus(), CALLS, ListedHints(changes=Changes()))),
     ):
         kubelet = TinyKubelet(root)
         await kubelet.start()
@@ -328,7 +330,7 @@ class Hurried(PluginServer):
     """Writes down how long it would wait, and does not."""
 
     def __init__(self, root: str) -> None:
-        super().__init__(KubeletSettings(root=root), TwoGpus(), CALLS, Offers(changes=Changes()))
+        super().__init__(KubeletSettings(root=root), TwoGpus(), CALLS, ListedHints(changes=Changes()))
         self.pauses: list[float] = []
 
     async def _pause(self, kubelet: SocketIdentity | None, seconds: float) -> None:
@@ -355,7 +357,7 @@ async def test_a_pause_ends_with_the_left_over_socket() -> None:
         settings = KubeletSettings(root=root, poll_seconds=0.01)
         os.makedirs(f"{root}/device-plugins")
         with bound_socket(settings.kubelet_socket):
-            pause = PluginServer(settings, TwoGpus(), CALLS, Offers(changes=Changes()))._pause(
+            pause = PluginServer(settings, TwoGpus(), CALLS, ListedHints(changes=Changes()))._pause(
                 identity(settings.kubelet_socket), 3600.0
             )
             waiting = asyncio.create_task(pause)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.settings import Feedback
-from deviceplugin.usage.feedback import GpuTasks, Who, of_interest, released, told
+from deviceplugin.usage.feedback import GpuTasks, Who, of_interest, released, switched
 from deviceplugin.usage.shared_region import Switches
 from proto.devices import DeviceUUID
 
@@ -27,7 +27,7 @@ def after(
     tasks: Mapping[Who, GpuTasks], seen: Mapping[Who, Switches], feedback: Feedback = Feedback.PRIORITY
 ) -> dict[Who, tuple[int, int]]:
     return {
-        who: (each.recent_kernel, each.utilization_switch) for who, each in told(tasks, seen, feedback, NOW).items()
+        who: (each.recent_kernel, each.utilization_switch) for who, each in switched(tasks, seen, feedback, NOW).items()
     }
 
 
@@ -93,12 +93,12 @@ def test_the_first_of_a_gpu_never_wait_and_all_go_on_once_nothing_is_launched_an
 ) -> None:
     tasks = {who: each for who, (each, _) in some.items()}
     seen: Mapping[Who, Switches] = {who: each for who, (_, each) in some.items()}
-    found = told(tasks, seen, feedback, NOW)
+    found = switched(tasks, seen, feedback, NOW)
     for who, each in tasks.items():
         others = [other.priority for other in tasks.values() if other.gpus & each.gpus]
         assert found[who].recent_kernel >= 0 or each.priority > min(others)
     for _ in range(3):
-        found = told(tasks, found, feedback, NOW + 60)
+        found = switched(tasks, found, feedback, NOW + 60)
     assert {each.recent_kernel for each in found.values()} <= {0}
 
 
