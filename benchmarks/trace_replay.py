@@ -17,8 +17,7 @@ from proto.kubernetes.objects import Node
 from proto.kubernetes.requests import host_amount
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preference import preference
-from scheduler_ext.decide.score import node_score
+from scheduler_ext.decide.score import node_score, preference
 from scheduler_ext.policies import NodePolicy, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.verbs.prioritize import priorities_without_gpus

@@ -13,8 +13,7 @@ from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.fit import Rules, why_not
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.preference import connected
-from scheduler_ext.decide.score import node_score
+from scheduler_ext.decide.score import connected, node_score
 from scheduler_ext.policies import WHY_GPUS, WHY_NODE
 from scheduler_ext.requests import GpuRequest
 

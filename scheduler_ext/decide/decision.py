@@ -11,9 +11,16 @@ from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.fgd import Fragmentation
 from scheduler_ext.decide.misfit import Misfit, NotOffered, refusals_of
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.preference import Preference, compared_connections, gpus_of, is_spared, preference
 from scheduler_ext.decide.reasons import joined
-from scheduler_ext.decide.score import NodeScore, node_score
+from scheduler_ext.decide.score import (
+    NodeScore,
+    Preference,
+    compared_connections,
+    gpus_of,
+    is_spared,
+    node_score,
+    preference,
+)
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest, RequestSettings
 

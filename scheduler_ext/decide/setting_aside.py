@@ -13,7 +13,7 @@ from proto.devices import DeviceUUID
 from scheduler_ext.cluster.snapshot import NodeUsage, Quota
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, with_pod
-from scheduler_ext.decide.preference import gpus_of
+from scheduler_ext.decide.score import gpus_of
 from scheduler_ext.requests import GpuRequest
 
 LONGEST_SECONDS = 24 * 3600

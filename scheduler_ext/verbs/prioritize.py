@@ -11,7 +11,7 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import decide, decide_on_empty
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import Search
-from scheduler_ext.decide.preference import Preference
+from scheduler_ext.decide.score import Preference
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, gpu_count, read_request

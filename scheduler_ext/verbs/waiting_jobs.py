@@ -17,7 +17,7 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preempt import Search
-from scheduler_ext.decide.preference import gpus_of
+from scheduler_ext.decide.score import gpus_of
 from scheduler_ext.decide.setting_aside import JobMember, NodeAhead, WaitingJob, why_over
 from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
 

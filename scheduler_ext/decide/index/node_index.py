@@ -15,8 +15,8 @@ from scheduler_ext.decide.index.ranking import Best, Ranking, Rankings
 from scheduler_ext.decide.index.verdicts import PodShape
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod
-from scheduler_ext.decide.preference import Preference
 from scheduler_ext.decide.reasons import Reason
+from scheduler_ext.decide.score import Preference
 from scheduler_ext.domains.levels import Domains
 from scheduler_ext.domains.plan import Room
 from scheduler_ext.policies import NodePolicy

@@ -14,8 +14,7 @@ from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.workload import NO_WORKLOAD
 from scheduler_ext.decide.fgd import Fragmentation, Site
 from scheduler_ext.decide.index.order import Order
-from scheduler_ext.decide.preference import Preference, preference
-from scheduler_ext.decide.score import node_score
+from scheduler_ext.decide.score import Preference, node_score, preference
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import ContainerNeed
 

@@ -3,7 +3,7 @@
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping
 
-from scheduler_ext.decide.preference import Preference
+from scheduler_ext.decide.score import Preference
 
 FEW = 100
 """Up to this many changed nodes are inserted one by one; more of them are sorted in at once."""

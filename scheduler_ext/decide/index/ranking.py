@@ -14,7 +14,7 @@ from scheduler_ext.decide.index.order import Order
 from scheduler_ext.decide.index.verdicts import PodShape, ShapeJudge
 from scheduler_ext.decide.misfit import Misfit, NodeRefusal
 from scheduler_ext.decide.place import place, pods_on
-from scheduler_ext.decide.preference import Preference, compares_connections, gpus_of, is_spared, preference
+from scheduler_ext.decide.score import Preference, compares_connections, gpus_of, is_spared, preference
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest
 

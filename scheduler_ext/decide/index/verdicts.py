@@ -20,8 +20,8 @@ from scheduler_ext.decide.fit import Rules, share_of, why_not
 from scheduler_ext.decide.index.node_states import NodeState
 from scheduler_ext.decide.misfit import Misfit, NodeRefusal, unfit_of
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.preference import compares_connections, connected
 from scheduler_ext.decide.reasons import Reason
+from scheduler_ext.decide.score import compares_connections, connected
 from scheduler_ext.decide.topology import best_connected, pair_matrix
 from scheduler_ext.policies import SortKey
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest

@@ -1,4 +1,4 @@
-from scheduler_ext.decide.preference import Preference, preference
+from scheduler_ext.decide.score import Preference, preference
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.verbs.prioritize import priorities
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler_ext.decide.index.order import FEW, Order
-from scheduler_ext.decide.preference import Preference
+from scheduler_ext.decide.score import Preference
 
 NAMES = [f"n{number:03d}" for number in range(3 * FEW)]
 Place = tuple[int, float] | None
