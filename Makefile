@@ -60,6 +60,7 @@ test-cluster: $(DEVELOPMENT) ## the tests against a real control plane, which Go
 	@$(BIN)/python -m tests.cluster.binaries $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m tests.cluster.coscheduling '$(KUBERNETES_RELEASE)' > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m tests.cluster.go_programs $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
+	@$(BIN)/python -m tests.cluster.kueue $(KUBERNETES_RELEASE) > /dev/null || test $$? -eq 3
 	@$(BIN)/python -m pytest -m cluster -rs $(ARGS)
 
 test-node: $(DEVELOPMENT) ## the tests against a real kubelet and containerd, as root; Go builds them once

@@ -3,11 +3,13 @@
 `python -m tests.cluster.binaries [RELEASE]` builds what is missing and prints the folder, for KUBEBUILDER_ASSETS.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +100,16 @@ def _folder(release: str) -> Path:
 def cache(kind: str) -> Path:
     """Where what was built once is kept."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "topogpu", kind)
+
+
+def module_source(module: str, version: str) -> Path:
+    """The module's files, read-only. Raises BuildFailed."""
+    command = ["go", "mod", "download", "-json", f"{module}@{version}"]
+    with tempfile.TemporaryDirectory() as empty:
+        done = subprocess.run(command, cwd=empty, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise BuildFailed(f"{module} {version} could not be fetched: see Go's own words above")
+    return Path(json.loads(done.stdout)["Dir"])
 
 
 def version(release: str) -> str:

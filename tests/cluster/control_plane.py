@@ -135,7 +135,7 @@ class ControlPlane:
         """On the same port as before, if there was a before. Raises ControlPlaneFailed."""
         program = self._start("kube-apiserver", self._api_server_flags())
         self._api_server = program
-        _wait(program, lambda: self._status("/readyz") == 200)
+        wait(program, lambda: self._status("/readyz") == 200)
 
     def stop_api_server(self, how: signal.Signals = signal.SIGTERM) -> None:
         if self._api_server is not None:
@@ -228,7 +228,7 @@ class ControlPlane:
             "--unsafe-no-fsync",
         ]
         program = self._start("etcd", flags)
-        _wait(program, lambda: _status(f"{client}/health") == 200)
+        wait(program, lambda: status(f"{client}/health") == 200)
         return program
 
     def _api_server_flags(self) -> list[str]:
@@ -273,7 +273,7 @@ class ControlPlane:
             tls = ssl.create_default_context(cafile=self.certificate)
         except OSError:
             return 0  # not written yet, or not to its end
-        return _status(self.url + path, tls)
+        return status(self.url + path, tls)
 
     def _etcd_call(self, path: str, body: object) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self._etcd_port}/v3/{path}"
@@ -293,7 +293,7 @@ def free_port() -> int:
     return int(held.getsockname()[1])
 
 
-def _status(url: str, tls: ssl.SSLContext | None = None) -> int:
+def status(url: str, tls: ssl.SSLContext | None = None) -> int:
     """0 while nobody answers."""
     request = urllib.request.Request(url, headers={"Authorization": "Bearer admin"})
     try:
@@ -305,8 +305,8 @@ def _status(url: str, tls: ssl.SSLContext | None = None) -> int:
         return 0
 
 
-def _wait(program: Program, ready: Callable[[], bool]) -> None:
-    """Raises ControlPlaneFailed."""
+def wait(program: Program, ready: Callable[[], bool]) -> None:
+    """Returns once it is ready. Raises ControlPlaneFailed."""
     deadline = time.monotonic() + START_SECONDS
     while not ready():
         program.check_running()

@@ -3,15 +3,13 @@
 `python -m tests.cluster.coscheduling RELEASE` builds it for the Kubernetes release that it is made for, for no other.
 """
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
-from tests.cluster.binaries import BuildFailed, NoBinaries, cache, printed
+from tests.cluster.binaries import BuildFailed, NoBinaries, cache, module_source, printed
 
 MODULE, VERSION = "sigs.k8s.io/scheduler-plugins", "v0.29.7"
 RELEASE = "v1.29"
@@ -41,7 +39,7 @@ def build() -> Path:
     folder = cache("scheduler-plugins") / VERSION
     partial = folder.parent / f"{folder.name}.partial"
     print(f"building {SCHEDULER} {VERSION} of scheduler-plugins into {folder}, once ...", file=sys.stderr, flush=True)
-    source = _source()
+    source = module_source(MODULE, VERSION)
     partial.mkdir(parents=True, exist_ok=True)
     # By its own list of dependencies, which lies beside the source.
     command = ["go", "build", "-mod=readonly", "-o", str(partial / SCHEDULER), "-ldflags", _STAMP, "./cmd/scheduler"]
@@ -51,16 +49,6 @@ def build() -> Path:
     shutil.copyfile(source / "manifests" / "coscheduling" / "crd.yaml", partial / DEFINITION)
     partial.rename(folder)
     return folder
-
-
-def _source() -> Path:
-    """The module's files, read-only. Raises BuildFailed."""
-    command = ["go", "mod", "download", "-json", f"{MODULE}@{VERSION}"]
-    with tempfile.TemporaryDirectory() as empty:
-        done = subprocess.run(command, cwd=empty, stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise BuildFailed(f"{MODULE} {VERSION} could not be fetched: see Go's own words above")
-    return Path(json.loads(done.stdout)["Dir"])
 
 
 if __name__ == "__main__":
