@@ -266,3 +266,15 @@ async def test_a_job_that_is_admitted_and_fits_no_gpu_waits_with_our_reason_unti
     chosen = pod["spec"]["nodeSelector"]["kubernetes.io/hostname"]
     await queue.cluster.remove(f"half-{chosen}")
     assert await queue.placed("large") == [chosen]
+
+
+async def test_a_quota_of_the_api_server_s_own_counts_all_gpus_of_a_pod(queue: Queue) -> None:
+    root = f"/api/v1/namespaces/{queue.cluster.namespace}"
+    hard = {f"requests.{keys.RESOURCE_MEMORY_SUM}": "6000"}
+    await queue.cluster.peer.create(f"{root}/resourcequotas", {"metadata": {"name": "q"}, "spec": {"hard": hard}})
+    counted = {"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}}  # as the controller of quotas writes it
+    path = f"{root}/resourcequotas/q/status"
+    assert (await queue.cluster.peer.send("PATCH", path, counted, "application/merge-patch+json"))[0] == 200
+    status, answer = await queue.cluster.peer.send("POST", f"{root}/pods", gpu_pod("large", 2, gpumem=3001))
+    assert (status, "exceeded quota" in answer["message"]) == (403, True)
+    await queue.cluster.add(gpu_pod("fits", 2, gpumem=3000))
