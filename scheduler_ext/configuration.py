@@ -199,7 +199,7 @@ _SERVE: Any = part(
     set_aside_after_seconds=_of_placement(
         kind=DURATION_OR_ZERO,
         help="After this time of waiting a node is set aside for a pod, or nodes for a group, that needs at least half "
-        "of its GPUs; 0 sets none aside. At most one node in ten at a time, and none for longer than a day.",
+        "of its GPUs; 0 sets none aside. At most one GPU in ten at a time, and no node for longer than a day.",
         chart=CHART,
     ),
     node_label_selector=_of_placement(kind=_LABELS, help="Give out only GPUs of nodes with these labels.", chart=CHART),

@@ -18,8 +18,8 @@ from scheduler_ext.requests import GpuRequest
 
 LONGEST_SECONDS = 24 * 3600
 """The longest time for which a node is set aside. Then the job waits at least as long again before its next one."""
-NODES_FOR_ONE = 10
-"""One of so many nodes may be set aside at a time, and one in a smaller cluster."""
+GPUS_FOR_ONE = 10
+"""Of so many GPUs one may be on a node that is set aside, and one node in a smaller cluster."""
 UNTAKEN_SECONDS = 600.0
 """The time that a job may take to go to its free node. kube-scheduler tries a pod at least every five minutes."""
 MOST_MEMBERS = 64
@@ -93,18 +93,24 @@ def is_large(gpus: int, of_node: int) -> bool:
     return gpus >= 2 and 2 * gpus >= of_node
 
 
-def most_set_aside(nodes: int) -> int:
-    """Returns how many of so many nodes may be set aside at a time."""
-    return max(nodes // NODES_FOR_ONE, 1)
+def most_set_aside(gpus_of_nodes: Iterable[int]) -> int:
+    """Returns how many GPUs may be on set-aside nodes at a time, by the number of GPUs of each node: at least one node
+    may be set aside.
+    """
+    every = tuple(gpus_of_nodes)
+    return max(sum(every) // GPUS_FOR_ONE, max(every, default=0))
 
 
 def newly_set_aside(
     jobs: Iterable[WaitingJob], nodes: Mapping[str, NodeAhead], taken: Collection[str], *, now: float, after: float
 ) -> dict[str, SetAside]:
     """Returns nodes by UID of the pods for which they are set aside from now on. `taken` are set aside already. Jobs of
-    a higher priority come first, then those that never had a node, then those that have waited longest.
+    a higher priority come first, then those that never had a node, then those that have waited longest. None comes
+    before a job that needs more nodes than may be set aside now: it would wait for ever.
     """
-    left = most_set_aside(len(nodes)) - len(taken)
+    sizes = {name: len(node.usage.gpus) for name, node in nodes.items()}
+    most = most_set_aside(sizes.values())
+    left = most - sum(sizes.get(name, 0) for name in taken)
     free = {name: node for name, node in nodes.items() if name not in taken}
     found: dict[str, SetAside] = {}
     for job in sorted(jobs, key=lambda job: (-job.priority, job.had is not None, job.since, job.name)):
@@ -112,22 +118,24 @@ def newly_set_aside(
             break
         if not job.is_due(now, after) or len(job.members) > MOST_MEMBERS:
             continue
-        chosen = nodes_for(job, free, left)
+        chosen = nodes_for(job, free, most)
+        names = set(chosen.values())
+        left -= sum(sizes[name] for name in names)
+        if left < 0:
+            break
         until = int(now) + LONGEST_SECONDS
         found |= {uid: SetAside(node=node, since=int(now), until=until) for uid, node in chosen.items()}
-        for name in set(chosen.values()):
-            del free[name]
-            left -= 1
+        free = {name: node for name, node in free.items() if name not in names}
     return found
 
 
 def nodes_for(job: WaitingJob, nodes: Mapping[str, NodeAhead], most: int) -> Mapping[str, str]:
-    """Returns the node of each member: those that are free first, at most `most` of them. Empty if the job needs more,
+    """Returns the node of each member: those that are free first, of at most `most` GPUs. Empty if the job needs more,
     fits nowhere, or does not have to wait for GPUs.
     """
     able = (node for name, node in nodes.items() if job.nodes is None or name in job.nodes)
     domains = _domains(sorted(able, key=lambda node: node.cost(job.gpus)), job.level)
-    if any(_packed(job, [node.usage for node in each], len(each)) for each in domains):
+    if any(_packed(job, [node.usage for node in each]) for each in domains):
         return {}
     best: tuple[tuple[int, int], Mapping[str, str]] = (0, 0), {}
     for each in domains:
@@ -150,15 +158,16 @@ def _domains(nodes: Sequence[NodeAhead], level: str) -> Sequence[Sequence[NodeAh
     return [found[name] for name in sorted(found)]
 
 
-def _packed(job: WaitingJob, usages: Sequence[NodeUsage], most: int) -> Mapping[str, str]:
-    """Returns the node of each member if all of them fit on at most `most` of these nodes, the first ones first; else
-    nothing.
+def _packed(job: WaitingJob, usages: Sequence[NodeUsage], most: float = inf) -> Mapping[str, str]:
+    """Returns the node of each member if all of them fit on these nodes, the first ones first; else nothing. The nodes
+    taken have at most `most` GPUs together.
     """
     found: dict[str, str] = {}
     begun: dict[str, NodeUsage] = {}
     for member in sorted(job.members, key=lambda member: (-gpus_of(member.request), member.uid)):
-        others = (usage for usage in usages[:MOST_TRIED] if usage.node.name not in begun)
-        for usage in (*begun.values(), *(others if len(begun) < most else ())):
+        left = most - sum(len(usage.gpus) for usage in begun.values())
+        others = (usage for usage in usages[:MOST_TRIED] if usage.node.name not in begun and len(usage.gpus) <= left)
+        for usage in (*begun.values(), *others):
             shares = place(member.request, usage, job.quota)
             if not isinstance(shares, Misfit):
                 found[member.uid] = usage.node.name

@@ -255,8 +255,9 @@ def test_a_free_node_that_the_large_pod_does_not_take_is_open_again() -> None:
     assert why == "its GPUs have been free for 10 min, and the pod was not placed there"
 
 
-def test_one_node_in_ten_is_set_aside_and_never_fewer_than_one() -> None:
-    assert [most_set_aside(nodes) for nodes in (1, 9, 19, 20, 1000)] == [1, 1, 1, 2, 100]
+def test_one_gpu_in_ten_is_on_a_set_aside_node_and_never_fewer_than_one_node() -> None:
+    assert [most_set_aside([8] * nodes) for nodes in (0, 1, 9, 20, 1000)] == [0, 8, 8, 16, 800]
+    assert most_set_aside([8, 1, 1]) == 8
     played = full(stream(*(machine(f"n{number}") for number in range(3))))
     waiting(played, *(asking(f"large{number}", 4) for number in range(3)))
     assert len(played.turn()) == 1
@@ -287,6 +288,17 @@ def test_a_group_gets_all_the_nodes_it_needs_or_none() -> None:
     for number in range(1, 8):
         many.leave(f"uid-s{number}")
     assert {many.place("uid-g0"), many.place("uid-g1")} == {"n00", "n01"}
+
+
+def test_a_group_that_needs_all_nodes_that_may_be_set_aside_is_not_passed_over_for_single_pods() -> None:
+    played = full(stream(*(machine(f"n{number:02}") for number in range(20))))
+    waiting(played, asking("first", 4)).turn()
+    waiting(played, *members("g", 2, 4), seconds=1)
+    waiting(played, asking("later", 4))
+    assert not played.turn()
+    played.leave("uid-first")
+    played.now += PAUSE_SECONDS
+    assert set(played.turn()) == {"uid-g0", "uid-g1"}
 
 
 def test_members_of_a_group_share_a_set_aside_node() -> None:
@@ -366,7 +378,8 @@ def test_in_a_stream_that_keeps_nodes_full_every_large_job_starts_and_no_gpu_is_
 
 def _laws(played: JobStream) -> None:
     asides = played.cluster.ledger.set_asides
-    assert len(asides.nodes()) <= most_set_aside(len(played.nodes))
+    sizes = {name: len(usage.gpus) for name, usage in played.cluster.ledger.nodes.usages().items()}
+    assert sum(sizes[name] for name in asides.nodes()) <= most_set_aside(sizes.values())
     decided = (each.metadata.annotations.get(DEVICES_ALLOCATED, "") for each in played.pods.values())
     shares = [share.uuid for text in decided if text for each in decode_pod_devices("", text) for share in each]
     assert len(shares) == len(set(shares))
