@@ -16,7 +16,6 @@ _OBVIOUS = (
 )
 """What name and default of a setting show already."""
 _HEAD = ("key", "default", "meaning")
-_HAMI_HEAD = ("key", "`device-config.yaml`", "entry in `config.json`")
 
 
 def manual(settings: Iterable[Setting]) -> str:
@@ -49,6 +48,9 @@ def _row(setting: Setting) -> tuple[str, ...]:
     ):
         if names and names != (usual,):
             sentences.append(f"{what}: {_code(names)}.")
+    of_hami = tuple(word for place in _places(setting) for word in (place.device_config, place.node_config) if word)
+    if of_hami:
+        sentences.append(f"HAMi: {_code(of_hami)}.")
     return _code((setting.key,)), _code((setting.default_text,)), " ".join(sentences)
 
 
@@ -56,19 +58,6 @@ def _names_all(setting: Setting) -> bool:
     """Returns whether the sentence about the setting names each of its words."""
     return bool(setting.kind.choices) and all(
         re.search(rf"\b{re.escape(word)}\b", setting.help) for word in setting.kind.choices
-    )
-
-
-def hami_manual(table: Table[C]) -> str:
-    """Returns Markdown: the place of each setting in HAMi's files."""
-    return _table(
-        _HAMI_HEAD,
-        (
-            tuple(_code((word,)) for word in (setting.key, place.device_config, place.node_config))
-            for setting in table.settings.values()
-            for place in _places(setting)
-            if place.device_config or place.node_config
-        ),
     )
 
 
