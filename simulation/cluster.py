@@ -22,7 +22,7 @@ from proto.quantity import integer_quantity
 from simulation import machines
 from simulation.apiserver.server import EmbeddedApiServer
 from simulation.choice import DEFAULT_GPU_POLICY, DEFAULT_NODE_POLICY
-from simulation.controlling import control
+from simulation.controllers.running import control
 from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
 from simulation.kubelet.lives import Life, life
@@ -205,8 +205,14 @@ async def _started(
     scheduler = KubeSchedulerStandIn(api, cluster.extender, SCHEDULER_NAME, also_default=settings.default_scheduler)
     await stack.enter_async_context(scheduler)
     controllers = asyncio.create_task(control(server, progress, now))
+    controllers.add_done_callback(partial(_ended, progress))
     stack.push_async_callback(_cancelled, controllers)
     return cluster
+
+
+def _ended(progress: Callable[[str], None], controllers: asyncio.Task[None]) -> None:
+    if not controllers.cancelled() and (error := controllers.exception()) is not None:
+        progress(f"the stand-in controllers ended with {error!r}: workloads get no more pods")
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

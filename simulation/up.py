@@ -15,6 +15,7 @@ from program.words import counted
 from simulation.apiserver.errors import ApiRefusal
 from simulation.arrivals import arrivals
 from simulation.cluster import SYSTEM_NAMESPACE, ClusterSettings, SimulatedCluster, machine_kinds, simulated_cluster
+from simulation.controllers.steps import REVISION, digest_of
 from simulation.processes import ChildProcess
 from simulation.workload import NAMESPACE, pod_object, sample_pod
 
@@ -79,17 +80,31 @@ async def run_up(
 
 def show_daemons(cluster: SimulatedCluster) -> None:
     """Shows the daemons as the pods of a DaemonSet, whose port with metrics is reached through the API server."""
-    place = {"namespace": SYSTEM_NAMESPACE}
-    metadata = {"name": _DAEMON_SET, "uid": _DAEMON_SET, **place}
-    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": _DAEMON_SET, "uid": _DAEMON_SET, "controller": True}
     labels = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "device-plugin"}
-    # No controller runs it, so it is stored past the API: kubectl drain reads it by its name.
-    cluster.server.store.put("daemonsets", {"kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": metadata})
+    container = {"name": "device-plugin", "image": "topogpu:simulated"}
+    template = {
+        "metadata": {"labels": labels},
+        "spec": {"containers": [container], "tolerations": [{"operator": "Exists"}]},
+    }
+    made = cluster.server.create(
+        {
+            "kind": "DaemonSet",
+            "metadata": {"name": _DAEMON_SET, "namespace": SYSTEM_NAMESPACE},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": template,
+                # The programs are the simulation's own: no other pod can take their place.
+                "updateStrategy": {"type": "OnDelete"},
+            },
+        }
+    )
+    owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": _DAEMON_SET, "controller": True}
+    owner["uid"] = made["metadata"]["uid"]
+    labels = labels | {REVISION: digest_of(template)}
     for node in cluster.nodes:
         if node.name in cluster.metrics:
             name, address = f"{_DAEMON_SET}-{node.name}", urlsplit(cluster.metrics[node.name])
             ports = [{"name": "metrics", "containerPort": address.port}]
-            container = {"name": "device-plugin", "image": "topogpu:simulated", "ports": ports}
             cluster.server.create(
                 {
                     "kind": "Pod",
@@ -99,7 +114,7 @@ def show_daemons(cluster: SimulatedCluster) -> None:
                         "labels": labels,
                         "ownerReferences": [owner],
                     },
-                    "spec": {"nodeName": node.name, "containers": [container]},
+                    "spec": {"nodeName": node.name, "containers": [container | {"ports": ports}]},
                 }
             )
             status = {"status": {"podIP": address.hostname}}

@@ -7,10 +7,13 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from zoneinfo import available_timezones
 
 from proto.quantity import parse_quantity
 from simulation.apiserver.errors import JsonObject, invalid
 from simulation.apiserver.kinds import (
+    CRON_JOB,
+    DAEMON_SET,
     DEPLOYMENT,
     EVENT,
     JOB,
@@ -20,8 +23,10 @@ from simulation.apiserver.kinds import (
     POD,
     REPLICA_SET,
     SECRET,
+    STATEFUL_SET,
     ServedKind,
 )
+from simulation.controllers.schedule import BadSchedule, read_schedule
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -35,6 +40,7 @@ _LONGEST_LABEL = 63
 _LONGEST_ANNOTATIONS_BYTES = 256 * 1024
 _MUTABLE_POD_FIELDS = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+_CONCURRENCY = ("Allow", "Forbid", "Replace")
 _TLS = "kubernetes.io/tls"
 
 
@@ -175,14 +181,30 @@ def _job_problems(job: JsonObject) -> Iterator[str]:
     yield from _template_problems(job, ("OnFailure", "Never"))
 
 
-def _template_problems(owner: JsonObject, policies: tuple[str, ...]) -> Iterator[str]:
-    spec = ((owner["spec"].get("template") or {}).get("spec")) or {}
+def _cron_job_problems(cron_job: JsonObject) -> Iterator[str]:
+    spec = cron_job["spec"]
+    yield from _template_problems(spec.get("jobTemplate") or {}, ("OnFailure", "Never"), "spec.jobTemplate.spec")
+    try:
+        read_schedule(str(spec.get("schedule") or ""))
+    except BadSchedule as problem:
+        yield f"spec.schedule: Invalid value: {json.dumps(spec.get('schedule'))}: {problem}"
+    zone = spec.get("timeZone")
+    if zone is not None and zone not in available_timezones():
+        yield f"spec.timeZone: Invalid value: {json.dumps(zone)}: unknown time zone {zone}"
+    if spec["concurrencyPolicy"] not in _CONCURRENCY:
+        supported = ", ".join(f'"{name}"' for name in _CONCURRENCY)
+        found = json.dumps(spec["concurrencyPolicy"])
+        yield f"spec.concurrencyPolicy: Unsupported value: {found}: supported values: {supported}"
+
+
+def _template_problems(owner: JsonObject, policies: tuple[str, ...], where: str = "spec") -> Iterator[str]:
+    spec = (((owner.get("spec") or {}).get("template") or {}).get("spec")) or {}
     if not spec.get("containers"):
-        yield "spec.template.spec.containers: Required value"
+        yield f"{where}.template.spec.containers: Required value"
     policy = spec.get("restartPolicy") or "Always"
     if policy not in policies:
         supported = ", ".join(f'"{name}"' for name in policies)
-        yield f'spec.template.spec.restartPolicy: Unsupported value: "{policy}": supported values: {supported}'
+        yield f'{where}.template.spec.restartPolicy: Unsupported value: "{policy}": supported values: {supported}'
 
 
 _RULES: Mapping[ServedKind, Callable[[JsonObject], Iterable[str]]] = {
@@ -193,6 +215,9 @@ _RULES: Mapping[ServedKind, Callable[[JsonObject], Iterable[str]]] = {
     SECRET: _secret_problems,
     DEPLOYMENT: _selector_problems,
     REPLICA_SET: _selector_problems,
+    STATEFUL_SET: _selector_problems,
+    DAEMON_SET: _selector_problems,
+    CRON_JOB: _cron_job_problems,
     JOB: _job_problems,
 }
 

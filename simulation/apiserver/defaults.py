@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 
 from simulation.apiserver.errors import JsonObject, forbidden
 from simulation.apiserver.kinds import (
+    CRON_JOB,
+    DAEMON_SET,
     DEPLOYMENT,
     JOB,
     NAMESPACE,
@@ -14,6 +16,7 @@ from simulation.apiserver.kinds import (
     PRIORITY_CLASS,
     REPLICA_SET,
     SECRET,
+    STATEFUL_SET,
     WEBHOOK,
     ServedKind,
 )
@@ -80,6 +83,24 @@ def _deployment(deployment: JsonObject) -> JsonObject:
 
 def _replica_set(replica_set: JsonObject) -> JsonObject:
     return replica_set | {"spec": {"replicas": 1} | _named(replica_set["spec"])}
+
+
+def _stateful_set(stateful_set: JsonObject) -> JsonObject:
+    update = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
+    defaults = {"replicas": 1, "podManagementPolicy": "OrderedReady", "updateStrategy": update}
+    return stateful_set | {"spec": defaults | {"revisionHistoryLimit": 10} | _named(stateful_set["spec"])}
+
+
+def _daemon_set(daemon_set: JsonObject) -> JsonObject:
+    update = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
+    defaults = {"updateStrategy": update, "revisionHistoryLimit": 10}
+    return daemon_set | {"spec": defaults | _named(daemon_set["spec"])}
+
+
+def _cron_job(cron_job: JsonObject) -> JsonObject:
+    limits = {"successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 1}
+    defaults = {"concurrencyPolicy": "Allow", "suspend": False} | limits
+    return cron_job | {"spec": defaults | _named(cron_job["spec"])}
 
 
 def _job(job: JsonObject) -> JsonObject:
@@ -171,6 +192,9 @@ _COMPLETE: Mapping[ServedKind, Callable[[JsonObject], JsonObject]] = {
     WEBHOOK: _webhooks,
     DEPLOYMENT: _deployment,
     REPLICA_SET: _replica_set,
+    STATEFUL_SET: _stateful_set,
+    DAEMON_SET: _daemon_set,
+    CRON_JOB: _cron_job,
     JOB: _job,
     PRIORITY_CLASS: lambda one: {"preemptionPolicy": "PreemptLowerPriority"} | one,
 }

@@ -4,7 +4,7 @@ The outline names only what kubectl looks for before it writes: that patches tak
 """
 
 from simulation.apiserver.errors import JsonObject
-from simulation.apiserver.kinds import DEPLOYMENT, GROUP_VERSIONS, JOB, KINDS, POD, REPLICA_SET, ServedKind
+from simulation.apiserver.kinds import GROUP_VERSIONS, KINDS, POD, ServedKind
 
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 VERSION = {
@@ -50,7 +50,7 @@ def _rows(kind: ServedKind) -> list[JsonObject]:
     base = {"name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind}
     short_names = {"shortNames": list(kind.short_names)} if kind.short_names else {}
     rows: list[JsonObject] = [base | {"verbs": _VERBS} | short_names]
-    if kind in (POD, DEPLOYMENT, REPLICA_SET, JOB):
+    if kind is POD or kind.group in ("apps", "batch"):
         rows[0]["categories"] = ["all"]
     if kind.scales:
         scale = {"name": f"{kind.plural}/scale", "kind": "Scale", "group": "autoscaling", "version": "v1"}

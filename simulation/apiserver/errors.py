@@ -121,13 +121,3 @@ def runs_nothing(part: str) -> ApiRefusal:
     return ApiRefusal(
         501, "NotImplemented", f"this cluster is simulated: its containers run nothing, so pods have no {part}"
     )
-
-
-def runs_no_controller(kind: ServedKind) -> ApiRefusal:
-    """Returns the error for an object that would stay without pods."""
-    return ApiRefusal(
-        501,
-        "NotImplemented",
-        f"this cluster is simulated: it has no controller that makes pods of a {kind.kind}; apply a Pod, or ask "
-        "`topogpu-scheduler decide` where the pods of the manifest would go",
-    )

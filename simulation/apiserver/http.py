@@ -19,7 +19,6 @@ from simulation.apiserver.errors import (
     invalid_object,
     not_allowed,
     not_served,
-    runs_no_controller,
     runs_nothing,
     success,
 )
@@ -246,8 +245,6 @@ def _check_served(method: str, target: Target) -> None:
     part = target.subresource
     if target.kind is POD and part in _IN_CONTAINERS:
         raise runs_nothing(part)
-    if target.kind.controlled and method != "GET":
-        raise runs_no_controller(target.kind)
     if part not in _PATCHABLE and not (part in _CREATED_ONLY and target.kind is POD):
         raise not_served()
     if part == "scale" and not target.kind.scales:

@@ -21,8 +21,6 @@ class ServedKind:
     """Has the subresource `scale`, for `kubectl scale`."""
     counts_changes: bool = False
     """Has metadata.generation, which each change of the spec raises; `kubectl rollout status` waits by it."""
-    controlled: bool = False
-    """Only a controller makes something of it, and none runs here: it is listed, empty, and cannot be written."""
     fields: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -140,10 +138,20 @@ REPLICA_SET = ServedKind(
     counts_changes=True,
 )
 JOB = ServedKind(kind="Job", plural="jobs", group="batch", has_status=True, counts_changes=True)
-_CONTROLLED = (
-    ServedKind(kind="StatefulSet", plural="statefulsets", group="apps", short_names=("sts",), controlled=True),
-    ServedKind(kind="DaemonSet", plural="daemonsets", group="apps", short_names=("ds",), controlled=True),
-    ServedKind(kind="CronJob", plural="cronjobs", group="batch", short_names=("cj",), controlled=True),
+STATEFUL_SET = ServedKind(
+    kind="StatefulSet",
+    plural="statefulsets",
+    group="apps",
+    short_names=("sts",),
+    has_status=True,
+    scales=True,
+    counts_changes=True,
+)
+DAEMON_SET = ServedKind(
+    kind="DaemonSet", plural="daemonsets", group="apps", short_names=("ds",), has_status=True, counts_changes=True
+)
+CRON_JOB = ServedKind(
+    kind="CronJob", plural="cronjobs", group="batch", short_names=("cj",), has_status=True, counts_changes=True
 )
 KINDS: tuple[ServedKind, ...] = (
     POD,
@@ -163,9 +171,11 @@ KINDS: tuple[ServedKind, ...] = (
     DEPLOYMENT,
     REPLICA_SET,
     JOB,
-    *_CONTROLLED,
+    STATEFUL_SET,
+    DAEMON_SET,
+    CRON_JOB,
 )
 BY_PLURAL: Mapping[str, ServedKind] = {kind.plural: kind for kind in KINDS}
-BY_NAME: Mapping[str, ServedKind] = {kind.kind: kind for kind in KINDS if not kind.controlled}
+BY_NAME: Mapping[str, ServedKind] = {kind.kind: kind for kind in KINDS}
 """The subresources that can be written."""
 GROUP_VERSIONS: tuple[str, ...] = tuple(dict.fromkeys(kind.group_version for kind in KINDS))

@@ -18,7 +18,8 @@ _MESSAGES = {
     "Unknown": "typeMeta=1:TypeMeta raw=2:bytes",
     "TypeMeta": "apiVersion=1 kind=2",
     "ObjectMeta": "name=1 generateName=2 namespace=3 uid=5 resourceVersion=6 labels=11{} "
-    "annotations=12{} finalizers=14[]",
+    "annotations=12{} ownerReferences=13:OwnerReference[] finalizers=14[]",
+    "OwnerReference": "kind=1 name=3 uid=4 apiVersion=5 controller=6:bool blockOwnerDeletion=7:bool",
     "Namespace": "metadata=1:ObjectMeta",
     "ResourceQuota": "metadata=1:ObjectMeta spec=2:ResourceQuotaSpec",
     "ResourceQuotaSpec": "hard=1:Quantity{} scopes=2[]",
@@ -36,6 +37,10 @@ _MESSAGES = {
     "DeploymentSpec": "replicas=1:number selector=2:LabelSelector template=3:PodTemplateSpec",
     "Job": "metadata=1:ObjectMeta spec=2:JobSpec",
     "JobSpec": "parallelism=1:number completions=2:number backoffLimit=7:number template=6:PodTemplateSpec",
+    "CronJob": "metadata=1:ObjectMeta spec=2:CronJobSpec",
+    "CronJobSpec": "schedule=1 startingDeadlineSeconds=2:number concurrencyPolicy=3 suspend=4:bool "
+    "jobTemplate=5:JobTemplateSpec",
+    "JobTemplateSpec": "metadata=1:ObjectMeta spec=2:JobSpec",
     "PodTemplateSpec": "metadata=1:ObjectMeta spec=2:PodSpec",
     "PodSpec": "containers=2:Container[] restartPolicy=3",
     "Container": "name=1 image=2 command=3[] args=4[] ports=6:ContainerPort[] env=7:EnvVar[] resources=8:Resources",

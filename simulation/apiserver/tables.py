@@ -144,6 +144,15 @@ def _share(done: str, wanted: str) -> Callable[[JsonObject, datetime], Cell]:
     return lambda item, now: f"{_count('status', done)(item, now)}/{_text('spec', wanted, absent='1')(item, now)}"
 
 
+def _active(item: JsonObject, _: datetime) -> Cell:
+    return len((item.get("status") or {}).get("active") or [])
+
+
+def _last_schedule(item: JsonObject, now: datetime) -> Cell:
+    at = (item.get("status") or {}).get("lastScheduleTime")
+    return age(at, now) if at else "<none>"
+
+
 def _job_status(item: JsonObject, _: datetime) -> Cell:
     conditions = (item.get("status") or {}).get("conditions") or []
     over = [one["type"] for one in conditions if one["type"] in {"Complete", "Failed"} and one["status"] == "True"]
@@ -203,6 +212,25 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         ("Desired", 0, _count("spec", "replicas")),
         ("Current", 0, _count("status", "replicas")),
         ("Ready", 0, _count("status", "readyReplicas")),
+        _AGED,
+    ),
+    "statefulsets": (_NAMED, ("Ready", 0, _share("readyReplicas", "replicas")), _AGED),
+    "daemonsets": (
+        _NAMED,
+        ("Desired", 0, _count("status", "desiredNumberScheduled")),
+        ("Current", 0, _count("status", "currentNumberScheduled")),
+        ("Ready", 0, _count("status", "numberReady")),
+        ("Up-to-date", 0, _count("status", "updatedNumberScheduled")),
+        ("Available", 0, _count("status", "numberAvailable")),
+        _AGED,
+    ),
+    "cronjobs": (
+        _NAMED,
+        ("Schedule", 0, _text("spec", "schedule")),
+        ("Timezone", 0, _text("spec", "timeZone")),
+        ("Suspend", 0, _text("spec", "suspend")),
+        ("Active", 0, _active),
+        ("Last Schedule", 0, _last_schedule),
         _AGED,
     ),
     "jobs": (

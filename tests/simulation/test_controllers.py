@@ -1,15 +1,16 @@
-"""Deployments, ReplicaSets and Jobs on the embedded API server, by turns of the stand-in controllers."""
+"""Workloads on the embedded API server, by turns of the stand-in controllers."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from simulation import controllers
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.errors import ApiRefusal
-from simulation.controllers import JobRecord, Owned
-from simulation.controlling import _perform as perform
+from simulation.controllers import turns
+from simulation.controllers.jobs import JobRecord
+from simulation.controllers.running import objects_of, perform
+from simulation.controllers.schedule import BadSchedule, read_schedule
 
 BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
 RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
@@ -26,14 +27,7 @@ class World:
 
     def turn(self, times: int = 3) -> None:
         for _ in range(times):
-            found = {name: self.server.store.objects(name) for name in ("deployments", "replicasets", "jobs", "pods")}
-            owned = Owned(
-                deployments=found["deployments"],
-                replica_sets=found["replicasets"],
-                jobs=found["jobs"],
-                pods=found["pods"],
-            )
-            steps, self.records = controllers.turn(owned, self.records, self.now)
+            steps, self.records = turns.turn(objects_of(self.server), self.records, self.now)
             for step in steps:
                 perform(self.server, step)
             self.now += timedelta(seconds=1)
@@ -75,6 +69,17 @@ def deployment(replicas: int, image: str = "i:1", strategy: dict[str, Any] | Non
 def job(**spec: Any) -> dict[str, Any]:
     template = {"spec": {"restartPolicy": "Never", "containers": [CONTAINER]}}
     return {"kind": "Job", "metadata": {"name": "batch"}, "spec": {"template": template} | spec}
+
+
+def owner(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [CONTAINER]}}
+    selector = {"matchLabels": {"app": name}}
+    return {"kind": kind, "metadata": {"name": name}, "spec": {"selector": selector, "template": template} | spec}
+
+
+def with_image(item: dict[str, Any], image: str) -> dict[str, Any]:
+    template = item["spec"]["template"]
+    return {"template": template | {"spec": {"containers": [CONTAINER | {"image": image}]}}}
 
 
 @pytest.fixture
@@ -217,9 +222,174 @@ def test_a_job_that_is_over_goes_after_its_time(world: World) -> None:
     assert (world.all("jobs"), world.pods()) == ([], [])
 
 
+def test_pods_of_a_stateful_set_come_in_order_and_come_back_under_their_names(world: World) -> None:
+    world.server.create(owner("StatefulSet", "db", replicas=3, serviceName="db"))
+    world.turn()
+    assert world.pods() == ["db-0"]
+    for _ in range(3):
+        world.run_all()
+        world.turn(1)
+    assert world.pods() == ["db-0", "db-1", "db-2"]
+    first = world.all("pods")[0]
+    assert (first["spec"]["hostname"], first["spec"]["subdomain"]) == ("db-0", "db")
+    world.run_all()
+    world.server.delete("pods", "db-1", namespace="default")
+    world.turn(1)
+    assert sorted(world.pods("Pending")) == ["db-1"]
+    world.run_all()
+    world.change("statefulsets", "db", {"replicas": 1})
+    world.turn(4)
+    assert world.pods() == ["db-0"]
+    world.turn()
+    assert world.status("statefulsets", "db")["readyReplicas"] == 1
+
+
+def test_a_stateful_set_replaces_the_last_pod_first_down_to_its_partition(world: World) -> None:
+    made = owner("StatefulSet", "db", replicas=3, podManagementPolicy="Parallel")
+    made["spec"]["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
+    world.server.create(made)
+    world.turn(1)
+    assert len(world.pods()) == 3
+    world.run_all()
+    world.change("statefulsets", "db", with_image(made, "i:2"))
+    order = []
+    for _ in range(8):
+        world.turn(1)
+        order += [name for name in world.pods("Pending") if name not in order]
+        world.run_all()
+    images = {pod["metadata"]["name"]: pod["spec"]["containers"][0]["image"] for pod in world.all("pods")}
+    assert (order, images) == (["db-2", "db-1"], {"db-0": "i:1", "db-1": "i:2", "db-2": "i:2"})
+    status = world.status("statefulsets", "db")
+    assert (status["updatedReplicas"], status["currentReplicas"]) == (2, 1)
+
+
+def node(name: str, **spec: Any) -> dict[str, Any]:
+    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
+    return {
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"gpu": str(name != "c")}},
+        "spec": spec,
+        "status": ready,
+    }
+
+
+def test_a_daemon_set_has_a_pod_on_each_node_that_it_allows(world: World) -> None:
+    taint = {"key": "reserved", "effect": "NoSchedule"}
+    for one in (node("a"), node("b", unschedulable=True), node("c"), node("d", taints=[taint])):
+        world.server.create(one)
+    made = owner("DaemonSet", "agent")
+    made["spec"]["template"]["spec"] = {"containers": [CONTAINER], "nodeSelector": {"gpu": "True"}}
+    world.server.create(made)
+    world.turn()
+    assert nodes_of(world) == ["a", "b"]
+    world.run_all()
+    first = next(pod["metadata"]["name"] for pod in world.all("pods") if node_of(pod) == "a")
+    world.become({"phase": "Failed"}, first)
+    world.server.patch("nodes", "b", {"metadata": {"labels": {"gpu": "False"}}})
+    world.server.patch("nodes", "a", {"spec": {"taints": [taint]}})
+    world.server.create(node("e"))
+    world.turn()
+    assert nodes_of(world) == ["e"]
+    status = world.status("daemonsets", "agent")
+    assert (status["desiredNumberScheduled"], status["numberReady"]) == (1, 0)
+
+
+def nodes_of(world: World) -> list[str]:
+    """The nodes for which living pods were made."""
+    return sorted(node_of(pod) for pod in world.all("pods") if not pod["metadata"].get("deletionTimestamp"))
+
+
+def node_of(pod: dict[str, Any]) -> str:
+    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    return str(required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
+
+
+def test_a_daemon_set_is_replaced_one_node_after_the_other(world: World) -> None:
+    for name in ("a", "b", "e"):
+        world.server.create(node(name))
+    made = owner("DaemonSet", "agent")
+    world.server.create(made)
+    world.turn()
+    world.run_all()
+    world.change("daemonsets", "agent", with_image(made, "i:2"))
+    for _ in range(8):
+        world.turn(1)
+        ready = [pod for pod in world.all("pods") if pod["status"]["phase"] == "Running"]
+        assert len(ready) >= 2
+        world.run_all()
+    assert {pod["spec"]["containers"][0]["image"] for pod in world.all("pods")} == {"i:2"}
+    assert world.status("daemonsets", "agent")["updatedNumberScheduled"] == 3
+
+
+def cron_job(**spec: Any) -> dict[str, Any]:
+    schedule = {"schedule": "*/2 * * * *", "jobTemplate": {"spec": job()["spec"]}}
+    return {"kind": "CronJob", "metadata": {"name": "report"}, "spec": schedule | spec}
+
+
+@pytest.mark.parametrize(("policy", "running"), [("Allow", 3), ("Forbid", 1), ("Replace", 1)])
+def test_a_cron_job_makes_a_job_at_each_time_of_its_schedule(world: World, policy: str, running: int) -> None:
+    world.server.create(cron_job(concurrencyPolicy=policy))
+    world.turn(1)
+    assert world.all("jobs") == []
+    for _ in range(3):
+        world.now += timedelta(minutes=2)
+        world.turn(2)
+    assert len(world.all("jobs")) == running
+    assert len(world.status("cronjobs", "report")["active"]) == running
+    world.server.delete("cronjobs", "report", namespace="default")
+    world.turn()
+    assert (world.all("jobs"), world.pods()) == ([], [])
+
+
+def test_of_the_jobs_of_a_cron_job_that_are_over_the_last_ones_stay(world: World) -> None:
+    world.server.create(cron_job(successfulJobsHistoryLimit=2))
+    for _ in range(4):
+        world.now += timedelta(minutes=2)
+        world.turn(2)
+        world.become({"phase": "Succeeded"}, *world.pods("Pending"))
+        world.turn()
+    assert len(world.all("jobs")) == 2
+    assert world.status("cronjobs", "report")["lastSuccessfulTime"] > "2030-01-01T00:08"
+    world.change("cronjobs", "report", {"suspend": True})
+    world.now += timedelta(minutes=9)
+    world.turn()
+    assert len(world.all("jobs")) == 2
+
+
+@pytest.mark.parametrize(
+    ("schedule", "latest"),
+    [
+        ("0 3 * * *", "2030-01-01T03:00"),
+        ("@hourly", "2030-01-02T01:00"),
+        ("*/15 9-17 * * mon-fri", "2030-01-01T17:45"),
+        ("30 1,13 1 jan *", "2030-01-01T13:30"),
+        ("0 0 13 * 2", "2030-01-01T00:00"),
+        ("0 0 * * 7", None),
+        ("10/20 0 * * *", "2030-01-02T00:50"),
+    ],
+)
+def test_a_schedule_names_its_times(schedule: str, latest: str | None) -> None:
+    found = read_schedule(schedule).latest(BEGIN - timedelta(minutes=1), BEGIN + timedelta(hours=25))
+    assert found == (None if latest is None else datetime.fromisoformat(f"{latest}+00:00"))
+
+
+@pytest.mark.parametrize(
+    "schedule", ["", "* * * *", "60 * * * *", "* * 0 * *", "*/0 * * * *", "5-3 * * * *", "a * * * *"]
+)
+def test_what_is_no_schedule_is_refused(schedule: str) -> None:
+    with pytest.raises(BadSchedule):
+        read_schedule(schedule)
+
+
 @pytest.mark.parametrize(
     ("item", "problem"),
     [
+        (cron_job(schedule="sometimes"), "spec.schedule: Invalid value"),
+        (cron_job(timeZone="Mars/Olympus"), "unknown time zone"),
+        (
+            cron_job(jobTemplate={"spec": {"template": {"spec": {"containers": [CONTAINER]}}}}),
+            "jobTemplate.spec.template",
+        ),
         (
             deployment(1) | {"spec": deployment(1)["spec"] | {"selector": {"matchLabels": {"app": "x"}}}},
             "does not match",

@@ -213,20 +213,3 @@ async def test_bad_bodies_are_refused_with_a_status(client: Client, body: str) -
     async with client.session.post(client.server.url + PODS, data=body, headers=JSON) as response:
         assert response.status in {400, 422}
         assert (await response.json())["kind"] == "Status"
-
-
-@pytest.mark.parametrize(
-    ("path", "kind"),
-    [("apps/v1/namespaces/default/statefulsets", "StatefulSet"), ("batch/v1/namespaces/a/cronjobs", "CronJob")],
-)
-async def test_what_only_a_controller_would_carry_out_is_refused_in_words(client: Client, path: str, kind: str) -> None:
-    group = "/".join(path.split("/")[:2])
-    _, found = await client("GET", f"/apis/{group}")
-    assert kind in [row["kind"] for row in found["resources"]]
-    assert (await client("GET", f"/apis/{path}"))[1]["items"] == []
-    assert (await client("GET", f"/apis/{path}/a"))[0] == 404
-    manifest = {"apiVersion": group, "kind": kind, "metadata": {"name": "a"}}
-    for method, place in (("POST", path), ("PUT", f"{path}/a"), ("PATCH", f"{path}/a"), ("DELETE", f"{path}/a")):
-        status, answer = await client(method, f"/apis/{place}", manifest, **MERGE)
-        assert status == 501
-        assert f"this cluster is simulated: it has no controller that makes pods of a {kind}; " in answer["message"]

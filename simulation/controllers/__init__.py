@@ -1,0 +1,1 @@
+"""Stand-ins for the controllers of workloads: each turn creates, writes and deletes."""
