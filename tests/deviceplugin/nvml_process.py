@@ -93,9 +93,17 @@ def readings(
             write_sysfs(state[0], folder / "sys")
             write_machine_file(state[0], files[-1], "", state[1])
     current = folder / "machine"
-    command = [sys.executable, "-c", READ, library or str(build_library()), str(current), str(folder / "sys")]
+    words = str(folder / "sys"), str(always_new), *map(str, files)
+    return lines_of(READ, current, *words, library=library)
+
+
+def lines_of(program: str, current: Path, *words: str, library: str = "") -> list[Any]:
+    """The JSON lines that the program prints in a process of its own, with a library that no other test has opened.
+
+    It gets the library, the machine's file `current`, and the words.
+    """
     done = subprocess.run(
-        [*command, str(always_new), *map(str, files)],
+        [sys.executable, "-c", program, library or str(build_library()), str(current), *words],
         env={**os.environ, MACHINE_FILE_VARIABLE: str(current)},
         capture_output=True,
         text=True,

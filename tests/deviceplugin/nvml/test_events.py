@@ -30,7 +30,7 @@ from simulation.nvml.machine_file import (
     lost_gpu,
     write_machine_file,
 )
-from tests.deviceplugin.nvml.child import lines_of
+from tests.deviceplugin.nvml_process import lines_of
 
 LISTEN = """
 import dataclasses, json, os, queue, sys
