@@ -306,6 +306,12 @@ class SchedulerConfiguration:
         "The address of the status page, such as 127.0.0.1:9396. On an address that other hosts reach, it is served "
         "with the webhook's certificate, to users with the right to get /topogpu/status. Empty: there is no page.",
     )
+    status_history: str = _connection(
+        "",
+        Text(expected="namespace/name", pattern=f"({DNS_NAME}/{DNS_NAME})?"),
+        "A ConfigMap that keeps the history and GPU-hours of the status page for the next pod. The leader writes it "
+        "every five minutes. Empty: they begin again in a new pod.",
+    )
     kubeconfig: str = kubeconfig(group="Addresses and API server")
     kube_timeout: int = _connection(
         DEFAULT_TIMEOUT_SECONDS,

@@ -30,6 +30,7 @@ from scheduler_ext.status.access import AccessRefusal, TokenAccess
 from scheduler_ext.status.event_reader import EventReader
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.history_file import HistoryFile
+from scheduler_ext.status.history_object import HistoryObject
 from scheduler_ext.status.pod_page import ShownPod, shown_pod
 from scheduler_ext.status.poll import Standing
 from scheduler_ext.status.poller import Poller
@@ -100,9 +101,9 @@ class Applications:
         found = await account_of(pod, snapshot, state, self.parts.readiness.problem(), cluster.monotonic())
         return shown_pod(pod, found, state.requests, snapshot, why, events=events)
 
-    def status_page(self, *, for_other_hosts: bool) -> web.Application:
+    def status_page(self, *, for_other_hosts: bool, history: str = "") -> web.Application:
         """Returns the status page for browsers; those of other hosts need a token. From then on the extender looks at
-        its state for the page.
+        its state for the page, and keeps the page's history in the ConfigMap `history`, if there is one.
         """
         cluster = self.parts.cluster
         access = TokenAccess(self.parts.api, cluster.monotonic)
@@ -134,7 +135,17 @@ class Applications:
             watched=watched,
             seconds_since_1970=time.time,
         )
-        for work in (poller.run, explainer.run, reader.run):
+        works = [poller.run, explainer.run, reader.run]
+        if history:
+            kept = HistoryObject(
+                api=self.parts.api,
+                place=history,
+                recall=server.recall,
+                remembered=server.remembered,
+                leads=self.parts.leadership.leads,
+            )
+            works.append(kept.run)
+        for work in works:
             self.tasks.begin(without_need(work))
         return server.application()
 

@@ -394,6 +394,11 @@ class Secret(Object):
     """The values, in base64."""
 
 
+class ConfigMap(Object):
+    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
+    data: dict[str, str] = {}
+
+
 class MutatingWebhookConfiguration(Object):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     webhooks: list[dict[str, Any]] = []
@@ -570,6 +575,7 @@ POD_GROUPS: tuple[Resource[PodGroup], ...] = (
 """Groups of pods by API, of each the version that is tried first before the others."""
 EVENTS = Resource("v1", "events", True, Event)
 LEASES = Resource("coordination.k8s.io/v1", "leases", True, Lease)
+CONFIG_MAPS = Resource("v1", "configmaps", True, ConfigMap)
 SECRETS = Resource("v1", "secrets", True, Secret)
 MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False, MutatingWebhookConfiguration

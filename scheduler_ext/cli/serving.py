@@ -85,7 +85,9 @@ async def _serve(configuration: SchedulerConfiguration) -> None:
             url = await stack.enter_async_context(_serving_webhook(configuration, kept, applications, tls))
             log.info("the webhook is served on %s%s", url, WEBHOOK_PATH)
         if (status := configuration.status_bind_address) is not None:
-            url = await stack.enter_async_context(_serving_status_page(applications, status, tls))
+            url = await stack.enter_async_context(
+                _serving_status_page(applications, status, tls, configuration.status_history)
+            )
             log.info("the status page is served on %s/", url)
         verbs = listening_to_kube_scheduler(applications.verbs, configuration.http_bind, _flag("http_bind"))
         click.echo(f"listening on {await stack.enter_async_context(verbs)}")
@@ -110,11 +112,12 @@ async def _serving_webhook(
 
 
 def _serving_status_page(
-    applications: Applications, address: ListenAddress, tls: ServingTls
+    applications: Applications, address: ListenAddress, tls: ServingTls, history: str
 ) -> AbstractAsyncContextManager[str]:
     """Yields the URL of the page while it is served. Raises PortTaken."""
     is_open = not is_loopback(address)
-    page, context = applications.status_page(for_other_hosts=is_open), tls.for_any_client().context if is_open else None
+    page = applications.status_page(for_other_hosts=is_open, history=history)
+    context = tls.for_any_client().context if is_open else None
     return in_own_thread(lambda: listening(page, address, _flag("status_bind_address"), context), "status page")
 
 

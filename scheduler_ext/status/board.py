@@ -20,7 +20,7 @@ Its `id` names the process and the number of the last change in it. A reader tha
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -136,7 +136,10 @@ class Board:
         before = [(self.number, _encode(sample)) for sample in found.history]
         since = [(self.number, sample) for _, sample in self._history]
         self._history = deque([*before, *since], maxlen=SAMPLES)
-        self._by_namespace.recall(found.gpu_hours)
+        # This process may have counted the same hours itself, if it did not lead.
+        known = self._by_namespace.gpu_hours
+        more = {name: hours - known.get(name, 0.0) for name, hours in found.gpu_hours.items()}
+        self._by_namespace.recall({name: hours for name, hours in more.items() if hours > 0})
 
     def messages(self, seen: str) -> Iterator[bytes]:
         """Returns what a reader lacks that has `seen` this id; everything for a reader that saw nothing. The messages
@@ -286,9 +289,12 @@ class Board:
         return _encode((round(poll.at, 1), *held, sums.idle, poll.waiting_total))
 
 
+_Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
 class _Remembered(msgspec.Struct):
-    history: list[tuple[float, int, int, int, int, int, int]]
-    gpu_hours: dict[str, float]
+    history: list[tuple[float, _Amount, _Amount, _Amount, _Amount, _Amount, _Amount]]
+    gpu_hours: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1e12)]]
 
 
 _GONE = b"null"

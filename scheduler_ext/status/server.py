@@ -7,9 +7,11 @@ cluster, and the event stream needs a token.
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import suppress
+from functools import partial
 from importlib.resources import files
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,6 +25,8 @@ from scheduler_ext.status.board import Board
 from scheduler_ext.status.history_file import HistoryFile
 from scheduler_ext.status.pod_page import ShownPod
 from scheduler_ext.status.poll import Poll
+
+T = TypeVar("T")
 
 MOST_STREAMS = 32
 MOST_OTHER_STREAMS = 24
@@ -73,7 +77,9 @@ async def _no_pods(_namespace: str, _name: str) -> ShownPod | None:
 
 
 class StatusServer:
-    """Everything runs on the event loop that serves the application; only `show` may be called from another one."""
+    """Everything runs on the event loop that serves the application; only `show`, `recall` and
+    `remembered` may be called from another one.
+    """
 
     def __init__(
         self,
@@ -90,6 +96,7 @@ class StatusServer:
         self._pod_of = pod_of
         self._kept_in = kept_in
         self._kept_at = 0.0
+        self._has_recalled = False
         self._pods_asked = 0
         self._write_seconds = write_seconds
         self._admission = admission
@@ -111,23 +118,52 @@ class StatusServer:
         """Returns True once the poll is worked in, so that no polls pile up; False before the start and after
         the end.
         """
+        return await self._there(partial(self._apply, poll)) is not None
+
+    async def recall(self, written: bytes) -> bool:
+        """Goes on with what another process remembered, unless the file has shown that already. Returns False before
+        the start and after the end.
+        """
+        return await self._there(partial(self._recall, written)) is not None
+
+    async def remembered(self) -> bytes:
+        """Returns the history and the GPU-hours; nothing before the start and after the end."""
+        return await self._there(self._remembered) or b""
+
+    async def _there(self, work: Callable[[], Coroutine[None, None, T]]) -> T | None:
+        """Returns what the work on the page's own loop returns; None before its start and after its end."""
         loop = self._loop
         if loop is None:
-            return False
+            return None
+        doing = work()
         try:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._apply(poll), loop))
+            return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(doing, loop))
         except RuntimeError:  # the loop has ended
-            return False
+            doing.close()
+            return None
+
+    async def _remembered(self) -> bytes:
+        return self._board.remembered()
+
+    async def _recall(self, written: bytes) -> bool:
+        if not self._has_recalled:
+            self._has_recalled = True
+            self._board.recall(written)
+            self._wake()
         return True
 
-    async def _apply(self, poll: Poll) -> None:
+    async def _apply(self, poll: Poll) -> bool:
         self._looked_at = asyncio.get_running_loop().time()
         if self._kept_in is not None and self._looked_at - self._kept_at >= KEPT_SECONDS:
             self._kept_at = self._looked_at
             self._kept_in.write(self._board.remembered())
         if self._board.apply(poll):
-            self._changed.set()
-            self._changed = asyncio.Event()
+            self._wake()
+        return True
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def application(self) -> web.Application:
         application = web.Application(middlewares=[_only_from_this_host] if self._admission is None else [])
@@ -147,7 +183,9 @@ class StatusServer:
     async def _started(self, _: web.Application) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         if self._kept_in is not None:
-            self._board.recall(self._kept_in.read())
+            written = self._kept_in.read()
+            self._has_recalled = bool(written)
+            self._board.recall(written)
             self._kept_at = self._loop.time()
         yield
         self._loop = None

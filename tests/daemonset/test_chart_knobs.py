@@ -85,6 +85,16 @@ def test_a_status_page_without_a_service_is_on_loopback() -> None:
     assert [each for each in found if each.content["metadata"]["name"] == "topogpu-status"] == []
 
 
+def test_the_status_page_s_history_has_a_config_map_that_only_its_name_gives_rights_on() -> None:
+    found = named({"statusPage": {"enabled": True}})
+    assert "data" not in one(found, "ConfigMap", "topogpu-status-history")
+    settings = container(found, "topogpu-scheduler/extender").spec["args"]
+    assert "--status-history=elsewhere/topogpu-status-history" in settings
+    rules = [rule for each in found if each.content["kind"].endswith("Role") for rule in each.content["rules"]]
+    [right] = [rule for rule in rules if "topogpu-status-history" in rule.get("resourceNames", ())]
+    assert (right["resources"], right["verbs"]) == (["configmaps"], ["get", "patch"])
+
+
 def test_a_status_page_with_a_service_needs_the_webhook_s_certificate() -> None:
     with pytest.raises(render.CannotRender, match=r"statusPage\.service needs the webhook's certificate"):
         named({"statusPage": {"enabled": True}, "webhook": {"enabled": False}})
