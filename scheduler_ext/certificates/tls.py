@@ -1,5 +1,8 @@
-"""The certificate that a TLS listener shows. It can be replaced while the listener is open (edge)."""
+"""The certificate that a TLS listener shows, also from files that another program writes, for example cert-manager
+(edge). It can be replaced while the listener is open.
+"""
 
+import logging
 import os
 import ssl
 from dataclasses import dataclass
@@ -112,3 +115,37 @@ def _no_password() -> str:
 def _reason(error: Exception) -> str:
     reason = getattr(error, "reason", None)
     return reason.replace("_", " ").lower() if reason else "not PEM of a certificate and its unencrypted key"
+
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 10.0
+
+
+class CertificateFiles:
+    """Loads the files into `tls`. A pair that is unusable or half written changes nothing."""
+
+    def __init__(self, certificate: Path, key: Path, tls: ServingTls) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._tls = tls
+        self._logged = ""
+
+    def load(self) -> None:
+        """Loads the pair. Raises UnusableKeyPair with the names of the files."""
+        try:
+            if self._tls.use(read_key_pair(self._certificate, self._key)):
+                log.info("serving the certificate of %s", self._certificate)
+        except UnusableKeyPair as error:
+            raise UnusableKeyPair(f"{self._certificate}, {self._key}: {error}") from error
+
+    async def refresh(self) -> float:
+        """Loads changed files. Returns the seconds until the next check."""
+        try:
+            self.load()
+            self._logged = ""
+        except UnusableKeyPair as error:
+            if str(error) != self._logged:
+                log.warning("%s; the previous certificate is still served", error)
+            self._logged = str(error)
+        return CHECK_SECONDS

@@ -16,9 +16,8 @@ from program.tasks import until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
 from scheduler_ext.admission.settings import WEBHOOK_PATH
-from scheduler_ext.certificates.files import CertificateFiles
 from scheduler_ext.certificates.secret import CertificateSecret, SecretPlace
-from scheduler_ext.certificates.tls import ServingTls, UnusableKeyPair
+from scheduler_ext.certificates.tls import CertificateFiles, ServingTls, UnusableKeyPair
 from scheduler_ext.cli.build import (
     CertificatePaths,
     admission_settings,
@@ -28,8 +27,7 @@ from scheduler_ext.cli.build import (
 )
 from scheduler_ext.configuration import TABLE, SchedulerConfiguration, is_loopback
 from scheduler_ext.extender_parts import now
-from scheduler_ext.http.own_thread import in_own_thread
-from scheduler_ext.http.ports import PortTaken, listening, listening_to_kube_scheduler
+from scheduler_ext.http.ports import PortTaken, in_own_thread, listening, listening_to_kube_scheduler
 from scheduler_ext.running import Applications, PartFailed, running_extender
 from scheduler_ext.settings import SettingsError, patient
 from scheduler_ext.verbs.journal import JournalFiles

@@ -1,9 +1,17 @@
-"""Opens the extender's ports: a fast server on loopback, one that is safe against strangers elsewhere."""
+"""Opens the extender's ports: a fast server on loopback, one that is safe against strangers elsewhere.
 
+A port on a thread of its own never makes kube-scheduler wait. Python switches threads after half a millisecond
+(sys.setswitchinterval of `serve`), an event loop only after a whole answer. And TLS, the main cost of a flood, runs
+outside Python's lock.
+"""
+
+import asyncio
 import os
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from threading import Thread
 
 from aiohttp import web
 
@@ -63,3 +71,33 @@ async def _opened(
             reason = (os.strerror(error.errno or 0) if known else error.strerror or str(error)).lower()
             raise PortTaken(f"Cannot listen on {address}: {reason}; choose another {flag}.") from error
         yield f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
+
+
+@asynccontextmanager
+async def in_own_thread(listening: Callable[[], AbstractAsyncContextManager[str]], name: str) -> AsyncIterator[str]:
+    """Runs a listener on an event loop and thread of its own. Yields and raises what `listening` does. `name` is the
+    thread's.
+    """
+    began: Future[tuple[str, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def listen() -> None:
+        end = asyncio.Event()
+        try:
+            async with listening() as value:
+                began.set_result((value, asyncio.get_running_loop(), end))
+                await end.wait()
+        except BaseException as error:
+            if began.done():
+                raise
+            began.set_exception(error)
+
+    thread = Thread(target=lambda: asyncio.run(listen()), name=name, daemon=True)
+    thread.start()
+    value, loop, end = await asyncio.wrap_future(began)
+    try:
+        yield value
+    finally:
+        # The loop may have ended already.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(end.set)
+        await asyncio.to_thread(thread.join)

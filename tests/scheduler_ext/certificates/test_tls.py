@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_ext.certificates.files import CertificateFiles
 from scheduler_ext.certificates.issue import Issued, issue
-from scheduler_ext.certificates.tls import KeyPair, ServingTls, UnusableKeyPair
+from scheduler_ext.certificates.tls import CertificateFiles, KeyPair, ServingTls, UnusableKeyPair
 from tests.scheduler_ext.certificates.handshakes import HOST, client_identity, served, trusts
 
 NOW = datetime.now(UTC)  # noqa: TID251 - real handshakes look at the real clock
