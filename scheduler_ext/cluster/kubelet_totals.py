@@ -25,7 +25,8 @@ def totals_of(pod: Pod, names: ResourceNames) -> KubeletTotals:
     naming = [each for each in pod.all_containers if not _asked(each).keys().isdisjoint(ours)]
     if not naming or pod.has_ended:
         return NO_TOTALS
-    amounts = {name: requested_of(pod, name) for name in ours}
+    named = {name for each in naming for name in _asked(each)}
+    amounts = {name: requested_of(pod, name) for name in ours if name in named}
     is_charged = not pod.spec.node_name or DEVICES_ALLOCATED in pod.metadata.annotations
     plain = is_charged and all(_is_plain(each, names) for each in naming)
     return KubeletTotals({name: amount for name, amount in amounts.items() if amount}, plain)

@@ -8,7 +8,7 @@ from deviceplugin.node.totals import PRIORITY_TOTAL
 from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.devices import DeviceShare
-from tests.node.pods import Pods, container, node_is_ready, pod
+from tests.node.pods import JsonObject, Pods, container, node_is_ready, pod
 from tests.node.real_node import NODE
 from tests.node.test_restarts import running
 from tests.polling import until
@@ -128,3 +128,29 @@ async def test_off_they_are_gone_and_stay_gone(pods: Pods) -> None:
     await until(gone)
     await restart_kubelet(pods)
     await until(gone)
+
+
+def with_sums(made: JsonObject, memory_mib: int, cores: int) -> JsonObject:
+    """The pod as the webhook writes it."""
+    [main] = made["spec"]["containers"]
+    sums = dict(zip(keys.SUMS, (str(memory_mib), str(cores)), strict=True))
+    main["resources"]["limits"] |= sums
+    return made
+
+
+async def test_kubelet_keeps_sums_over_its_restart_and_they_follow_pods_that_have_none(pods: Pods) -> None:
+    await pods.serve("--gpu-sums", "true")
+    whole = {keys.RESOURCE_MEMORY_SUM: MIB, keys.RESOURCE_CORES_SUM: 800}
+    await told(pods, whole)
+    shares = [DeviceShare(uuid=pods.node.uuid(gpu), memory_mib=40960, cores=100) for gpu in range(8)]
+    await pods.add_bound(
+        with_sums(pod("summed", container(gpus=7, gpucores=100)), 7 * 40960, 700), (tuple(shares[:7]),)
+    )
+    await pods.add_bound(pod("past", container(gpucores=100)), (tuple(shares[7:]),))
+    before = await pods.started("summed", "past")
+    await told(pods, {keys.RESOURCE_MEMORY_SUM: 7 * 40960, keys.RESOURCE_CORES_SUM: 700})
+    await restart_kubelet(pods)
+    for name in ("summed", "past"):
+        assert running(await pods.get(name)) == running(before[name])
+    await pods.remove("past")
+    await told(pods, whole)
