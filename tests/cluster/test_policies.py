@@ -400,7 +400,9 @@ async def test_only_of_a_pod_with_a_wish_for_other_memory_the_scheduler_changes_
     path = await site.pod("p", site.own, {keys.DEVICES_ALLOCATED: FORGED})
     for change in (less, answer):
         refusal = await site.scheduler.annotate(path, change)
-        assert refused_by("scheduler-pods", refusal).startswith("after its Binding the scheduler writes the annotation")
+        assert refused_by("scheduler-pods", refusal).startswith(
+            "beside its Binding the scheduler writes the annotation"
+        )
     assert await site.stranger.annotate(path, {keys.MEMORY_WISH: "1"}) == (200, "")
     assert await site.daemon.annotate(path, answer) == (200, "")
     assert await site.daemon.annotate(path, dict.fromkeys(answer)) == (200, "")
@@ -413,7 +415,7 @@ async def test_the_scheduler_requeues_pods_and_changes_nothing_else_of_them(site
     path = await site.pod("p", "", {keys.DEVICES_ALLOCATED: FORGED})
     assert await site.scheduler.annotate(path, {keys.REQUEUE: "now"}) == (200, "")
     answer = await site.scheduler.annotate(path, {keys.DEVICES_ALLOCATED: "GPU-1,NVIDIA,1,1:;"})
-    assert refused_by("scheduler-pods", answer).startswith("after its Binding the scheduler writes the annotation")
+    assert refused_by("scheduler-pods", answer).startswith("beside its Binding the scheduler writes the annotation")
     image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "example.com/evil:1"}]
     answer = told(await site.scheduler.send("PATCH", path, image, "application/json-patch+json"))
     assert refused_by("scheduler-pods", answer) == "the scheduler changes no pod's spec"
@@ -432,7 +434,7 @@ async def test_a_pods_status_is_all_that_the_scheduler_writes_through_it(site: S
     assert told(await site.scheduler.send("PATCH", path, status, MERGE_PATCH)) == (200, "")
     for metadata, words in (
         ({"labels": {"app": "another"}}, "the scheduler labels its own pods with their roles, nothing else"),
-        ({"annotations": {keys.DEVICES_ALLOCATED: FORGED}}, "after its Binding the scheduler writes the annotation"),
+        ({"annotations": {keys.DEVICES_ALLOCATED: FORGED}}, "beside its Binding the scheduler writes the annotation"),
         ({"finalizers": ["example.com/held"]}, "the scheduler changes no pod's spec"),
     ):
         answer = told(await site.scheduler.send("PATCH", path, {"metadata": metadata}, MERGE_PATCH))

@@ -31,7 +31,7 @@ from tests.scheduler_ext.admission.webhook_configuration import webhook_configur
 pytestmark = pytest.mark.cluster
 
 MANIFESTS = FOLDER / "kueue"
-CLIQUE = keys.NODE_CLIQUE
+RACK = "cloud.provider.com/topology-rack"
 QUEUES = "/apis/kueue.x-k8s.io/v1beta2"
 WHOLE, MIB = 8, 40960
 
@@ -65,7 +65,7 @@ class Queue:
     def _peer(self) -> Peer:
         return self.cluster.peer
 
-    async def submit(self, name: str, *containers: Mapping[str, int], pods: int = 1, required: str = CLIQUE) -> None:
+    async def submit(self, name: str, *containers: Mapping[str, int], pods: int = 1, required: str = RACK) -> None:
         """Creates the Job of the examples with these containers."""
         job = yaml.safe_load((MANIFESTS / "job.yaml").read_text())
         job["metadata"]["name"] = name
@@ -137,14 +137,14 @@ class Queue:
 
 @pytest.fixture
 async def queue(queued: ControlPlane, tmp_path: Path) -> AsyncIterator[Queue]:
-    """Four nodes of eight GPUs, two in each of two cliques, and the queue of the examples for 16 of the GPUs."""
+    """Four nodes of eight GPUs, two in each of two racks, and the queue of the examples for 16 of the GPUs."""
     async with real(queued) as peer, _queue(queued, peer, tmp_path) as made:
         yield made
 
 
 @asynccontextmanager
 async def _queue(plane: ControlPlane, peer: Peer, folder: Path) -> AsyncIterator[Queue]:
-    nodes = [_node(f"{clique}{number}", clique) for clique in "ab" for number in range(2)]
+    nodes = [_node(f"{rack}{number}", rack) for rack in "ab" for number in range(2)]
     issued, port = issue(frozenset({"127.0.0.1"}), datetime.now(UTC)), free_port()  # noqa: TID251 - real handshakes
     (folder / "tls.crt").write_bytes(issued.certificate)
     (folder / "tls.key").write_bytes(issued.key)
@@ -172,10 +172,10 @@ async def _clear(plane: ControlPlane, peer: Peer, namespace: str) -> None:
     await peer.send("DELETE", hooks)
 
 
-def _node(name: str, clique: str) -> JsonObject:
+def _node(name: str, rack: str) -> JsonObject:
     """A node as kubelet and the daemon write it."""
     made = with_totals(gpu_node(name))
-    made["metadata"]["labels"] |= {CLIQUE: clique, "nvidia.com/gpu.present": "true"}
+    made["metadata"]["labels"] |= {RACK: rack, "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB"}
     sums = node_sums(decode_register(made["metadata"]["annotations"][keys.NODE_REGISTER]), (), ())
     amounts = made["status"]["capacity"] | {resource: str(amount) for resource, amount in sums.items()}
     return made | {"status": made["status"] | {"capacity": amounts, "allocatable": amounts}}
@@ -227,7 +227,7 @@ async def test_a_job_is_charged_for_all_gpus_of_all_its_containers(queue: Queue)
 
 
 async def test_topology_is_judged_by_gpus_and_not_by_their_replicas(queue: Queue) -> None:
-    """A node has 80 replicas. A pod past the queue holds a part of one GPU in each clique."""
+    """A node has 80 replicas. A pod past the queue holds a part of one GPU in each rack."""
     for name in ("a0", "b0"):
         await queue.cluster.add(_pinned(gpu_pod(f"small-{name}", 1, gpumem=100), name))
     await queue.cluster.bound("small-a0", "small-b0")
