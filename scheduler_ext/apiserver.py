@@ -66,6 +66,8 @@ class ClusterWatch:
         self._cluster = cluster
         self._known = known
         self._node_label_selector = node_label_selector
+        self.listed = False
+        """True once nodes, pods and quotas have been listed, also while pods are listed again."""
         self._missing = [NODES.plural, PODS.plural, RESOURCE_QUOTAS.plural]
         self._interrupted: dict[str, str] = {}
         """The problem of each watch that is interrupted, by its resource."""
@@ -164,6 +166,7 @@ class ClusterWatch:
             self._missing.remove(plural)
             if not self._missing:
                 log.info("nodes, pods and quotas are known")
+                self.listed = True
                 self._known()
                 # These objects stay. A full garbage collection over them would delay an answer by tenths of a second.
                 gc.freeze()

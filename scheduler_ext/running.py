@@ -81,7 +81,7 @@ class Applications:
         return Standing(
             problem=parts.readiness.problem(),
             stale=parts.watch.interrupted(),
-            synced=not parts.watch.missing(),
+            synced=parts.watch.listed,
             version=__version__,
             cluster=parts.api.url,
             leads=parts.leadership.leads(),
@@ -124,7 +124,10 @@ class Applications:
         def watched() -> bool:
             return server.watched
 
-        explainer = Explainer(cluster=cluster, watched=watched)
+        def searched() -> bool:
+            return server.watched and self.parts.watch.listed
+
+        explainer = Explainer(cluster=cluster, watched=searched)
         reader = UseReader(api=self.parts.api, namespace=self.namespace, watched=watched, monotonic=cluster.monotonic)
         poller = Poller(
             cluster=cluster,

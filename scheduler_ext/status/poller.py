@@ -58,8 +58,13 @@ class Poller:
             await asyncio.sleep(POLL_SECONDS)
 
     async def poll(self) -> Poll:
-        """Returns the findings of one poll. Nodes are read one by one: each is as it is at its own moment."""
+        """Returns the findings of one poll. Nodes are read one by one: each is as it is at its own moment. Before the
+        first lists are complete nothing is a finding: GPUs of pods that are not listed yet would look idle.
+        """
         self._live.apply(TimePassed())
+        standing = self._standing()
+        if not standing.synced:
+            return Poll(monotonic=self._live.monotonic(), at=self._seconds_since_1970(), standing=standing)
         nodes, now = await self._nodes(), self._live.monotonic()
         gone = tuple(name for name in self._known if name not in nodes)
         self._known = {name: self._known[name] if poll is None else poll.usage for name, poll in nodes.items()}
@@ -69,7 +74,7 @@ class Poller:
         return Poll(
             monotonic=now,
             at=self._seconds_since_1970(),
-            standing=self._standing(),
+            standing=standing,
             nodes={name: poll for name, poll in nodes.items() if poll is not None},
             gone=gone,
             broken=self._cluster.ledger.nodes.broken(),

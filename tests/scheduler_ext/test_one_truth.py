@@ -1,16 +1,19 @@
 """Page, plugin and `/filter` give one answer about every pod and every GPU, whatever the cluster looks like."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubectl_topogpu.cluster import DELETED, GpuCluster, Objects, read_cluster
+from kubectl_topogpu.top import domains
 from kubectl_topogpu.why import PodAccount, answer_for
 from proto.annotations import keys
+from proto.annotations.memory_resize import ResizeAnswer, ResizeState, encode_answer
 from proto.annotations.outliving_pods import Outliving, encode_outliving
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.annotations.set_aside import SetAside, encode_set_aside
@@ -25,6 +28,7 @@ from proto.kubernetes.objects import (
     Toleration,
 )
 from scheduler_ext.apiserver import trim_pod
+from scheduler_ext.capacity.account import account
 from scheduler_ext.capacity.nearest import on_nodes
 from scheduler_ext.cluster.events import Dropped, Listed
 from scheduler_ext.cluster.state import Cluster
@@ -49,6 +53,17 @@ OURS, FOREIGN = "topogpu-scheduler", "another-scheduler"
 TAINTS = ({"key": "team", "value": "a", "effect": "NoSchedule"}, {"key": "nvidia.com/gpu", "effect": "NoExecute"})
 TOLERATIONS = ((), (), (Toleration(operator="Exists"),), (Toleration(key="team", value="a"),))
 MIB = 40_000
+WISHES: Sequence[Mapping[str, str]] = (
+    {},
+    {},
+    {keys.MEMORY_WISH: str(MIB)},
+    {
+        keys.MEMORY_WISH: str(MIB),
+        keys.MEMORY_RESIZE: encode_answer(ResizeAnswer(wish=str(MIB), state=ResizeState.GROWING)),
+    },
+    {keys.MEMORY_WISH: "500", keys.MEMORY_RESIZE: "nonsense"},
+)
+CLIQUES = (None, None, {keys.NODE_CLIQUE: "fabric.1"}, {keys.NODE_CLIQUE: "fabric.2"})
 ASIDE = encode_set_aside(SetAside(node="n0", since=1_900_000_000, until=1_900_086_400))
 
 
@@ -69,7 +84,8 @@ def nodes(draw: st.DrawFn, name: str) -> Node:
     if ill == "outliving":
         held = {f"uid-gone-{name}": {gpus[0].uuid: (1, 900, 5)}}
         annotations[keys.NODE_OUTLIVING] = encode_outliving(Outliving(9, held, {f"uid-gone-{name}": "team/gone"}))
-    found = builders.node(name, gpus, annotations=annotations, ready=draw(st.sampled_from([True, True, False])))
+    ready, labels = draw(st.sampled_from([True, True, False])), draw(st.sampled_from(CLIQUES))
+    found = builders.node(name, gpus, annotations=annotations, labels=labels, ready=ready)
     if ill == "register":
         found.metadata.annotations[keys.NODE_REGISTER] = "[{]"
     found.spec.unschedulable = draw(st.sampled_from([False, False, True]))
@@ -85,7 +101,7 @@ def bound_pods(draw: st.DrawFn, number: int, names: Sequence[str]) -> Pod:
     found = builders.pod(
         builders.container(gpu=1, gpumem=memory_mib, gpucores=10),
         name=f"bound-{number}",
-        annotations={keys.DEVICES_ALLOCATED: written} if written else {},
+        annotations={**({keys.DEVICES_ALLOCATED: written} if written else {}), **draw(st.sampled_from(WISHES))},
         node_name=node,
         phase="Running",
     )
@@ -132,31 +148,47 @@ def clusters(draw: st.DrawFn) -> Drawn:
 
 
 class Extender:
-    """The extender's state after a start, its page, and its answers."""
+    """The extender's state after a start, its page, and its answers. `first` of its lists have come, and `rest` brings
+    the others.
+    """
 
-    def __init__(self, drawn: Drawn) -> None:
+    def __init__(self, drawn: Drawn, first: Collection[type] = (Node, Pod)) -> None:
         watched = msgspec.convert(msgspec.to_builtins(drawn.pods), tuple[Pod, ...])
         self.live = LiveCluster(Cluster(SETTINGS), lambda: 0.0, lambda *_: None)
         for each in watched:
             trim_pod(each, labelled=False)
-        self.live.apply(Listed(Node, drawn.nodes))
-        self.live.apply(Listed(Pod, watched))
+        self.lists: dict[type, Listed[Any]] = {Node: Listed(Node, drawn.nodes), Pod: Listed(Pod, watched)}
         self.index = NodeIndex(self.live.state.ledger)
+        for kind in first:
+            self.live.apply(self.lists.pop(kind))
+
+    def rest(self) -> None:
+        for each in self.lists.values():
+            self.live.apply(each)
+        self.lists.clear()
 
     async def poll(self) -> Poll:
         """What the page shows once every kind of pod was searched for."""
+        standing = Standing(synced=not self.lists)
         explainer = Explainer(cluster=self.live, watched=lambda: True)
         poller = Poller(
             cluster=self.live,
             explainer=explainer,
-            standing=Standing,
+            standing=lambda: standing,
             show=lambda _: asyncio.sleep(0, True),
             watched=lambda: True,
             seconds_since_1970=lambda: 0.0,
         )
-        while any(group.why is None for group in await explainer.waiting()):
+        while standing.synced and any(group.why is None for group in await explainer.waiting()):
             await explainer.search()
         return await poller.poll()
+
+    def explain(self, pod: Pod, problem: str) -> str:
+        """The sentence of `explain`, with the reason why no decision is possible."""
+        state = self.live.state
+        return account(
+            pod, SETTINGS, problem, state.ledger.snapshot_for(pod), state.history.of(pod_key(pod)), now=0.0
+        ).sentence
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
         """The answer to kube-scheduler, which asks about these nodes; nothing stays reserved."""
@@ -182,11 +214,26 @@ def words_by_node(account: PodAccount) -> Mapping[str, str]:
     return {node: group.reason for group in account.refused for node in group.nodes}
 
 
+UNKNOWN = "not ready: the API server has not listed pods yet"
+
+
+def check_nothing_is_claimed(extender: Extender, plugin: GpuCluster, pending: Iterable[Pod]) -> None:
+    """Before all is listed the page has no finding, and `explain` names what is missing, or what no list changes."""
+    poll = asyncio.run(extender.poll())
+    assert poll == Poll(monotonic=0.0, at=0.0, standing=Standing(synced=False))
+    for pod in pending:
+        said = extender.explain(pod, UNKNOWN)
+        assert said.startswith((f"waits: {UNKNOWN}", answer_for(plugin, pod).sentence))
+
+
 @settings(max_examples=120, deadline=None)
-@given(clusters())
-def test_page_plugin_and_filter_agree_on_every_pod_that_waits(drawn: Drawn) -> None:
-    extender, plugin = Extender(drawn), read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
+@given(clusters(), st.sampled_from([(), (Node,), (Pod,), (Node, Pod)]))
+def test_page_plugin_and_filter_agree_on_every_pod_that_waits(drawn: Drawn, first: Collection[type]) -> None:
+    extender, plugin = Extender(drawn, first), read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
     pending = {pod.full_name: pod for pod in drawn.pods if pod.metadata.name.startswith("pending")}
+    if extender.lists:
+        check_nothing_is_claimed(extender, plugin, pending.values())
+        extender.rest()
     poll = asyncio.run(extender.poll())
     whys = {f"{group.namespace}/{name}": group.why for group in poll.waiting for name, *_ in group.pods}
     assert whys.keys() == {pod.full_name for pod in plugin.pods} == pending.keys()
@@ -263,4 +310,7 @@ def test_page_and_plugin_agree_on_every_gpu_and_who_holds_it(drawn: Drawn) -> No
     assert dict(poll.broken) == {node.name: node.problem for node in plugin.nodes if node.problem}
     gone = {held.pod for node in plugin.nodes for gpu in node.gpus for held in gpu.holders if held.phase == DELETED}
     assert gone <= {"team/gone"}
-    assert {name: rows_of_page(node_of(each)) for name, each in poll.nodes.items()} == rows_of_plugin(plugin)
+    shown = {name: node_of(each) for name, each in poll.nodes.items()}
+    assert {name: rows_of_page(node) for name, node in shown.items()} == rows_of_plugin(plugin)
+    told = {node.name: domains(node) for node in plugin.nodes if not node.problem}
+    assert {name: ", ".join(map(" ".join, node.domains)) for name, node in shown.items()} == told
