@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from math import ceil
 from pathlib import Path
 from statistics import mean, quantiles
 
@@ -33,6 +34,8 @@ LARGE_PART = 0.1
 HOURS, WARM_HOURS = 120.0, 8.0
 TURN_SECONDS = 60.0
 RETRY_SECONDS = 60.0
+DEADLINE = 1.5
+"""With `--deadlines` each pod's deadline, as a multiple of its time."""
 EVERY, TIMES = 10, 3
 """Of the trace every tenth node is there, and each pod comes three times."""
 LONGEST_SECONDS = 6 * HOUR
@@ -60,6 +63,7 @@ class Run:
     after: float
     seed: int
     trace: Path | None = None
+    deadlines: bool = False
 
     def waits(self) -> "Waits":
         node_policy, _, gpu_policy = self.policy.partition("/")
@@ -69,7 +73,7 @@ class Run:
         rng = random.Random(self.seed)
         if self.trace is None:
             nodes = [_node(f"n{number:02}") for number in range(self.nodes)]
-            arrivals = sorted(_stream(self.nodes, self.load, rng), key=lambda each: each.at)
+            arrivals = sorted(_stream(self, rng), key=lambda each: each.at)
             return _Replay(JobStream(nodes, settings, after=self.after), nodes).through(arrivals, WARM_HOURS * HOUR)
         nodes = list(read_nodes(self.trace))[::EVERY]
         arrivals = _of_trace(self.trace, nodes, self.load, rng)
@@ -96,13 +100,15 @@ def _node(name: str) -> Node:
     return node(name, devices, scores)
 
 
-def _stream(nodes: int, load: float, rng: random.Random) -> Iterator[Arrival]:
-    busy = nodes * GPUS * load
+def _stream(run: Run, rng: random.Random) -> Iterator[Arrival]:
+    busy = run.nodes * GPUS * run.load
     for gpus, per_hour in ((1, busy * (1 - LARGE_PART)), (GPUS, busy * LARGE_PART / GPUS)):
         at, number = 0.0, 0
         while (at := at + rng.expovariate(per_hour / HOUR)) < HOURS * HOUR:
-            made = pod(container(gpu=gpus), name=f"p{gpus}-{number}")
-            yield Arrival(at, rng.expovariate(1 / HOUR), made, HostAmount(0, 0), gpus, gpus)
+            lasts = rng.expovariate(1 / HOUR)
+            deadline = ceil(lasts * DEADLINE) if run.deadlines else None
+            made = pod(container(gpu=gpus), name=f"p{gpus}-{number}", active_deadline_seconds=deadline)
+            yield Arrival(at, lasts, made, HostAmount(0, 0), gpus, gpus)
             number += 1
 
 
@@ -257,11 +263,14 @@ def _p95(values: Sequence[float]) -> float:
 @click.option("--after", default="0,30", show_default=True, help="Minutes; 0 never sets a node aside.")
 @click.option("--seeds", default=4, show_default=True)
 @click.option("--processes", default=2, show_default=True)
+@click.option("--deadlines", is_flag=True, help="The pods of the stream have activeDeadlineSeconds.")
 @click.option("--trace", type=click.Path(path_type=Path, exists=True), help="The folder of openb.")
-def main(*, nodes: str, policy: str, load: str, after: str, seeds: int, processes: int, trace: Path | None) -> None:
+def main(
+    *, nodes: str, policy: str, load: str, after: str, seeds: int, processes: int, deadlines: bool, trace: Path | None
+) -> None:
     """Print a table, each row as soon as its runs are done."""
     rows = [
-        [Run(int(size), one, float(part), float(minutes) * 60, seed, trace) for seed in range(seeds)]
+        [Run(int(size), one, float(part), float(minutes) * 60, seed, trace, deadlines) for seed in range(seeds)]
         for size in (nodes.split(",") if trace is None else ["0"])
         for one in policy.split(",")
         for part in load.split(",")

@@ -56,6 +56,11 @@ class Hosts:
         left = total if requested is None else total.minus(requested)
         return left.plus(without.host) if without is not None and node in without.nodes else left
 
+    def is_too_small(self, node: str, amount: HostAmount) -> bool:
+        """Returns whether the node's allocatable CPU or memory is less than this; False where it is unknown."""
+        total = self._totals.get(node)
+        return total is not None and (total.cpu_milli < amount.cpu_milli or total.memory_mib < amount.memory_mib)
+
     def take_changed(self) -> set[str]:
         """Returns the nodes where the rest has changed since the last call."""
         changed, self._changed = self._changed, set()

@@ -9,6 +9,7 @@ from math import inf
 
 from proto.annotations.set_aside import SetAside
 from proto.kubernetes.objects import Pod
+from proto.kubernetes.requests import host_requested
 from scheduler_ext.cluster.gangs import Gang, group_of
 from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.cluster.set_asides import SetAsideFor, last_set_aside
@@ -90,7 +91,7 @@ class WaitingJobs:
             since=max(seconds_of(each.metadata.creation_timestamp) for each in pods),
             priority=pod.spec.priority or 0,
             had=max(earlier, key=lambda aside: aside.until, default=None),
-            nodes=self._able(pod, nodes),
+            nodes=self._able(pods, nodes),
             level=wish.level if wish is not None and wish.required else "",
             quota=quota_for(request.quota_class, quotas),
         )
@@ -108,13 +109,17 @@ class WaitingJobs:
         except RequestError:
             return None
 
-    def _able(self, pod: Pod, nodes: Collection[str] | None) -> Collection[str] | None:
-        """Returns the nodes without those that keep the pod away; None for all."""
-        known = self._cluster.ledger.nodes
-        repelling = known.repelling(pod.spec.tolerations)
-        if not repelling:
-            return nodes
-        return frozenset(known.usages() if nodes is None else nodes).difference(repelling)
+    def _able(self, pods: Iterable[Pod], nodes: Collection[str] | None) -> Collection[str] | None:
+        """Returns the nodes without those that keep the pods away, and those too small for one of them by CPU or memory
+        even when empty; None for all.
+        """
+        known, hosts = self._cluster.ledger.nodes, self._cluster.ledger.hosts
+        offered, unable = known.usages() if nodes is None else nodes, set[str]()
+        for pod in pods:
+            amount = host_requested(pod)
+            unable.update(known.repelling(pod.spec.tolerations))
+            unable.update(name for name in offered if hosts.is_too_small(name, amount))
+        return frozenset(offered) - unable if unable else nodes
 
     def nodes(self, now: float) -> Search[Mapping[str, NodeAhead]]:
         """Returns all registered nodes, each as it is at its own moment."""

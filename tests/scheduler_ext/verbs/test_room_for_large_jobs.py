@@ -337,6 +337,14 @@ def test_a_pod_with_wishes_for_nodes_gets_one_where_kube_scheduler_lets_it() -> 
     assert [aside.node for aside in played.turn().values()] == ["b"]
 
 
+def test_a_node_with_too_little_cpu_for_the_pod_even_when_empty_is_not_set_aside() -> None:
+    small = machine("a")
+    small.status.allocatable = {**small.status.allocatable, "cpu": "8", "memory": "64Gi"}
+    played = full(stream(small, machine("b")))
+    waiting(played, pod(container(gpu=4, cpu=16), name="large"))
+    assert [aside.node for aside in played.turn().values()] == ["b"]
+
+
 def test_what_is_no_annotation_of_ours_sets_no_node_aside() -> None:
     played = stream()
     assert played.place(played.come(asking("large", 4, annotations={SET_ASIDE: "a"}))) == "a"
