@@ -11,8 +11,9 @@ from deviceplugin.alignment.kubelet_configuration import (
     KubeletAlignment,
     decode_configuration,
 )
+from deviceplugin.alignment.leading import Leading, next_leading
 from deviceplugin.alignment.notices import apart, refused
-from deviceplugin.alignment.zones import closed_zones, held_zones, is_served, node_numa
+from deviceplugin.alignment.zones import closed_zones, held_zones, is_served, node_numa, shown_numa
 from deviceplugin.allocation.capacity import Holds, held_by, lives
 from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.sources import AllocationSources
@@ -35,7 +36,7 @@ log = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 10.0
 """Seconds between looks for what no watch shows: kubelet's file, CPUs of containers that have ended."""
-_PAUSE_SECONDS = 1.0
+_PAUSE_SECONDS = 0.5
 """Seconds between two looks however much changes: kubelet gives CPUs to a pod soon after the pod is seen."""
 
 
@@ -63,13 +64,14 @@ class AlignmentWatch:
         self._told: Mapping[str, frozenset[str]] = {}
         """The containers, or kubelet's reason, for which each pod has its notice, by UID."""
         self._served = witness_reader(sources.read_checkpoint, sources.resource)
+        self._leading = Leading()
         self._problem = ""
 
     @property
     def numa(self) -> NodeNuma | None:
         if self._kubelet is None:
             return None
-        return node_numa(self._kubelet, self._cpus_of_zone, self._cpus, self._closed())
+        return node_numa(self._kubelet, self._cpus_of_zone, self._cpus, self._leading)
 
     def hints(self) -> NumaHints | None:
         """Returns the hints for kubelet; None if it gets none."""
@@ -78,42 +80,62 @@ class AlignmentWatch:
             return None
         return NumaHints(
             zones=frozenset(zone for zone, cpus in self._cpus_of_zone.items() if cpus),
-            closed=self._closed(),
+            closed=self._leading.closed,
             held=held_zones(self._sources.read_checkpoint() or (), self._sources.resource),
-        )
-
-    def _closed(self) -> frozenset[int]:
-        """Counts only pods whose containers all have their replicas: kubelet is about to admit the others, whose hints
-        must not change before.
-        """
-        gpus, pods, served = self._sources.gpus, self._sources.own.pods, self._served() or {}
-        holds = zip(pods.values(), self._holds.of(pods, gpus.by_uuid()), strict=True)
-        return closed_zones(
-            gpus.inventory.devices,
-            (
-                held
-                for pod, held in holds
-                if held and is_served(pod, _decided(pod, self._sources.resource), served.get(pod.metadata.uid, ()))
-            ),
         )
 
     async def run(self) -> None:
         """Runs until cancelled."""
+        shown = shown_numa(self._sources.own.node)
+        closed = frozenset() if shown is None else frozenset(zone for zone, each in shown.zones.items() if each.closed)
+        self._leading = Leading(closed, closed)
         while True:
             change = self._sources.changes.next()
-            before = self._kubelet, self._cpus
+            before = self._kubelet, self._cpus, self._leading
             self._kubelet = self._read()
-            if self._kubelet is not None and self._kubelet.pins and self._kubelet.topology_manager_policy.refuses:
+            if self._refuses:
                 # The last answer counts until kubelet answers again.
                 with suppress(PodResourcesUnavailable):
                     self._cpus = await self._pod_resources.cpus()
-            if (self._kubelet, self._cpus) != before:
+            self._lead()
+            if (self._kubelet, self._cpus, self._leading) != before:
                 self._sources.changes.announce()
             self._tell()
             await asyncio.sleep(_PAUSE_SECONDS)
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
+                async with asyncio.timeout(_PAUSE_SECONDS if self._leading.is_changing else _LOOK_SECONDS):
                     await change.wait()
+
+    @property
+    def _refuses(self) -> bool:
+        """Returns whether kubelet refuses pods for the place of their CPUs."""
+        return self._kubelet is not None and self._kubelet.pins and self._kubelet.topology_manager_policy.refuses
+
+    def _lead(self) -> None:
+        """Takes the next step in closing and opening NUMA nodes to kubelet.
+
+        Pods whose containers do not all have their replicas are on their way: they count nothing yet.
+        """
+        gpus, pods, resource = self._sources.gpus, self._sources.own.pods, self._sources.resource
+        served, counted, is_settled = self._served() or {}, list[Holds](), True
+        for pod, held in zip(pods.values(), self._holds.of(pods, gpus.by_uuid()), strict=True):
+            if not held:
+                continue
+            if is_served(pod, _decided(pod, resource), served.get(pod.metadata.uid, ())):
+                counted.append(held)
+            elif pod.metadata.deletion_timestamp is None:
+                is_settled = False
+        free = frozenset[int]() if self._cpus is None else self._cpus.free
+        free_cpus = {zone: len(free & cpus) for zone, cpus in self._cpus_of_zone.items()}
+        wanted = closed_zones(gpus.inventory.devices, counted, free_cpus) if self._refuses else frozenset[int]()
+        shown = shown_numa(self._sources.own.node)
+        self._leading = next_leading(
+            self._leading,
+            wanted,
+            is_shown=shown is not None and shown.changing,
+            is_settled=is_settled,
+            now=asyncio.get_running_loop().time(),
+        )
 
     def _tell(self) -> None:
         """Records a notice for each pod that kubelet refused or gave other CPUs, once."""

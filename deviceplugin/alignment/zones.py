@@ -3,12 +3,15 @@
 from collections.abc import Collection, Iterable, Mapping
 
 from deviceplugin.alignment.kubelet_configuration import KubeletAlignment
+from deviceplugin.alignment.leading import Leading
 from deviceplugin.allocation.capacity import Holds, TakenPart
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ExclusiveCpus
-from proto.annotations.node_numa import MOST_ZONES, NodeNuma, ZoneCpus
+from proto.annotations.errors import AnnotationError
+from proto.annotations.keys import NODE_NUMA
+from proto.annotations.node_numa import MOST_ZONES, NodeNuma, ZoneCpus, decode_numa
 from proto.devices import UNKNOWN_NUMA, Device, DeviceUUID, PodShares
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import Node, Pod
 
 _NO_ZONE = "-1"
 """The key of kubelet's checkpoint for replicas that it got without a NUMA node."""
@@ -18,17 +21,21 @@ def node_numa(
     kubelet: KubeletAlignment,
     cpus_of_zone: Mapping[int, Collection[int]],
     cpus: ExclusiveCpus | None,
-    closed: Collection[int],
+    leading: Leading,
 ) -> NodeNuma:
     """Returns what the Node shows. `cpus` is None while kubelet does not answer."""
     zones: dict[int, ZoneCpus] = {}
     own = {zone: frozenset(has) for zone, has in cpus_of_zone.items() if has}
     if kubelet.pins and kubelet.topology_manager_policy.refuses and cpus is not None and 1 < len(own) <= MOST_ZONES:
         free = cpus.all - cpus.of_others
-        zones = {
-            zone: ZoneCpus(cpus=len(has), free=len(has & free), closed=zone in closed) for zone, has in own.items()
-        }
-    return NodeNuma(policy=kubelet.topology_manager_policy, scope=kubelet.topology_manager_scope, zones=zones)
+        for zone, has in own.items():
+            zones[zone] = ZoneCpus(cpus=len(has), free=len(has & free), closed=zone in leading.closed)
+    return NodeNuma(
+        policy=kubelet.topology_manager_policy,
+        scope=kubelet.topology_manager_scope,
+        zones=zones,
+        changing=bool(zones) and leading.is_changing,
+    )
 
 
 def is_served(pod: Pod, shares: PodShares, served: Collection[str]) -> bool:
@@ -36,20 +43,36 @@ def is_served(pod: Pod, shares: PodShares, served: Collection[str]) -> bool:
     return all(each.name in served for each, held in zip(pod.all_containers, shares, strict=False) if held)
 
 
-def closed_zones(devices: Iterable[Device], holders: Iterable[Holds]) -> frozenset[int]:
-    """Returns the NUMA nodes that have GPUs, but none with room for one more container."""
+def closed_zones(devices: Iterable[Device], holders: Iterable[Holds], free_cpus: Mapping[int, int]) -> frozenset[int]:
+    """Returns the NUMA nodes with GPUs to which kubelet is not led.
+
+    They are those none of whose GPUs has room. And those without an idle GPU, while another one has an idle GPU and as
+    many free CPUs: kubelet would take the lowest one for a pod that needs a whole GPU too, and no GPU is there.
+    """
     taken: dict[DeviceUUID, TakenPart] = {}
     for held in holders:
         for uuid, part in held.items():
             taken[uuid] = taken.get(uuid, TakenPart()) + part
-    zones, roomy = set[int](), set[int]()
+    zones, roomy, idle = set[int](), set[int](), set[int]()
     for device in devices:
         if device.numa != UNKNOWN_NUMA:
             zones.add(device.numa)
             part = taken.get(device.uuid, TakenPart())
+            if device.healthy and not part.containers:
+                idle.add(device.numa)
             if device.healthy and part.memory_mib < device.memory_mib and (part.cores < device.cores or not part.cores):
                 roomy.add(device.numa)
-    return frozenset(zones - roomy)
+    most = max((free_cpus.get(zone, 0) for zone in idle), default=-1)
+    passed = {zone for zone in zones - idle if free_cpus.get(zone, 0) <= most}
+    return frozenset(zones - roomy | passed)
+
+
+def shown_numa(node: Node | None) -> NodeNuma | None:
+    """Returns what the Node shows; None if it shows nothing that can be read."""
+    try:
+        return None if node is None else decode_numa(node.metadata.annotations[NODE_NUMA])
+    except (AnnotationError, KeyError):
+        return None
 
 
 def held_zones(holdings: Iterable[Holding], resource: str) -> Mapping[str, frozenset[int]]:

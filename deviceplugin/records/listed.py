@@ -28,3 +28,8 @@ class ExclusiveCpus:
     """The CPUs that it gave to pods without a GPU of our resource."""
     of_ours: Mapping[tuple[str, str, str], frozenset[int]] = field(default_factory=dict)
     """The CPUs of each container of the other pods that has any, by namespace, pod and container."""
+
+    @property
+    def free(self) -> frozenset[int]:
+        """Returns the CPUs that no container has."""
+        return self.all.difference(self.of_others, *self.of_ours.values())

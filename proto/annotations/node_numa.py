@@ -53,11 +53,14 @@ class ZoneCpus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNuma:
-    """`zones` is empty where kubelet refuses no pod for the place of its CPUs, or that is unknown."""
+    """`zones` is empty where kubelet refuses no pod for the place of its CPUs, or that is unknown. `changing`: other
+    zones are about to be closed, so it is unknown where kubelet would put a pod.
+    """
 
     policy: TopologyPolicy
     scope: TopologyScope = TopologyScope.CONTAINER
     zones: Mapping[int, ZoneCpus] = field(default_factory=dict)
+    changing: bool = False
 
 
 class _NumaDocument(msgspec.Struct, omit_defaults=True):
@@ -65,11 +68,16 @@ class _NumaDocument(msgspec.Struct, omit_defaults=True):
     policy: TopologyPolicy
     scope: TopologyScope = TopologyScope.CONTAINER
     zones: dict[int, ZoneCpus] = {}
+    changing: bool = False
 
 
 def encode_numa(numa: NodeNuma) -> str:
     document = _NumaDocument(
-        version=VERSION, policy=numa.policy, scope=numa.scope, zones=dict(sorted(numa.zones.items()))
+        version=VERSION,
+        policy=numa.policy,
+        scope=numa.scope,
+        zones=dict(sorted(numa.zones.items())),
+        changing=numa.changing,
     )
     return msgspec.json.encode(document).decode()
 
@@ -84,4 +92,4 @@ def decode_numa(value: str) -> NodeNuma:
     for number, zone in document.zones.items():
         if number < 0 or zone.free < 0 or zone.cpus < zone.free:
             raise AnnotationError(NODE_NUMA, f"$.zones.{number}", "expected 0 <= free <= cpus")
-    return NodeNuma(policy=document.policy, scope=document.scope, zones=document.zones)
+    return NodeNuma(policy=document.policy, scope=document.scope, zones=document.zones, changing=document.changing)

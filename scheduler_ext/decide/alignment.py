@@ -23,9 +23,10 @@ Zones = frozenset[int] | None
 
 
 class Refused(NamedTuple):
-    """Kubelet would refuse the pod for the container at this position."""
+    """Kubelet would refuse the pod for the container at this position; or, for a moment, it is unknown what it does."""
 
     position: int
+    is_changing: bool = False
 
 
 @dataclass(slots=True)
@@ -63,6 +64,8 @@ def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | Refused
     numa = usage.node.numa
     if numa is None or not numa.zones or not may_be_refused(request):
         return None
+    if numa.changing and request.cpus:
+        return Refused(0, is_changing=True)
     cpus = _Amounts({zone: each.cpus for zone, each in numa.zones.items()}, dict(usage.free_cpus))
     replicas = _replicas(usage, numa)
     devices = [gpu.device.numa for gpu in usage.gpus]

@@ -78,7 +78,8 @@ def _refused(request: GpuRequest, usage: NodeUsage, refused: Refused) -> Misfit:
     """Returns why kubelet would refuse the pod, named by its first container with GPUs from the refused one on."""
     needs = [need for need in (*request.needs[refused.position :], *request.needs) if need is not None]
     cards = cards_of(usage.gpus)
-    return Misfit(need=needs[0], cards=len(cards), verdicts=[(gpu, Reason.CPUS_APART) for gpu in cards])
+    reason = Reason.NUMA_CHANGES if refused.is_changing else Reason.CPUS_APART
+    return Misfit(need=needs[0], cards=len(cards), verdicts=[(gpu, reason) for gpu in cards])
 
 
 EFFORT_OF_A_POD = 8

@@ -45,6 +45,11 @@ class Reason(StrEnum):
         "kubelet's Topology Manager would refuse the pod: no NUMA node has enough CPUs and GPUs for it free",
     )
     """Given for all GPUs of a node."""
+    NUMA_CHANGES = (
+        "NumaNodesChange",
+        "kubelet is about to be led to other NUMA nodes, and the pod waits until it is known which",
+    )
+    """Given for all GPUs of a node, for a moment."""
     APART = "CardApartFromCpus", "on another NUMA node than the CPUs that kubelet would give the container"
     QUOTA = "ResourceQuotaNotFit", "the namespace's quota is used up"
     MIG = "CardMigTopologyInfeasible", "no free MIG instance that is large enough"

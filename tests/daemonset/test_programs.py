@@ -84,7 +84,7 @@ def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_por
     own = {
         *("node_name", "kubeconfig", "kubelet_root", "cdi_directory", "hook_path", "metrics_bind_address", "host_root"),
         *("resource_name", "resource_mem", "resource_mem_percentage", "resource_cores", "resource_priority"),
-        *("driver_root", "remediation_lease", "nvml_library", "gpu_sums"),
+        *("driver_root", "remediation_lease", "nvml_library", "gpu_sums", "kubelet_config"),
     }
     offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
     assert offered == DAEMON.settings.keys() - own

@@ -137,3 +137,19 @@ async def test_a_pod_that_kubelet_puts_elsewhere_or_refuses_has_an_event_that_sa
     await pods.add_bound(pinned("large", ZONE_CPUS + 1, gpumem=4000), ((share,),))
     assert (await pods.failed("large"))["reason"] == "TopologyAffinityError"
     await says(pods, "large", "RefusedByTopologyManager", policy)
+
+
+async def test_pods_that_come_at_once_and_after_others_have_gone_are_beside_their_gpus(
+    policy: TopologyPolicy, scheduled: Pods
+) -> None:
+    await scheduled.serve()
+    await numa_is_shown(scheduled, policy)
+    names = [f"p{number}" for number in range(8)]
+    await scheduled.add(*(pinned(name, 1, gpumem=None if number % 2 else 20000) for number, name in enumerate(names)))
+    for name in names:
+        await zone_of(scheduled, name)
+    await scheduled.remove(*names[:4])
+    again = [f"q{number}" for number in range(4)]
+    await scheduled.add(*(pinned(name, 1) for name in again))
+    for name in again:
+        await zone_of(scheduled, name)

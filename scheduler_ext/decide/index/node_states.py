@@ -199,7 +199,7 @@ def _numa_of(usage: NodeUsage) -> tuple[object, ...]:
     numa = usage.node.numa
     if numa is None or not numa.zones:
         return ()
-    return (numa.policy, numa.scope, tuple(numa.zones.items()), tuple(usage.free_cpus.items()))
+    return (numa.policy, numa.scope, numa.changing, tuple(numa.zones.items()), tuple(usage.free_cpus.items()))
 
 
 class LargestGpu:

@@ -9,20 +9,24 @@ from deviceplugin.alignment.kubelet_configuration import (
     KubeletAlignment,
     decode_configuration,
 )
+from deviceplugin.alignment.leading import Leading
 from deviceplugin.alignment.notices import apart, refused
-from deviceplugin.alignment.zones import closed_zones, held_zones, is_served, node_numa
+from deviceplugin.alignment.zones import closed_zones, held_zones, is_served, node_numa, shown_numa
 from deviceplugin.allocation.capacity import TakenPart
 from deviceplugin.numa_hints import NumaHints
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ExclusiveCpus
 from deviceplugin.records.pod_resources import exclusive_cpus
-from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope, ZoneCpus
+from proto.annotations.keys import NODE_NUMA
+from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope, ZoneCpus, encode_numa
+from proto.kubernetes.objects import Node, ObjectMeta
 from proto.podresources import podresources_v1_pb2 as pb
 from tests.deviceplugin.gpus import PAIR, A, B, bound_pod, share
 
 NEAR, FAR = replace(PAIR[0], numa=0), replace(PAIR[1], numa=1)
 ALL_OF_A = {A: TakenPart(1, NEAR.memory_mib, 0)}
 ZONES = {0: range(4), 1: range(4, 8), 2: ()}
+FREE = {0: 4, 1: 4}
 GPU = "nvidia.com/gpu"
 STRICT = KubeletAlignment(TopologyPolicy.RESTRICTED, TopologyScope.POD, "static")
 
@@ -45,7 +49,7 @@ def test_another_file_is_no_configuration_of_kubelet(text: bytes) -> None:
 
 def test_cpus_of_pods_without_gpus_are_not_free_and_cpus_of_pods_with_gpus_are() -> None:
     cpus = ExclusiveCpus(all=frozenset(range(1, 8)), of_others=frozenset({4, 5}))
-    assert node_numa(STRICT, ZONES, cpus, {1}) == NodeNuma(
+    assert node_numa(STRICT, ZONES, cpus, Leading(frozenset({1}), frozenset({1}))) == NodeNuma(
         policy=TopologyPolicy.RESTRICTED,
         scope=TopologyScope.POD,
         zones={0: ZoneCpus(4, 3), 1: ZoneCpus(4, 2, closed=True)},
@@ -81,17 +85,27 @@ def test_zones_are_shown_only_where_kubelet_refuses_pods_for_their_cpus(
     kubelet: KubeletAlignment, zones: dict[int, range]
 ) -> None:
     cpus = ExclusiveCpus(all=frozenset(range(8)), of_others=frozenset())
-    assert not node_numa(kubelet, zones, cpus, ()).zones
-    assert not node_numa(kubelet, zones, None, ()).zones
+    assert not node_numa(kubelet, zones, cpus, Leading()).zones
+    assert not node_numa(kubelet, zones, None, Leading()).zones
 
 
 def test_a_numa_node_none_of_whose_gpus_has_room_is_closed() -> None:
-    assert closed_zones((NEAR, FAR), ()) == frozenset()
-    assert closed_zones((NEAR, FAR), (ALL_OF_A,)) == {0}
-    assert closed_zones((NEAR, FAR), ({A: TakenPart(1, 1, 100)},)) == {0}
-    assert closed_zones((NEAR, replace(FAR, healthy=False)), ()) == {1}
-    assert closed_zones((NEAR, replace(FAR, numa=0)), (ALL_OF_A,)) == frozenset()
-    assert closed_zones((replace(NEAR, numa=-1),), (ALL_OF_A,)) == frozenset()
+    assert closed_zones((NEAR, FAR), (), FREE) == frozenset()
+    assert closed_zones((NEAR, FAR), (ALL_OF_A,), FREE) == {0}
+    assert closed_zones((NEAR, FAR), ({A: TakenPart(1, 1, 100)},), FREE) == {0}
+    assert closed_zones((NEAR, replace(FAR, healthy=False)), (), FREE) == {1}
+    assert closed_zones((NEAR, replace(FAR, numa=0)), (ALL_OF_A,), FREE) == frozenset()
+    assert closed_zones((replace(NEAR, numa=-1),), (ALL_OF_A,), FREE) == frozenset()
+
+
+def test_a_numa_node_without_an_idle_gpu_is_closed_while_another_has_one_and_as_many_cpus() -> None:
+    part = {A: TakenPart(1, 1, 0)}
+    assert closed_zones((NEAR, FAR), (part,), FREE) == {0}
+    assert closed_zones((NEAR, FAR), (part,), {0: 4, 1: 3}) == frozenset()
+    assert closed_zones((NEAR, FAR), (part, {B: TakenPart(1, 1, 0)}), FREE) == frozenset()
+    assert ExclusiveCpus(
+        all=frozenset(range(4)), of_others=frozenset({1}), of_ours={("team", "p", "c"): frozenset({2})}
+    ).free == {0, 3}
 
 
 def test_a_replica_keeps_the_numa_node_that_it_was_given_with_and_a_free_one_of_a_closed_node_names_none() -> None:
@@ -135,3 +149,12 @@ def test_a_pod_counts_once_kubelet_has_served_each_of_its_containers() -> None:
     assert not is_served(waiting, shares, ())
     assert not is_served(waiting, shares, names[:1])
     assert is_served(waiting, shares, (names[0], names[2]))
+
+
+def test_the_node_shows_which_numa_nodes_are_closed_and_that_this_changes() -> None:
+    cpus = ExclusiveCpus(all=frozenset(range(8)), of_others=frozenset())
+    numa = node_numa(STRICT, ZONES, cpus, Leading(frozenset({1}), frozenset()))
+    assert [zone.closed for zone in numa.zones.values()] == [False, True]
+    assert numa.changing
+    shown = [Node(metadata=ObjectMeta(annotations={NODE_NUMA: value})) for value in (encode_numa(numa), "?")]
+    assert [shown_numa(node) for node in (None, Node(), *shown)] == [None, None, numa, None]

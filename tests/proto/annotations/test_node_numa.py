@@ -25,6 +25,7 @@ numas = st.builds(
     policy=st.sampled_from(TopologyPolicy),
     scope=st.sampled_from(TopologyScope),
     zones=st.dictionaries(st.integers(0, 100), zones, max_size=MOST_ZONES),
+    changing=st.booleans(),
 )
 
 

@@ -89,6 +89,13 @@ def test_a_closed_numa_node_is_not_kubelets_choice() -> None:
     assert gpus_of(pod(pinned(gpu=1)), host(zones=zones, used={0: 40 * GIB, 1: 40 * GIB})) == [["G3"]]
 
 
+def test_a_pod_with_cpus_of_its_own_waits_while_numa_nodes_are_closed_or_opened() -> None:
+    usage = host()
+    changing = replace(usage, node=replace(usage.node, numa=NodeNuma(policy=SINGLE, zones=TWO_ZONES, changing=True)))
+    assert gpus_of(pod(pinned(gpu=1)), changing) == "NumaNodesChange"
+    assert gpus_of(pod(container(gpu=1)), changing) == [["G3"]]
+
+
 def test_a_pod_whose_cpus_fit_no_numa_node_is_refused_in_one_sentence() -> None:
     refused = place(request(pod(pinned(cpu=9, gpu=1))), host(), None)
     assert isinstance(refused, Misfit)

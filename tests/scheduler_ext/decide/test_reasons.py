@@ -29,7 +29,14 @@ def test_codes_of_reasons_on_the_wire_stay() -> None:
     assert {str(reason) for reason in Reason} == {
         *("node unregistered", "NodeInsufficientDevice", "CardNotHealth", "CardCordoned", "CardTypeMismatch"),
         *("CardUuidMismatch", "CardLimitsNotEnforced", "GroupMemberLost", "GroupDoesNotFit"),
-        *("NodeTotalExceeded", "NodeSetAside", "CpusApartFromGpus", "CardApartFromCpus", "ResourceQuotaNotFit"),
+        *(
+            "NodeTotalExceeded",
+            "NodeSetAside",
+            "NumaNodesChange",
+            "CpusApartFromGpus",
+            "CardApartFromCpus",
+            "ResourceQuotaNotFit",
+        ),
         *("CardMigTopologyInfeasible", "CardInsufficientMemory", "CardInsufficientCore", "CardComputeUnitsExhausted"),
         *("CardTimeSlicingExhausted", "ExclusiveDeviceAllocateConflict", "NumaNotFit"),
         *("AllocatedCardsInsufficientRequest", "NotLookedAtYet"),
