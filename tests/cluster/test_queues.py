@@ -4,10 +4,11 @@ import asyncio
 import base64
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -34,15 +35,22 @@ MANIFESTS = FOLDER / "kueue"
 RACK = "cloud.provider.com/topology-rack"
 QUEUES = "/apis/kueue.x-k8s.io/v1beta2"
 WHOLE, MIB = 8, 40960
+NODES = ("a0", "a1", "b0", "b1")
+"""The first letter is the rack."""
 
 
 @pytest.fixture(scope="module")
 def queued(kubernetes: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of its own: Kueue's webhooks judge every Job."""
+    with _kueue(kubernetes, tmp_path_factory.mktemp("queues")) as plane:
+        yield plane
+
+
+@contextmanager
+def _kueue(kubernetes: Binaries, folder: Path, **changes: Any) -> Iterator[ControlPlane]:
+    """A control plane of its own, for Kueue's webhooks judge every Job, and Kueue with the examples' configuration."""
     if os.environ.get("KUBERNETES_RELEASE", kueue.RELEASE) not in ("", kueue.RELEASE):
         pytest.skip(f"Kueue {kueue.VERSION} is tried with Kubernetes {kueue.RELEASE}")
-    folder = tmp_path_factory.mktemp("queues")
-    changes = yaml.safe_load((MANIFESTS / "configuration.yaml").read_text())
+    configuration = yaml.safe_load((MANIFESTS / "configuration.yaml").read_text())
     try:
         kueue.find()
     except NoBinaries as reason:
@@ -50,7 +58,7 @@ def queued(kubernetes: Binaries, tmp_path_factory: pytest.TempPathFactory) -> It
     with (
         ControlPlane(kubernetes, folder / "plane") as plane,
         running_controllers(plane, folder),
-        kueue.running(plane, folder / "kueue", changes),
+        kueue.running(plane, folder / "kueue", configuration | changes),
     ):
         yield plane
 
@@ -144,7 +152,7 @@ async def queue(queued: ControlPlane, tmp_path: Path) -> AsyncIterator[Queue]:
 
 @asynccontextmanager
 async def _queue(plane: ControlPlane, peer: Peer, folder: Path) -> AsyncIterator[Queue]:
-    nodes = [_node(f"{rack}{number}", rack) for rack in "ab" for number in range(2)]
+    nodes = [_node(name, name[0]) for name in NODES]
     issued, port = issue(frozenset({"127.0.0.1"}), datetime.now(UTC)), free_port()  # noqa: TID251 - real handshakes
     (folder / "tls.crt").write_bytes(issued.certificate)
     (folder / "tls.key").write_bytes(issued.key)
@@ -246,11 +254,15 @@ async def test_parts_of_gpus_fill_a_node_and_no_more(queue: Queue) -> None:
     assert sorted(nodes.count(name) for name in set(nodes)) == [1, 2]
 
 
-async def test_a_job_that_is_admitted_and_fits_no_gpu_waits_with_our_reason_until_one_has_room(queue: Queue) -> None:
-    """Half of each GPU is taken: there is memory enough on each node, and on no GPU."""
-    for name in ("a0", "a1", "b0", "b1"):
+async def _half_taken(queue: Queue) -> None:
+    """Takes half of each GPU: there is memory enough for 30 000 MiB on each node, and on no GPU."""
+    for name in NODES:
         await queue.cluster.add(_pinned(gpu_pod(f"half-{name}", WHOLE, gpumem=20_000), name))
-    await queue.cluster.bound(*(f"half-{name}" for name in ("a0", "a1", "b0", "b1")))
+    await queue.cluster.bound(*(f"half-{name}" for name in NODES))
+
+
+async def test_a_job_that_is_admitted_and_fits_no_gpu_waits_with_our_reason_until_one_has_room(queue: Queue) -> None:
+    await _half_taken(queue)
     await queue.submit("large", {"gpu": 1, "gpumem": 30_000})
     await queue.admitted("large")
 
@@ -266,6 +278,24 @@ async def test_a_job_that_is_admitted_and_fits_no_gpu_waits_with_our_reason_unti
     chosen = pod["spec"]["nodeSelector"]["kubernetes.io/hostname"]
     await queue.cluster.remove(f"half-{chosen}")
     assert await queue.placed("large") == [chosen]
+
+
+async def test_a_job_that_fits_no_gpu_goes_back_into_the_queue_where_kueue_waits_for_pods(
+    kubernetes: Binaries, tmp_path: Path
+) -> None:
+    waits = {"timeout": "3s", "blockAdmission": False, "requeuingStrategy": {"backoffBaseSeconds": 1}}
+    with _kueue(kubernetes, tmp_path, waitForPodsReady=waits) as plane:
+        async with real(plane) as peer, _queue(plane, peer, tmp_path) as queue:
+            await _half_taken(queue)
+            await queue.submit("large", {"gpu": 1, "gpumem": 30_000})
+
+            async def went_back() -> bool:
+                return "requeueState" in (await queue.workloads()).get("large", {}).get("status", {})
+
+            await until(went_back)
+            for name in NODES:
+                await queue.cluster.remove(f"half-{name}")
+            await queue.placed("large")
 
 
 async def test_a_quota_of_the_api_server_s_own_counts_all_gpus_of_a_pod(queue: Queue) -> None:
