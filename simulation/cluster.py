@@ -20,6 +20,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import Pod
 from proto.quantity import integer_quantity
 from simulation import machines
+from simulation.admission import admitted
 from simulation.apiserver.server import EmbeddedApiServer
 from simulation.choice import DEFAULT_GPU_POLICY, DEFAULT_NODE_POLICY
 from simulation.controllers.running import control
@@ -202,6 +203,8 @@ async def _started(
     await _start_programs(cluster)
     await _wait_for_nodes(cluster)
     await _wait_for_extender(cluster)
+    if settings.default_scheduler:
+        server.webhooks.append(admitted)
     scheduler = KubeSchedulerStandIn(api, cluster.extender, SCHEDULER_NAME, also_default=settings.default_scheduler)
     await stack.enter_async_context(scheduler)
     controllers = asyncio.create_task(control(server, progress, now))

@@ -104,7 +104,7 @@ class KubeSchedulerStandIn:
         self._news = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._session: aiohttp.ClientSession | None = None
-        self._writes = SchedulerWrites(api.url, lambda: self._http, scheduler_name)
+        self._writes = SchedulerWrites(api.url, lambda: self._http)
 
     async def __aenter__(self) -> "KubeSchedulerStandIn":
         agent = {"User-Agent": "kube-scheduler-stand-in"}

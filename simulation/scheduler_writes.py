@@ -14,12 +14,11 @@ _log = logging.getLogger(__name__)
 
 
 class SchedulerWrites:
-    """The writes of one scheduler."""
+    """The writes of one scheduler, or of one that stands in for several."""
 
-    def __init__(self, url: str, http: Callable[[], aiohttp.ClientSession], scheduler_name: str) -> None:
+    def __init__(self, url: str, http: Callable[[], aiohttp.ClientSession]) -> None:
         self._url = url
         self._http = http
-        self._scheduler_name = scheduler_name
 
     async def binding(self, metadata: JsonObject, node: str) -> None:
         own = {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]}
@@ -51,7 +50,7 @@ class SchedulerWrites:
             "type": kind,
             "reason": reason,
             "message": message,
-            "source": {"component": self._scheduler_name},
+            "source": {"component": pod["spec"]["schedulerName"]},
             "firstTimestamp": at,
             "lastTimestamp": at,
             "count": 1,

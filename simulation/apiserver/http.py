@@ -1,6 +1,7 @@
 """Serves HTTP: turns requests into operations, and answers and refusals into JSON (edge)."""
 
 import asyncio
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -104,11 +105,12 @@ class Handler:
         if request.method == "GET":
             return await self._read(request, target, stall=stall)
         body = await _body(request)
-        if request.method == "POST":
-            return self._post(request, target, body)
-        if request.method == "DELETE":
-            return self._delete(request, target, body)
-        return self._write(request, target, body)
+        self.operations.warnings.clear()
+        answer = {"POST": self._post, "DELETE": self._delete}.get(request.method, self._write)
+        response = answer(request, target, body)
+        for warning in self.operations.warnings:
+            response.headers.add("Warning", f"299 - {json.dumps(warning)}")
+        return response
 
     async def _read(self, request: web.Request, target: Target, *, stall: bool) -> web.StreamResponse:
         query = request.query

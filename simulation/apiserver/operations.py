@@ -3,8 +3,8 @@
 import base64
 import binascii
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from simulation.apiserver import apply, checks, defaults, evictions, patches, scale
@@ -36,6 +36,10 @@ _KEPT_METADATA = (
 )
 
 
+Webhook = Callable[[JsonObject], tuple[JsonObject, Sequence[str]]]
+"""Returns the pod as it is to be stored, and warnings for its author. Raises ApiRefusal."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
     """One page of a list, taken from the state at `version`."""
@@ -54,6 +58,10 @@ class Operations:
     now: Callable[[], datetime]
     new_uid: Callable[[], str]
     longest_grace_seconds: int = 30
+    webhooks: list[Webhook] = field(default_factory=list)
+    """Functions that complete or refuse new pods, one after the other."""
+    warnings: list[str] = field(default_factory=list)
+    """Warnings for the author of the request at hand. The server sends and forgets them."""
 
     def get(self, target: Target) -> JsonObject:
         found = self.store.get(target.kind.plural, target.namespace, target.name)
@@ -115,6 +123,10 @@ class Operations:
             handled = f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}'
             raise bad_request(f"{handled}: {e}") from e
         item = defaults.written_object(kind, defaults.new_object(kind, item, classes))
+        for webhook in self.webhooks if kind is POD else ():
+            completed, warnings = webhook(item)
+            item = defaults.written_object(kind, as_typed(kind, completed))
+            self.warnings.extend(warnings)
         checks.check(kind, item)
         if self.store.get(kind.plural, namespace, name) is not None:
             raise already_exists(kind, name)
@@ -304,9 +316,9 @@ def bound(pod: JsonObject, binding: JsonObject, at: str) -> JsonObject:
         raise conflict_on("pods/binding", name, problem)
     metadata, added = dict(pod["metadata"]), binding["metadata"]
     checks.check_metadata(POD, name, added)
-    for field in ("labels", "annotations"):
-        if added.get(field):
-            metadata[field] = {**(metadata.get(field) or {}), **added[field]}
+    for part in ("labels", "annotations"):
+        if added.get(part):
+            metadata[part] = {**(metadata.get(part) or {}), **added[part]}
     condition = {"type": "PodScheduled", "status": "True", "lastProbeTime": None, "lastTransitionTime": at}
     status = patches.strategic(pod.get("status") or {}, {"conditions": [condition]})
     for one in status["conditions"]:
@@ -379,10 +391,10 @@ def _check_patched(target: Target, before: JsonObject, after: object) -> None:
 
 
 def _check_deleted(target: Target, current: JsonObject, wanted: JsonObject) -> None:
-    for field, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
-        if wanted.get(field) and wanted[field] != current[field]:
-            problem = f"the {name} in the precondition ({wanted[field]}) does not match the {name} in record"
-            raise conflict_on(target.kind.kind, target.name, f"{problem} ({current[field]})")
+    for part, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        if wanted.get(part) and wanted[part] != current[part]:
+            problem = f"the {name} in the precondition ({wanted[part]}) does not match the {name} in record"
+            raise conflict_on(target.kind.kind, target.name, f"{problem} ({current[part]})")
 
 
 def _read_continue(token: str) -> tuple[int, tuple[str, str]]:

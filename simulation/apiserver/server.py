@@ -62,6 +62,8 @@ class EmbeddedApiServer:
         """Called after every write, whichever program made it."""
         self._port = port
         self._operations = Operations(self.store, now, new_uid, longest_grace_seconds)
+        self.webhooks = self._operations.webhooks
+        """Functions that complete or refuse new pods; none at first."""
         self._watching = Watching(self._operations, bookmark_seconds)
         self._seen_version = 0
         self._held: socket.socket | None = None
