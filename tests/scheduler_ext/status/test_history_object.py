@@ -27,7 +27,7 @@ from tests.polling import until
 from tests.scheduler_ext.rig import ANY_PORT, API_SECONDS
 from tests.scheduler_ext.status.shown import MODELS, looked, node, running_pod
 
-PLACE = "kube-system/topogpu-status-history"
+PLACE = "topogpu-system/topogpu-status-history"
 SOON = 0.05
 _HELD = looked(node("n"), running_pod("p", "n", (0,), memory_mib=MODELS[0][1]))["n"]
 HELD = replace(_HELD, names={uid: PodName(namespace="ml", name="p") for uid in _HELD.alone.held})
@@ -56,6 +56,15 @@ async def replica(
         kubeconfig.write(server.kubeconfig())
         kubeconfig.flush()
         api = await ApiServer.connect(kubeconfig.name, timeout_seconds=API_SECONDS)
+    async with replica_with(api, process, leads=leads, file=file) as it:
+        yield it
+
+
+@asynccontextmanager
+async def replica_with(
+    api: ApiServer, process: str, *, leads: bool = True, file: HistoryFile | None = None
+) -> AsyncIterator[Replica]:
+    """Closes the client at the end."""
     it = Replica(StatusServer(process, kept_in=file), leads)
     kept = HistoryObject(
         api=api, place=PLACE, recall=it.page.recall, remembered=it.page.remembered, leads=lambda: it.leads
