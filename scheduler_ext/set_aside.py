@@ -79,7 +79,7 @@ class SetAsideWriter:
         self._cluster.apply(SetAsidesJudged(filled_until, self._evicts))
         for uid, why in self._jobs.over(now).items():
             await self._end(uid, why, now)
-        due = self._jobs.due(now)
+        due = await giving_way(self._jobs.due(now))
         if not due:
             return
         nodes = await giving_way(self._jobs.nodes(now))

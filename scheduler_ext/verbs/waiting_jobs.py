@@ -6,6 +6,7 @@ refused, since when a job fits on its node, and when the pods on a node end.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import inf
+from sys import intern
 
 from proto.annotations.set_aside import SetAside
 from proto.kubernetes.objects import Pod
@@ -19,13 +20,15 @@ from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.score import gpus_of
-from scheduler_ext.decide.setting_aside import JobMember, NodeAhead, WaitingJob, why_over
+from scheduler_ext.decide.setting_aside import MOST_MEMBERS, JobMember, NodeAhead, WaitingJob, why_over
 from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
 
-MOST_REFUSED = 1_000
-"""Refused pods that are remembered."""
+MOST_NAMES = 500_000
+"""Names of nodes that are remembered, of all pods with wishes together: 25 MiB at 5 000 nodes."""
 MOST_DUE = 20
-"""Jobs for which nodes are searched in one turn."""
+"""Jobs whose members are read in one turn. The others come first in the next one."""
+PODS_A_STEP = 1_000
+"""Refused pods that are looked through before other requests get their turn."""
 PAUSE_SECONDS = 60.0
 """The time after which a job for which no node was found has its next turn."""
 NODES_A_STEP = 20
@@ -41,7 +44,10 @@ class WaitingJobs:
         self._cluster = cluster
         self._after = after
         self._refused: dict[str, Collection[str] | None] = {}
-        """The nodes where kube-scheduler lets the pod, by UID; None for a pod without wishes for nodes."""
+        """The nodes where kube-scheduler lets the pod, by UID; None for a pod without wishes for nodes. A pod that was
+        read last is the last."""
+        self._names = 0
+        """The number of names of nodes in it."""
         self._not_before: dict[str, float] = {}
         """The time of a job's next turn, by the name of the job."""
         self._free_since: dict[str, float] = {}
@@ -50,31 +56,51 @@ class WaitingJobs:
 
     def refused(self, pod: Pod, request: GpuRequest, nodes: Iterable[str]) -> None:
         """Records that the pod fits nowhere; `nodes` are those where it may once others have ended."""
-        uid = request.uid
-        is_remembered = uid in self._refused or len(self._refused) < MOST_REFUSED
-        if is_remembered and (gpus_of(request) > 1 or group_of(pod)):
-            self._refused[uid] = frozenset(nodes) if _has_wishes(pod) else None
-
-    def due(self, now: float) -> list[WaitingJob]:
-        """Returns jobs that have waited long enough. Their next turn comes after a pause."""
-        if not self._after:
-            return []
-        pending = self._cluster.pods.pending()
-        self._refused = {uid: nodes for uid, nodes in self._refused.items() if uid in pending}
-        self._not_before = {name: at for name, at in self._not_before.items() if at > now}
-        found: dict[str, WaitingJob] = {}
-        for uid, nodes in self._refused.items():
-            job = self._job(pending[uid], nodes)
-            if job is not None and job.is_due(now, self._after) and job.name not in self._not_before:
-                found[job.name] = job
-            if len(found) >= MOST_DUE:
+        if gpus_of(request) < 2 and not group_of(pod):
+            return
+        wished = frozenset(map(intern, nodes)) if _has_wishes(pod) else None
+        self._forget(request.uid)
+        self._refused[request.uid] = wished
+        self._names += len(wished or ())
+        for uid in [uid for uid, each in self._refused.items() if each] if self._names > MOST_NAMES else ():
+            self._forget(uid)
+            if self._names <= MOST_NAMES:
                 break
-        self._not_before |= dict.fromkeys(found, now + PAUSE_SECONDS)
-        return [*found.values()]
+
+    def _forget(self, uid: str) -> None:
+        self._names -= len(self._refused.pop(uid, None) or ())
+
+    def due(self, now: float) -> Search[list[WaitingJob]]:
+        """Returns jobs that have waited long enough. Their next turn comes after a pause."""
+        pending = self._cluster.pods.pending()
+        for uid in self._refused.keys() - pending.keys():
+            self._forget(uid)
+        self._not_before = {name: at for name, at in self._not_before.items() if at > now}
+        found, read = list[WaitingJob](), set[str]()
+        for number, uid in enumerate((*self._refused,) if self._after else ()):
+            pod = pending.get(uid)
+            name = "" if pod is None else job_name(pod)
+            if pod is not None and name not in read and name not in self._not_before and self._may_be_due(pod, now):
+                read.add(name)
+                nodes = self._refused.pop(uid)
+                self._refused[uid] = nodes
+                job = self._job(pod, nodes)
+                if job is None or job.is_due(now, self._after):
+                    self._not_before[name] = now + PAUSE_SECONDS
+                    found += () if job is None else (job,)
+                yield
+            elif number % PODS_A_STEP == 0:
+                yield
+            if len(read) >= MOST_DUE:
+                break
+        return found
+
+    def _may_be_due(self, pod: Pod, now: float) -> bool:
+        return now >= seconds_of(pod.metadata.creation_timestamp) + self._after
 
     def _job(self, pod: Pod, nodes: Collection[str] | None) -> WaitingJob | None:
         gang = self._cluster.gang_of(pod)
-        if gang is None and group_of(pod):
+        if (gang is None and group_of(pod)) or (gang is not None and gang.needed > MOST_MEMBERS):
             return None
         pods = [pod] if gang is None or gang.needed < 2 else _missing(gang)
         requests = [self._request(each) for each in pods]
@@ -86,7 +112,7 @@ class WaitingJobs:
         earlier = [aside for each in pods if (aside := last_set_aside(each)) is not None]
         quotas, wish = self._cluster.ledger.quotas.of(request.namespace), request.wish
         return WaitingJob(
-            name=f"{request.namespace}/{request.pod}" if gang is None else gang.group,
+            name=job_name(pod),
             members=tuple(JobMember(uid=each.uid, request=each) for each in requests if each is not None),
             since=max(seconds_of(each.metadata.creation_timestamp) for each in pods),
             priority=pod.spec.priority or 0,
@@ -183,9 +209,10 @@ class WaitingJobs:
     def _groups_in_part(self, now: float) -> Iterator[tuple[str, str]]:
         """Yields the groups with a member that waits without a node of its own, after a time for the writes."""
         asides, pending = self._cluster.ledger.set_asides.every(), self._cluster.pods.pending()
-        for uid, each in asides.items():
-            pod = pending.get(uid)
-            gang = None if pod is None or not each.group else self._cluster.gang_of(pod)
+        of_groups = {each.group: each for each in asides.values() if each.group}
+        for each in of_groups.values():
+            pod = pending.get(each.uid)
+            gang = None if pod is None else self._cluster.gang_of(pod)
             if gang is None or now < each.aside.since + PAUSE_SECONDS:
                 continue
             if any(pod_key(one) not in asides for one in _missing(gang)):
@@ -212,6 +239,11 @@ def _missing(gang: Gang) -> list[Pod]:
     """Returns the members that are needed; none if some of them do not exist yet."""
     pods = [*gang.waiting.values()][: gang.needed]
     return pods if len(pods) == gang.needed else []
+
+
+def job_name(pod: Pod) -> str:
+    """Returns the name of the pod's group, or its own, with the namespace."""
+    return group_of(pod) or f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
 def _waits(pod: Pod) -> bool:

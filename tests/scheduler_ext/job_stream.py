@@ -92,7 +92,7 @@ class JobStream:
         asides = self.cluster.ledger.set_asides
         for uid in self.jobs.over(self.now):
             self._annotate(uid, ended(asides.every()[uid].aside, self.now))
-        due = self.jobs.due(self.now)
+        due = finished(self.jobs.due(self.now))
         nodes = finished(self.jobs.nodes(self.now)) if due else {}
         found = newly_set_aside(due, nodes, frozenset(asides.nodes()), now=self.now, after=self._after)
         for uid, aside in found.items():

@@ -21,13 +21,14 @@ from scheduler_ext.cluster.events import Applied, Listed, SetAsidesJudged, nothi
 from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.preempt import finished
 from scheduler_ext.decide.setting_aside import LONGEST_SECONDS, UNTAKEN_SECONDS, most_set_aside
 from scheduler_ext.metrics.families import MetricsInput, families
 from scheduler_ext.policies import NodePolicy
-from scheduler_ext.requests import RequestSettings
+from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.status.poll import NodePoll
 from scheduler_ext.status.view import node_of
-from scheduler_ext.verbs.waiting_jobs import PAUSE_SECONDS
+from scheduler_ext.verbs.waiting_jobs import MOST_DUE, MOST_NAMES, PAUSE_SECONDS
 from tests.builders import container, node_json, pod
 from tests.scheduler_ext.job_stream import BEGINNING, JobStream
 
@@ -299,6 +300,33 @@ def test_a_group_that_needs_all_nodes_that_may_be_set_aside_is_not_passed_over_f
     played.leave("uid-first")
     played.now += PAUSE_SECONDS
     assert set(played.turn()) == {"uid-g0", "uid-g1"}
+
+
+def test_pods_that_fit_nowhere_do_not_keep_a_large_pod_from_its_turn() -> None:
+    played = full(stream())
+    waiting(played, *(asking(f"never{number}", 9) for number in range(20 * MOST_DUE)), asking("large", 4))
+    for _ in range(20):
+        assert not played.turn()
+        played.now += 5
+    assert set(played.turn()) == {"uid-large"}
+
+
+def test_all_members_of_a_group_are_one_step_of_a_turn() -> None:
+    played = waiting(full(stream()), *members("g", 300, 1))
+    steps = played.jobs.due(played.now)
+    assert len([*steps]) == 1
+
+
+def test_names_of_nodes_are_remembered_of_a_bounded_number_of_pods() -> None:
+    played = full(stream())
+    names = [f"n{number}" for number in range(MOST_NAMES // 4)]
+    for number in range(6):
+        asked = played.pods[played.come(asking(f"large{number}", 4, node_selector={"disk": "fast"}))]
+        request = read_request(asked, played.cluster.requests)
+        assert request is not None
+        played.jobs.refused(asked, request, names)
+    played.now += AFTER
+    assert {job.name for job in finished(played.jobs.due(played.now))} == {f"default/large{n}" for n in range(2, 6)}
 
 
 def test_members_of_a_group_share_a_set_aside_node() -> None:
