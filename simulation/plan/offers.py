@@ -168,6 +168,9 @@ class NodeOffers:
 
 def node_problem(node: Node, constraints: Constraints) -> str:
     """Returns why kube-scheduler refuses the node whatever runs there, in its words; empty if it does not."""
+    named = _named(constraints.terms or ())
+    if named is not None and node.metadata.name not in named:
+        return "node(s) didn't satisfy plugin(s) [NodeAffinity]"
     ready = all(each.status == "True" for each in node.status.conditions if each.type == "Ready")
     taint = untolerated((*repelling(node), *([] if ready else [NOT_READY])), constraints.tolerations)
     if taint == CORDON:
@@ -181,6 +184,19 @@ def node_problem(node: Node, constraints: Constraints) -> str:
     if not selected or (constraints.terms is not None and not any(_matches(node, each) for each in constraints.terms)):
         return "node(s) didn't match Pod's node affinity/selector"
     return ""
+
+
+def _named(terms: Sequence[SelectorTerm]) -> frozenset[str] | None:
+    """Returns the nodes to which all terms limit a pod by their names; None if one does not. kube-scheduler looks at no
+    other node. Source: PreFilter of plugins/nodeaffinity, kubernetes/kubernetes 1.37.
+    """
+    names = []
+    for term in terms:
+        rules = [frozenset(each.values) for each in term.match_fields if each.operator == "In"]
+        if not rules:
+            return None
+        names.append(frozenset.intersection(*rules))
+    return frozenset().union(*names) if names else None
 
 
 def _matches(node: Node, term: SelectorTerm) -> bool:

@@ -1,4 +1,4 @@
-"""kube-scheduler's cycle of a group with domains: the stand-in's is like the real one's."""
+"""kube-scheduler's cycle of a pod, and of a group with domains: the stand-in's is like the real one's."""
 
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -13,7 +14,7 @@ from aiohttp import web
 
 from proto.kubernetes.client import ApiServer
 from simulation.kube_scheduler import KubeSchedulerStandIn
-from tests.builders import as_json, node
+from tests.builders import as_json, node, pod_json
 from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.groups import CLIQUE, add_group, plane_with_groups
@@ -174,3 +175,53 @@ async def test_a_member_whose_bind_failed_is_tried_again_in_the_domain_of_the_ot
     name, domain = scheduled.extender.questions[-1]
     assert name == "g1"
     assert {place[0] for place in scheduled.extender.bound.values()} == {domain}
+
+
+async def _alone(on: Scheduled, name: str, cpu: str = "1", **spec: Any) -> None:
+    """Creates a pod outside of groups that asks for a GPU."""
+    pod = pod_json(name, namespace=on.cluster.namespace)
+    pod["spec"]["containers"][0]["resources"]["requests"] = {"cpu": cpu}
+    pod["spec"] |= spec
+    await on.cluster.add(pod)
+
+
+def _on(**rule: Any) -> dict[str, Any]:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [rule]}}
+    return {"affinity": {"nodeAffinity": required}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "asked"),
+    [
+        ({"nodeSelector": {CLIQUE: "a"}}, {"a0", "a1", "a2"}),
+        (_on(matchFields=[{"key": "metadata.name", "operator": "In", "values": ["b1"]}]), {"b1"}),
+        (_on(matchExpressions=[{"key": CLIQUE, "operator": "NotIn", "values": ["a"]}]), {"b0", "b1", "b2"}),
+        (_on(matchExpressions=[{"key": "none", "operator": "Exists"}]), None),
+        ({}, set(NODES)),
+    ],
+)
+async def test_nodes_that_selectors_and_affinity_exclude_are_not_asked_about(
+    scheduled: Scheduled, spec: dict[str, Any], asked: set[str] | None
+) -> None:
+    await _alone(scheduled, "p", **spec)
+    if asked is None:
+        refused = await scheduled.cluster.refused("p")
+        assert refused["message"].startswith(
+            "0/6 nodes are available: 6 node(s) didn't match Pod's node affinity/selector."
+        )
+        assert scheduled.extender.filtered == []
+        return
+    await until(lambda: scheduled.extender.filtered)
+    assert scheduled.extender.filtered[0] == ("p", frozenset(asked))
+
+
+async def test_a_node_without_enough_cpu_is_not_asked_about(scheduled: Scheduled) -> None:
+    only_a0 = _on(matchFields=[{"key": "metadata.name", "operator": "In", "values": ["a0"]}])
+    await _alone(scheduled, "first", "5", **only_a0)
+    await until(lambda: scheduled.extender.bound)
+    await _alone(scheduled, "second", "5", **only_a0)
+    message = (await scheduled.cluster.refused("second"))["message"]
+    assert message.startswith(
+        "0/6 nodes are available: 1 Insufficient cpu, 5 node(s) didn't satisfy plugin(s) [NodeAffinity]."
+    )
+    assert [name for name, _ in scheduled.extender.filtered] == ["first"]

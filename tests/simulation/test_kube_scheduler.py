@@ -143,7 +143,7 @@ async def test_cpu_and_required_affinity_keep_a_pod_waiting_and_the_emptier_node
         await until(lambda: stored(api, "third")["status"].get("conditions"))
         assert [stored(api, name)["spec"].get("nodeName") for name in ("first", "second")] == ["n1", "n2"]
         [condition] = stored(api, "third")["status"]["conditions"]
-        refused = "1 Insufficient cpu, 1 node(s) didn't match Pod's node affinity/selector"
+        refused = "1 Insufficient cpu, 1 node(s) didn't satisfy plugin(s) [NodeAffinity]"
         assert condition["message"] == f"0/2 nodes are available: {refused}."
         api.patch("pods", "first", {"status": {"phase": "Succeeded"}}, namespace="default", subresource="status")
         await until(lambda: stored(api, "third")["spec"].get("nodeName") == "n1")
