@@ -72,6 +72,12 @@ def shown_commands(text: str) -> Iterator[Shown]:
         yield from _commands(content.replace("\\\n", " ").splitlines(), prompts)
 
 
+def tour(page: str) -> str:
+    """The section of docs/simulation.md whose commands go together; empty for other pages."""
+    found = re.search(r"^## A tour of .*?(?=^## )", page, re.MULTILINE | re.DOTALL)
+    return found[0] if found else ""
+
+
 def is_shown(wanted: tuple[str, ...], real: str) -> bool:
     """Do the lines shown stand in the real output, in this order? Lines may be left out, best with a line `...`."""
     lines = iter(line.rstrip() for line in real.splitlines())

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from deviceplugin.cli import main as device_plugin
 from scheduler_ext.cli import main as scheduler
 from simulation.cli import main as sim
-from tests.documented_commands import NOT_RUN, RUN, Shown, fences, is_shown, samples, shown_commands, typed
+from tests.documented_commands import NOT_RUN, RUN, Shown, fences, is_shown, samples, shown_commands, tour, typed
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
@@ -69,8 +69,9 @@ def test_no_command_hides_in_a_block_without_prompts(document: Path) -> None:
 
 COMMANDS: dict[Shown, Path] = {}
 """Each once, with the first document that shows it. The tour's go together: tests/test_tour.py."""
-for _document in (each for each in DOCUMENTS if each.name != "tour.md"):
-    for _shown in shown_commands(_document.read_text(encoding="utf-8")):
+for _document in DOCUMENTS:
+    _page = _document.read_text(encoding="utf-8")
+    for _shown in shown_commands(_page.replace(tour(_page), "")):
         COMMANDS.setdefault(_shown, _document)
 
 

@@ -1,4 +1,4 @@
-"""Nodes and pods of HAMi's 2.4 to 2.10 under our programs; what docs/migration.md relies on.
+"""Nodes and pods of HAMi's 2.4 to 2.10 under our programs; what docs/compatibility.md relies on.
 
 Forms: pkg/device and pkg/util of Project-HAMi/HAMi, 2.4.1 to 2.10.0. That our daemon serves pods of HAMi's schedulers
 is in tests/deviceplugin/test_hami_scheduler.py.

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.binaries import NoBinaries, find
-from tests.documented_commands import Shown, is_shown, shown_commands
+from tests.documented_commands import Shown, is_shown, shown_commands, tour
 
 ROOT = Path(__file__).parent.parent
 LONGEST_SECONDS = 60.0
@@ -77,8 +77,8 @@ def printed(shown: Shown, folder: Path, env: dict[str, str]) -> str:
 
 
 def test_every_step_of_the_tour_prints_what_the_page_shows(folder: Path, kubectl: str) -> None:
-    text = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
-    steps = [step for step in shown_commands(text) if not step.command.startswith(("export ", "make demo"))]
+    page = (ROOT / "docs/simulation.md").read_text(encoding="utf-8")
+    steps = [step for step in shown_commands(tour(page)) if not step.command.startswith(("export ", "make demo"))]
     up, *others = steps
     assert up.command.startswith("topogpu-sim up ")
     env = environment(folder, kubectl)

@@ -1,4 +1,4 @@
-"""The values that docs/migration.md starts with, under the chart as it is."""
+"""The values that a change from HAMi starts with in docs/compatibility.md, under the chart as it is."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from daemonset import render
 from tests.daemonset.shipped import container, containers, one, scheduler_configuration
 from tests.documented_commands import fences
 
-DOCUMENT = render.HERE.parent / "docs/migration.md"
+DOCUMENT = render.HERE.parent / "docs/compatibility.md"
 
 
 @pytest.mark.usefixtures("chart")

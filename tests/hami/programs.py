@@ -38,7 +38,7 @@ class Hami:
 
     @property
     def handshake(self) -> HamiScheduler:
-        """What our daemon is told of this scheduler, as docs/migration.md says."""
+        """What our daemon is told of this scheduler, as docs/compatibility.md says."""
         release = self.release
         if release <= (2, 4):
             return HamiScheduler.V2_4

@@ -1,4 +1,4 @@
-"""docs/migration.md, its own commands: from HAMi's chart to ours while pods run, and back."""
+"""The commands of docs/compatibility.md: from HAMi's chart to ours while pods run, and back."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from tests.hami.cluster import HAMI_NAMESPACE, Lab, pod
 from tests.hami.truth import wrong
 
 pytestmark = [pytest.mark.hami, pytest.mark.needs_compiler, pytest.mark.timeout(900)]
-DOCUMENT = (render.HERE.parent / "docs/migration.md").read_text(encoding="utf-8")
+DOCUMENT = (render.HERE.parent / "docs/compatibility.md").read_text(encoding="utf-8")
 SHAPES = {
     "whole": ({"gpu": 1, "gpucores": 100},),
     "share": ({"gpu": 1, "gpumem": 4000, "gpucores": 20},),
@@ -24,7 +24,7 @@ SHAPES = {
 
 def steps(heading: str, place: int = 0) -> list[Shown]:
     """The commands of the block at this place below the heading."""
-    (section,) = [text for text in re.split(r"^## ", DOCUMENT, flags=re.MULTILINE) if text.startswith(heading)]
+    (section,) = [text for text in re.split(r"^### ", DOCUMENT, flags=re.MULTILINE) if text.startswith(heading)]
     blocks = [
         list(shown_commands(f"```console\n{text}```")) for language, text in fences(section) if language == "console"
     ]
