@@ -3,7 +3,7 @@
 from typing import Any
 
 from proto.annotations.keys import SET_ASIDE
-from proto.annotations.set_aside import SetAside, decode_set_aside, encode_set_aside
+from proto.annotations.set_aside import SetAside, decode_set_aside
 from tests.builders import node_json, pod_json
 from tests.polling import until
 from tests.scheduler_ext.rig import Rig, running
@@ -54,15 +54,3 @@ async def test_a_node_is_set_aside_on_the_pod_and_in_events_until_the_pod_is_del
             return bool((await rig.filter(other, "n"))["NodeNames"])
 
         await until(is_open)
-
-
-async def test_what_an_extender_with_the_setting_left_behind_ends_under_one_without_it() -> None:
-    async with running(node_json("n", gpus=2, replicas=1)) as rig:
-        aside = encode_set_aside(SetAside(node="n", since=1, until=4_000_000_000))
-        created(rig, "large", 2, annotations={SET_ASIDE: aside})
-
-        async def is_over() -> bool:
-            found = annotation(rig)
-            return found is not None and not found.node
-
-        await until(is_over)

@@ -13,6 +13,7 @@ from kubectl_topogpu.cluster import Objects, read_cluster
 from kubectl_topogpu.top import notes
 from proto.annotations.keys import DEVICES_ALLOCATED, NODE_CLIQUE, REQUIRED_TOPOLOGY, SET_ASIDE
 from proto.annotations.pod_devices import decode_pod_devices
+from proto.annotations.set_aside import SetAside, encode_set_aside
 from proto.annotations.unhealthy_since import stamp
 from proto.kubernetes.objects import LabelSelector, Node, ObjectMeta, Pod, PodDisruptionBudget, PodDisruptionBudgetSpec
 from scheduler_ext.capacity.account import account
@@ -95,6 +96,15 @@ def test_a_node_is_set_aside_once_a_large_pod_has_waited_for_the_time_and_not_be
 def test_without_the_setting_no_node_is_set_aside() -> None:
     played = waiting(full(stream(after=0)), asking("large", 4), seconds=LONGEST_SECONDS)
     assert not played.turn()
+
+
+def test_what_an_extender_with_the_setting_left_behind_ends_under_one_without_it() -> None:
+    played = stream(after=0)
+    aside = SetAside(node="a", since=int(BEGINNING), until=int(BEGINNING) + LONGEST_SECONDS)
+    uid = played.come(asking("large", 4, annotations={SET_ASIDE: encode_set_aside(aside)}))
+    assert played.jobs.over(played.now) == {uid: "nodes are no longer set aside"}
+    played.turn()
+    assert not played.cluster.ledger.set_asides
 
 
 def test_a_small_pod_gets_no_node_set_aside() -> None:
