@@ -3,13 +3,17 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
 
 from proto.annotations import keys
 from proto.devices import DeviceShare, DeviceUUID
+from proto.kubernetes.client import ApiServer
 from scheduler_ext.cluster.pod_index import PodName
+from scheduler_ext.requests import RequestSettings
+from scheduler_ext.running import running_extender
 from scheduler_ext.settings import LeaseSettings
 from scheduler_ext.verbs.attempts import Sent
 from scheduler_ext.verbs.journal import JournalFiles
@@ -59,6 +63,25 @@ async def test_only_the_holder_decides_and_knows_what_was_decided_before() -> No
                 return "n" in ((await rig.filter(pod, "n"))["FailedNodes"] or {})
 
             await until(full)
+
+
+async def test_the_leader_has_the_name_of_the_holder_s_host() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(lease_json("host-2_b"))
+        with NamedTemporaryFile("w") as kubeconfig:
+            kubeconfig.write(server.kubeconfig())
+            kubeconfig.flush()
+            api = await ApiServer.connect(kubeconfig.name)
+        async with running_extender(api, FAST, RequestSettings(), ELECTED) as extender:
+            leadership = extender.parts.leadership
+            for holder, name in (("host-2_b", "host-2"), ("host-1_a", "host-1"), ("", "")):
+                hold(server, holder, "2030-01-01T00:00:05.000000Z")
+
+                async def is_named(expected: str = name) -> bool:
+                    return leadership.leader() == expected
+
+                await until(is_named)
+        await api.close()
 
 
 async def test_a_lost_lease_ends_the_leadership() -> None:
