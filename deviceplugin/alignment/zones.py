@@ -9,7 +9,7 @@ from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ExclusiveCpus
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_NUMA
-from proto.annotations.node_numa import MOST_ZONES, NodeNuma, ZoneCpus, decode_numa
+from proto.annotations.node_numa import LARGEST_NUMBER, MOST_ZONES, NodeNuma, ZoneCpus, decode_numa
 from proto.devices import UNKNOWN_NUMA, Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod
 
@@ -25,7 +25,7 @@ def node_numa(
 ) -> NodeNuma:
     """Returns what the Node shows. `cpus` is None while kubelet does not answer."""
     zones: dict[int, ZoneCpus] = {}
-    own = {zone: frozenset(has) for zone, has in cpus_of_zone.items() if has}
+    own = {zone: frozenset(has) for zone, has in cpus_of_zone.items() if has and zone <= LARGEST_NUMBER}
     if kubelet.pins and kubelet.topology_manager_policy.refuses and cpus is not None and 1 < len(own) <= MOST_ZONES:
         free = cpus.all - cpus.of_others
         for zone, has in own.items():

@@ -18,6 +18,8 @@ from proto.annotations.values import decode_json
 VERSION = 1
 MOST_ZONES = 8
 """The most NUMA nodes with which kubelet starts its Topology Manager, unless an option allows more."""
+LARGEST_NUMBER = 63
+"""The largest number of a NUMA node: kubelet's sets of them have 64 bits."""
 
 
 class TopologyPolicy(StrEnum):
@@ -90,6 +92,8 @@ def decode_numa(value: str) -> NodeNuma:
     if len(document.zones) > MOST_ZONES:
         raise AnnotationError(NODE_NUMA, "$.zones", f"expected at most {MOST_ZONES}, found {len(document.zones)}")
     for number, zone in document.zones.items():
-        if number < 0 or zone.free < 0 or zone.cpus < zone.free:
+        if not 0 <= number <= LARGEST_NUMBER:
+            raise AnnotationError(NODE_NUMA, "$.zones", f"expected numbers from 0 to {LARGEST_NUMBER}")
+        if zone.free < 0 or zone.cpus < zone.free:
             raise AnnotationError(NODE_NUMA, f"$.zones.{number}", "expected 0 <= free <= cpus")
     return NodeNuma(policy=document.policy, scope=document.scope, zones=document.zones, changing=document.changing)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from proto.admission import AdmissionVerdict, Json, TemplateReview
+from proto.admission import LONGEST_RESOURCES, MOST_CONTAINERS, AdmissionVerdict, Json, TemplateReview
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.wire import UnreadableObject, decode_object
 from scheduler_ext.admission.admit import GpuMemory, Why, summed_up
@@ -19,10 +19,16 @@ DEEPEST = 12
 
 def admit_templates(review: TemplateReview, settings: AdmissionSettings, gpu_memory: GpuMemory) -> AdmissionVerdict:
     """Allows the object, with the sums in its templates. A template that cannot be read stays as it is: its pods are
-    refused later, with the reason.
+    refused later, with the reason. So does what follows more containers than a pod may have.
     """
     patch: list[Json] = []
+    # The API server validates an object after the webhooks: it may still be of any size.
+    containers, size = MOST_CONTAINERS, LONGEST_RESOURCES
     for path, template in _found(review.object):
+        rows = _containers(template["spec"])
+        containers -= len(rows)
+        if containers < 0 or (size := size - sum(map(_length_of_resources, rows))) < 0:
+            break
         pod = _pod(template)
         spec = None if pod is None else summed_up(pod, template["spec"], settings, gpu_memory)
         if spec is not None:
@@ -53,6 +59,16 @@ def _templates(value: Any, path: str, depth: int) -> Iterator[tuple[str, Json]]:
             return
         for name, each in value.items():
             yield from _templates(each, f"{path}/{pointer_token(name)}", depth - 1)
+
+
+def _containers(spec: Json) -> list[Any]:
+    inits = spec.get("initContainers")
+    return [*(inits if isinstance(inits, list) else ()), *spec["containers"]]
+
+
+def _length_of_resources(container: Any) -> int:
+    resources = container.get("resources") if isinstance(container, dict) else None
+    return len(msgspec.json.encode(resources))
 
 
 def _pod(template: Json) -> Pod | None:

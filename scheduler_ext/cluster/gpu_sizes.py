@@ -17,7 +17,8 @@ class GpuSizes:
     def apply(self, devices: Sequence[Device]) -> None:
         for device in devices:
             known = self._smallest.get(device.type)
-            if known is None or device.memory_mib < known:
+            # A GPU whose memory could not be read is no size.
+            if device.memory_mib > 0 and (known is None or device.memory_mib < known):
                 self._smallest[device.type] = device.memory_mib
 
     def smallest(self, wanted: DeviceFilter) -> int:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.admission import Json, TemplateReview, decode_template_review
+from proto.admission import MOST_CONTAINERS, Json, TemplateReview, decode_template_review
 from proto.annotations.keys import RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, USE_GPU_TYPE
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import requested
@@ -72,6 +72,12 @@ def test_sums_of_a_pod_are_what_its_containers_have_together(made: Json, found: 
 
 def test_sums_of_whole_gpus_are_without_memory_until_a_gpu_was_seen() -> None:
     assert sums(pod(container(gpu="2")), sizes=GpuSizes()) == (0, 200)
+
+
+def test_a_gpu_of_unknown_memory_does_not_make_whole_gpus_count_for_nothing() -> None:
+    sizes = GpuSizes()
+    sizes.apply([device(0, memory_mib=40960), device(1, memory_mib=0)])
+    assert sums(pod(container(gpu="2")), sizes=sizes) == (81920, 200)
 
 
 def test_sums_that_the_author_wrote_are_replaced_or_taken_away() -> None:
@@ -167,6 +173,15 @@ def test_templates_beyond_a_bound_are_not_looked_at() -> None:
     document = {"spec": [{"template": template(container(gpu="1"))}] * (MOST_TEMPLATES + 1)}
     verdict = admit_templates(TemplateReview(object=document), SUMMING, SIZES.smallest)
     assert len({operation["path"].split("/")[2] for operation in verdict.patch}) == MOST_TEMPLATES
+
+
+def test_templates_beyond_so_many_containers_or_bytes_of_resources_are_not_looked_at() -> None:
+    small, many = template(container(gpu="1")), template(*[container(gpu="1")] * (MOST_CONTAINERS + 1))
+    amounts: dict[str, Any] = {f"r{number}": "1" for number in range(9_000)}
+    large = template(container(gpu="1", **amounts))
+    for beyond in (many, large):
+        verdict = admit_templates(TemplateReview(object={"spec": [small, beyond, small]}), SUMMING, SIZES.smallest)
+        assert {operation["path"].split("/")[2] for operation in verdict.patch} == {"0"}
 
 
 def test_a_review_of_templates_is_read_as_one_of_a_pod_is() -> None:
