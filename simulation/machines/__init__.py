@@ -1,5 +1,6 @@
 """Known kinds of machine, as descriptions that ship with the simulation."""
 
+import re
 from pathlib import Path
 
 from program.words import nearest
@@ -35,17 +36,20 @@ def names() -> tuple[str, ...]:
 
 def load(name_or_path: str | Path) -> MachineDescription:
     """A machine by its name, by what only its name begins with, or read from a file. Raises MachineDescriptionError."""
-    name = SHORT.get(str(name_or_path), str(name_or_path))
-    begun = [each for each in names() if each.startswith(name)] if name else []
-    if len(begun) == 1 and not Path(name).exists():
-        name = begun[0]
-    known = name in names()
-    path = _FOLDER / f"{name}.yaml" if known else Path(name)
+    given = SHORT.get(str(name_or_path), str(name_or_path))
+    begun = [each for each in names() if _plain(given) and _plain(each).startswith(_plain(given))]
+    known = given if given in names() else begun[0] if len(begun) == 1 and not Path(given).exists() else ""
+    path = _FOLDER / f"{known}.yaml" if known else Path(given)
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as e:
-        why = f"no such file; {nearest(name, names())}Simulated machines are {', '.join(names())}"
-        raise MachineDescriptionError(str(path), "", why) from e
+        several = f"may be {' or '.join(begun)}; write more of the name"
+        unknown = f"no such file; {nearest(given, names())}Simulated machines are {', '.join(names())}"
+        raise MachineDescriptionError(str(path), "", several if begun else unknown) from e
     except (OSError, UnicodeDecodeError) as e:
         raise MachineDescriptionError(str(path), "", f"cannot be read: {getattr(e, 'strerror', '') or e}") from e
     return read_machine_description(text, path.name if known else str(path))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

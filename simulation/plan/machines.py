@@ -1,9 +1,6 @@
 """Clusters that are described: so many machines of a kind."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from pathlib import Path
 from types import MappingProxyType
 
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
@@ -68,26 +65,11 @@ def _set_of(name: str, count: int, prefix: str) -> Described:
 
 
 def load(name: str) -> MachineDescription:
-    """By its name, by the beginning of the name of exactly one machine, or from a file. Raises UnknownMachine."""
-    known = machines.names()
-    alike = [each for each in known if _plain(each).startswith(_plain(name))]
+    """Raises UnknownMachine."""
     try:
-        if name in known or (not alike and Path(name).exists()):
-            return machines.load(name)
-        if len(alike) == 1:
-            return machines.load(alike[0])
+        return machines.load(name)
     except MachineDescriptionError as error:
-        raise UnknownMachine(str(error)) from error
-    if alike:
-        raise UnknownMachine(f"{name!r} may be {' or '.join(alike)}; write more of the name")
-    known = (*known, *SETS)
-    near = get_close_matches(name, known, n=3, cutoff=0.3)
-    hint = f"the nearest are {', '.join(near)}" if near else f"there are {', '.join(known)}"
-    raise UnknownMachine(f"there is no machine {name!r}; {hint}. A path to a machine description is possible too")
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
+        raise UnknownMachine(f"{error}; sets are {', '.join(SETS)}") from error
 
 
 def _several(

@@ -39,5 +39,6 @@ class Lines:
             return
         self._next = after + LINES_SECONDS
         left = f", about {after * (1 - part) / part:.0f} s left" if part else ""
-        what = ", ".join(filter(None, (f"{self._of} {words}".rstrip(), f"{part:.0%} done after {after:.0f} s{left}")))
+        far = f"{int(100 * part)} % done after {after:.0f} s{left}"
+        what = ", ".join((f"{self._of} {words}".rstrip(), far))
         click.echo(what, err=True)

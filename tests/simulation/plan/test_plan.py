@@ -39,6 +39,10 @@ def test_every_pod_is_placed_or_counted_with_a_reason() -> None:
         assert sum(size["placed"] for size in outcome["sizes"]) == outcome["placed"]
 
 
+def test_a_cluster_is_described_by_the_names_that_the_chart_has_too() -> None:
+    assert document("--cluster", "1x:l40s,1x:t4", "--mix", "notebook=1", "--count", "1")["gpus"] == 9
+
+
 def test_the_table_names_each_policy_and_why_pods_found_no_room() -> None:
     answer = plan(*MIX, "--policy", "binpack", "--policy", "spread")
     assert "binpack/binpack" in answer.stdout
@@ -117,8 +121,8 @@ def test_where_no_terminal_shows_a_bar_a_line_says_how_far_a_long_plan_is(capfd:
     for part in (0.1, 0.2, 0.3, 0.5, 1.0):
         lines.done(part, "0 of 2 runs")
     assert capfd.readouterr().err.splitlines() == [
-        "placing 0 of 2 runs, 20% done after 6 s, about 24 s left",
-        "placing 0 of 2 runs, 50% done after 17 s, about 17 s left",
+        "placing 0 of 2 runs, 20 % done after 6 s, about 24 s left",
+        "placing 0 of 2 runs, 50 % done after 17 s, about 17 s left",
     ]
 
 
@@ -264,7 +268,8 @@ def outcome_of_a_trace(rows: str, *more: str) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--cluster", "8x:dgx-b300", "--mix", "notebook=1"], "there is no machine 'dgx-b300'; the nearest are"),
+        (["--cluster", "8x:dgx-b300", "--mix", "notebook=1"], "dgx-b300: no such file; Simulated machines are "),
+        (["--cluster", "l40", "--mix", "notebook=1"], "l40: no such file; did you mean 8x-l40s? "),
         (["--cluster", "dgx", "--mix", "notebook=1"], "may be dgx1v-8x-v100-32g or dgx2-16x-v100-32g or dgxa100-8x"),
         (["--cluster", "0x:dgx-a100", "--mix", "notebook=1"], "a plan has 1 to 10000 nodes"),
         (["--cluster", "ax:dgx-a100", "--mix", "notebook=1"], "expected COUNTx:MACHINE, such as 8x:dgx-a100"),
