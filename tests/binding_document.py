@@ -1,4 +1,4 @@
-"""The table of a bind in `docs/architecture.md`, from the machine that binds: `python -m tests.binding_document`."""
+"""The table of a bind in `scheduler_ext/verbs/README.md`, from the code: `python -m tests.binding_document`."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from scheduler_ext.verbs.state_machine import GIVING_UP, TABLE, BindEvent, BindState, Transition
 from tests.settings_manual import filled
 
-PAGE = Path(__file__).parents[1] / "docs/architecture.md"
+PAGE = Path(__file__).parents[1] / "scheduler_ext/verbs/README.md"
 
 
 def document(page: str) -> str:
