@@ -3,6 +3,7 @@
 import heapq
 import random
 from datetime import UTC, datetime
+from math import inf
 
 import msgspec
 import pytest
@@ -34,6 +35,8 @@ from tests.builders import container, node_json, pod
 from tests.scheduler_ext.job_stream import BEGINNING, JobStream
 
 AFTER = 600.0
+MOST_HOURS = 3
+"""The longest wait of a large job whose neighbours run for twenty minutes at most."""
 REFUSED = "NodeSetAside: set aside for pod default/large"
 
 
@@ -391,35 +394,41 @@ def test_what_is_no_annotation_of_ours_sets_no_node_aside() -> None:
 
 
 @pytest.mark.parametrize("policy", [NodePolicy.BINPACK, NodePolicy.SPREAD])
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(seed=st.integers(0, 1_000_000), deadlines=st.booleans(), group=st.booleans())
 def test_in_a_stream_that_keeps_nodes_full_every_large_job_starts_and_no_gpu_is_given_twice(
     policy: NodePolicy, seed: int, deadlines: bool, group: bool
 ) -> None:
     rng = random.Random(seed)
     nodes = 20 if group else rng.randint(1, 4)
-    played = stream(*(machine(f"n{number:02}", 2) for number in range(nodes)), policy=policy)
+    played = stream(*(machine(f"n{number:02}") for number in range(nodes)), policy=policy)
     ends: list[tuple[float, str]] = []
     small: list[str] = []
     large: list[str] = []
-    for number in range(60 * nodes):
-        played.now += rng.expovariate(nodes / (AFTER / 2.2))
-        while ends and ends[0][0] <= played.now:
-            played.leave(heapq.heappop(ends)[1])
-        if number == 4 * nodes:
-            large = [played.come(each) for each in (members("g", 2, 2) if group else [asking("g", 2)])]
-        lasts = rng.randint(1, 2 * int(AFTER))
-        deadline = lasts if deadlines and rng.random() < 0.5 else None
-        small.append(played.come(asking(f"s{number}", active_deadline_seconds=deadline)))
-        for uid in [*large, *small[:3], small[-1]]:
+    comes, number, began = played.now, 0, inf
+    while played.now < began + MOST_HOURS * 3600:
+        if ends and ends[0][0] <= comes:
+            played.now, uid = heapq.heappop(ends)
+            played.leave(uid)
+        else:
+            played.now, comes = comes, comes + rng.expovariate(4 * nodes / (AFTER * 0.9))
+            deadline = rng.randint(1, 2 * int(AFTER)) if deadlines and rng.random() < 0.5 else None
+            small.append(played.come(asking(f"s{number}", active_deadline_seconds=deadline)))
+            number += 1
+        if not large and number >= 8 * nodes:
+            large = [played.come(each) for each in (members("g", 2, 4) if group else [asking("g", 4)])]
+            began = played.now
+        for uid in [*large, *small[:1], *small[1:][-1:]]:
             if DEVICES_ALLOCATED not in played.pods[uid].metadata.annotations and played.place(uid) and uid in small:
                 small.remove(uid)
+                lasts = played.pods[uid].spec.active_deadline_seconds or 2 * int(AFTER)
                 heapq.heappush(ends, (played.now + rng.randint(1, lasts), uid))
-        played.turn()
-        _laws(played)
+        if number % 4 == 0:
+            played.turn()
+            _laws(played)
         if large and all(DEVICES_ALLOCATED in played.pods[uid].metadata.annotations for uid in large):
             return
-    raise AssertionError(f"{large} wait for ever")
+    raise AssertionError(f"{large} waits for {MOST_HOURS} h")
 
 
 def _laws(played: JobStream) -> None:
