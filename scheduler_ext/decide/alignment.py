@@ -8,7 +8,7 @@ Source: pkg/kubelet/cm/topologymanager, cpumanager and devicemanager of Kubernet
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
@@ -31,22 +31,35 @@ class Refused(NamedTuple):
 
 @dataclass(slots=True)
 class _Amounts:
-    """CPUs or replicas by NUMA node: what an empty machine has, and what is free."""
+    """CPUs or replicas by NUMA node: what an empty machine has, and what is free.
+
+    `reused` are free, and init containers of the pod had them: kubelet gives a container only sets with all of their
+    NUMA nodes. It takes reused replicas first, and CPUs in any order: so a reused CPU counts as long as it may be left.
+    """
 
     total: Mapping[int, int]
     free: dict[int, int]
+    reused_first: bool
+    reused: dict[int, int] = field(default_factory=dict)
 
     def preferred(self, amount: int, zones: Sequence[int]) -> Iterator[frozenset[int]]:
         """Yields the preferred sets with so many free, the lowest first."""
         least = next((len(each) for each in _sets(tuple(zones)) if _sum(self.total, each) >= amount), len(zones))
         for each in _sets(tuple(zones)):
-            if len(each) == least and _sum(self.free, each) >= amount:
+            if len(each) == least and each.issuperset(self.reused) and _sum(self.free, each) >= amount:
                 yield each
 
-    def take(self, amount: int, zones: frozenset[int]) -> None:
+    def take(self, amount: int, zones: frozenset[int], *, lasts: bool) -> None:
         for zone in sorted(zones):
-            taken = min(amount, max(self.free.get(zone, 0), 0))
-            self.free[zone] = self.free.get(zone, 0) - taken
+            free, reused = max(self.free.get(zone, 0), 0), self.reused.pop(zone, 0)
+            taken = min(amount, free)
+            if lasts:
+                self.free[zone] = free - taken
+                left = reused - (taken if self.reused_first else max(taken - (free - reused), 0))
+            else:
+                left = max(reused, taken)
+            if left > 0:
+                self.reused[zone] = left
             amount -= taken
 
 
@@ -62,11 +75,11 @@ class _Part(NamedTuple):
 def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | Refused | None:
     """Returns the NUMA nodes for each container's GPUs; None where kubelet refuses no pod for them."""
     numa = usage.node.numa
-    if numa is None or not numa.zones or not may_be_refused(request):
+    if numa is None or not numa.zones or not aligns(request, usage):
         return None
     if numa.changing and request.cpus:
         return Refused(0, is_changing=True)
-    cpus = _Amounts({zone: each.cpus for zone, each in numa.zones.items()}, dict(usage.free_cpus))
+    cpus = _Amounts({zone: each.cpus for zone, each in numa.zones.items()}, dict(usage.free_cpus), reused_first=False)
     replicas = _replicas(usage, numa)
     devices = [gpu.device.numa for gpu in usage.gpus]
     found: list[Zones] = [None] * len(request.needs)
@@ -83,9 +96,8 @@ def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | Refused
                 found[position] = chosen
             elif numa.policy is TopologyPolicy.SINGLE_NUMA_NODE:
                 return Refused(position)
-        if part.lasts:
-            cpus.take(part.cpus, chosen)
-            replicas.take(part.gpus, chosen)
+        cpus.take(part.cpus, chosen, lasts=part.lasts)
+        replicas.take(part.gpus, chosen, lasts=part.lasts)
     return found
 
 
@@ -99,9 +111,14 @@ def free_cpus_with(usage: NodeUsage, request: GpuRequest, gpus: Iterable[DeviceU
     return {zone: max(free - taken, 0) if zone in zones else free for zone, free in usage.free_cpus.items()}
 
 
-def may_be_refused(request: GpuRequest) -> bool:
-    """Returns whether a policy that refuses pods can matter to the pod."""
-    return bool(request.cpus) or any(need is not None and need.count > 1 for need in request.needs)
+def aligns(request: GpuRequest, usage: NodeUsage) -> bool:
+    """Returns whether kubelet's policy on this node can matter to the pod. To one that has a single GPU and no CPUs of
+    its own it does where that GPU may have no NUMA node and the others may be held.
+    """
+    if not usage.free_cpus:
+        return False
+    several = bool(request.cpus) or sum(need.count for need in request.needs if need is not None) > 1
+    return several or any(gpu.device.numa not in usage.free_cpus for gpu in usage.gpus)
 
 
 def _chosen(part: _Part, cpus: _Amounts, replicas: _Amounts, numa: NodeNuma) -> frozenset[int] | None:
@@ -128,7 +145,7 @@ def _replicas(usage: NodeUsage, numa: NodeNuma) -> _Amounts:
             total[at] = total.get(at, 0) + (gpu.device.replicas if is_open else gpu.replicas)
             left = gpu.device.replicas - gpu.replicas if is_open and gpu.device.healthy else 0
             free[at] = free.get(at, 0) + max(left, 0)
-    return _Amounts(total, free)
+    return _Amounts(total, free, reused_first=True)
 
 
 def _parts(request: GpuRequest, scope: TopologyScope) -> Iterator[_Part]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from proto.devices import VENDOR
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
-from scheduler_ext.decide.alignment import may_be_refused
+from scheduler_ext.decide.alignment import aligns
 from scheduler_ext.decide.best_subset import is_exact
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fit import Rules, share_of, why_not
@@ -78,7 +78,6 @@ class ShapeJudge:
     def __init__(self, shape: PodShape, largest_mib: int, nodes: int) -> None:
         self._shape = shape
         self._named = shape.named
-        self._aligns = may_be_refused(shape.request)
         self._compares = compares_connections(shape.request)
         self.effort = Effort()
         self._most_known = min(LEAST_KNOWN + KNOWN_A_NODE * nodes, MOST_KNOWN)
@@ -105,7 +104,7 @@ class ShapeJudge:
         found = self._by_state.get(state.number)
         if found is None:
             self.effort.made += 1
-            is_plain = not state.model.mig and not (self._aligns and state.usage.free_cpus)
+            is_plain = not state.model.mig and not aligns(self._shape.request, state.usage)
             found = self._by_verdicts(state) if is_plain else None
             if found is None:
                 found = self._placed(state.usage)

@@ -1,0 +1,109 @@
+"""Kubelet's Topology Manager with its static CPU manager and device manager, by single CPUs and replicas.
+
+Written from kubelet's own programs, apart from the extender's: it makes all hints and merges each permutation of them.
+Source: pkg/kubelet/cm/topologymanager/policy*.go, cpumanager/policy_static.go and devicemanager/topology_hints.go of
+Kubernetes 1.37.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations, product
+
+from proto.annotations.node_numa import TopologyPolicy, TopologyScope
+
+Hint = tuple[frozenset[int] | None, bool]
+
+
+@dataclass(frozen=True)
+class Asking:
+    """One container: `lasts` is false for an init container that is no sidecar."""
+
+    cpus: int
+    replicas: int
+    lasts: bool = True
+
+
+@dataclass
+class Pool:
+    """CPUs or replicas with their NUMA nodes; None for a replica without one."""
+
+    zone: Mapping[str, int | None]
+    available: set[str]
+    reusable: set[str] = field(default_factory=set)
+
+    def hints(self, request: int) -> list[Hint]:
+        zones = sorted({zone for zone in self.zone.values() if zone is not None})
+        masks = [frozenset(each) for size in range(1, len(zones) + 1) for each in combinations(zones, size)]
+        enough = [mask for mask in masks if sum(zone in mask for zone in self.zone.values()) >= request]
+        least = min([len(zones), *map(len, enough)])
+        reused = {self.zone[each] for each in self.reusable} - {None}
+        matching = self.available | {each for each in self.reusable if self.zone[each] is not None}
+        return [
+            (mask, len(mask) == least)
+            for mask in masks
+            if reused <= mask and sum(self.zone[each] in mask for each in matching) >= request
+        ]
+
+    def allocate(self, request: int, mask: frozenset[int] | None, *, reused_first: bool, lasts: bool) -> None:
+        def order(each: str) -> tuple[bool, bool, int, str]:
+            zone = self.zone[each]
+            apart = mask is not None and zone not in mask
+            return reused_first and each not in self.reusable, apart, -1 if zone is None else zone, each
+
+        given = set(sorted(self.available | self.reusable, key=order)[:request])
+        self.available -= given
+        self.reusable = self.reusable - given if lasts else self.reusable | given
+
+
+@dataclass
+class TopologyManager:
+    policy: TopologyPolicy
+    scope: TopologyScope
+    cpus: Pool
+    replicas: Pool
+
+    def admits(self, containers: Sequence[Asking]) -> bool:
+        if self.scope is TopologyScope.POD:
+            return self._best(
+                _peak([(each.cpus, each.lasts) for each in containers]),
+                _peak([(each.replicas, each.lasts) for each in containers]),
+            )[1]
+        for each in containers:
+            mask, preferred = self._best(each.cpus, each.replicas)
+            if not preferred:
+                return False
+            if each.cpus:
+                self.cpus.allocate(each.cpus, mask, reused_first=False, lasts=each.lasts)
+            if each.replicas:
+                self.replicas.allocate(each.replicas, mask, reused_first=True, lasts=each.lasts)
+        return True
+
+    def _best(self, cpus: int, replicas: int) -> Hint:
+        aligns = any(zone is not None for zone in self.replicas.zone.values())
+        hints = [
+            self.cpus.hints(cpus) or [(None, False)] if cpus else [(None, True)],
+            self.replicas.hints(replicas) or [(None, False)] if replicas and aligns else [(None, True)],
+        ]
+        if self.policy is TopologyPolicy.SINGLE_NUMA_NODE:
+            hints = [[hint for hint in each if hint[1] and (hint[0] is None or len(hint[0]) == 1)] for each in hints]
+        merged = [hint for each in product(*hints) if (hint := self._merged(each))[0]]
+        default = frozenset(zone for zone in self.cpus.zone.values() if zone is not None)
+        return min(merged, key=_rank, default=(default, False))
+
+    def _merged(self, permutation: Sequence[Hint]) -> Hint:
+        own = [mask for mask, _ in permutation if mask is not None]
+        mask = frozenset(zone for zone in self.cpus.zone.values() if zone is not None)
+        for each in own:
+            mask &= each
+        return mask, all(preferred for _, preferred in permutation) and all(each == own[0] for each in own)
+
+
+def _rank(hint: Hint) -> tuple[bool, int, int]:
+    mask = hint[0] or frozenset()
+    return not hint[1], len(mask), sum(1 << zone for zone in mask)
+
+
+def _peak(amounts: Sequence[tuple[int, bool]]) -> int:
+    beside = sum(amount for amount, lasts in amounts if lasts)
+    before = [amount + sum(each for each, lasts in amounts[:at] if lasts) for at, (amount, _) in enumerate(amounts)]
+    return max(beside, *before)
