@@ -153,7 +153,13 @@ def made_parts(
         evictor=Evictor(api=api, cluster=cluster, index=index, forbidden=problem, serving=evicts),
         requeuer=Requeuer(api=api, cluster=cluster, index=index, leads=leads, requeued=metrics.requeued, now=now),
         set_aside=SetAsideWriter(
-            api=api, cluster=cluster, leads=leads, forbidden=forbidden, now=now, settings=settings
+            api=api,
+            cluster=cluster,
+            # A node that is not listed yet is not gone.
+            leads=lambda: leads() and not watch.missing(),
+            forbidden=forbidden,
+            now=now,
+            settings=settings,
         ),
         resizer=Resizer(api=api, cluster=cluster, leads=leads, forbidden=forbidden),
         kube_scheduler=kube_scheduler,

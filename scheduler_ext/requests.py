@@ -82,6 +82,12 @@ class ResourceNames:
     cores: str = keys.RESOURCE_CORES
     priority: str = keys.RESOURCE_PRIORITY
 
+    def are_requested_by(self, pod: Pod) -> bool:
+        """Returns whether a container of the pod requests GPUs, memory or cores of them."""
+        names = {self.count, self.memory, self.memory_percentage, self.cores}
+        asked = (each.resources for each in pod.all_containers)
+        return any(not names.isdisjoint((*each.limits, *each.requests)) for each in asked)
+
 
 class ContainerKind(StrEnum):
     INIT = "init"

@@ -83,11 +83,12 @@ class SetAsideWriter:
         if not due:
             return
         nodes = await giving_way(self._jobs.nodes(now))
-        taken = frozenset(state.ledger.set_asides.nodes())
+        taken = self._jobs.taken(now)
         found = await asyncio.to_thread(newly_set_aside, due, nodes, taken, now=now, after=self._after)
         for uid, aside in found.items():
             pod = state.pods.pending().get(uid)
             if pod is not None and await self._write(pod, aside):
+                self._jobs.written(aside.node, now)
                 self._announce(pod, aside, now)
 
     async def _end(self, uid: str, why: str, now: float) -> None:

@@ -6,6 +6,7 @@ reference, core/v1, coordination.k8s.io/v1, authentication.k8s.io/v1, authorizat
 admissionregistration.k8s.io/v1, resource.k8s.io/v1.
 """
 
+from math import inf
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -124,6 +125,7 @@ class PodSpec(Object):
     priority: int | None = None
     priority_class_name: str = ""
     active_deadline_seconds: int | None = None
+    termination_grace_period_seconds: int | None = None
     affinity: Affinity | None = None
     node_selector: dict[str, str] = {}
     topology_spread_constraints: tuple[Any, ...] = ()
@@ -139,6 +141,13 @@ class PodSpec(Object):
     restart_policy: str = ""
     init_containers: list[Container] = []
     containers: list[Container] = []
+
+    @property
+    def lasts(self) -> float:
+        """Returns the seconds after which kubelet has ended it, grace included; infinite without a deadline."""
+        if self.active_deadline_seconds is None:
+            return inf
+        return self.active_deadline_seconds + max(self.termination_grace_period_seconds or 0, 0)
 
 
 def version_number(version: str) -> int:

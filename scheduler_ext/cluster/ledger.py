@@ -127,7 +127,7 @@ class Ledger:
         A pod that kube-scheduler no longer means to bind loses its reservation, and its group loses theirs.
         """
         uid, known = pod_key(pod), self.records.bound(pod_key(pod))
-        self._show_set_asides(self.set_asides.apply(pod))
+        self._show_set_asides(self.set_asides.apply(pod, self._settings.names))
         if self._fgd:
             self._classes.learn(uid, pod, self._settings)
         gpus = frozenset[DeviceUUID]() if known is None else self.nodes.gpus(known.node)

@@ -67,7 +67,7 @@ class PodEntry:
     phase: str
     """The bind phase as written; empty before the first."""
     lasts: float = inf
-    """Seconds after which kubelet ends it; infinite if it has no deadline."""
+    """Seconds after which kubelet has ended it; infinite if it has no deadline."""
     started: float = 0.0
     """The time of its start in seconds since 1970; 0 before."""
 
@@ -90,7 +90,6 @@ def node_entry(node: Node) -> NodeEntry:
 
 
 def pod_entry(pod: Pod) -> PodEntry:
-    deadline = pod.spec.active_deadline_seconds
     return PodEntry(
         uid=pod.metadata.uid,
         priority=pod.spec.priority or 0,
@@ -101,8 +100,8 @@ def pod_entry(pod: Pod) -> PodEntry:
         leaving=pod.metadata.deletion_timestamp is not None,
         ended=pod.has_ended,
         phase=intern(pod.metadata.annotations.get(BIND_PHASE, "")),
-        lasts=inf if deadline is None else deadline,
-        started=0.0 if deadline is None else seconds_of(pod.status.start_time),
+        lasts=pod.spec.lasts,
+        started=0.0 if pod.spec.lasts == inf else seconds_of(pod.status.start_time),
     )
 
 
@@ -118,7 +117,7 @@ class PodIndex:
     """Nodes by name, and pods that request GPUs by namespace and name."""
 
     def __init__(self, names: ResourceNames) -> None:
-        self._resources = frozenset({names.count, names.memory, names.memory_percentage, names.cores})
+        self._resource_names = names
         self._nodes: dict[str, NodeEntry] = {}
         self._pods: dict[PodName, PodEntry] = {}
         self._names: dict[str, PodName] = {}
@@ -152,11 +151,7 @@ class PodIndex:
         """Returns whether the pod requests GPUs, or has annotations of a GPU scheduler."""
         if POD_NODE in pod.metadata.annotations or BIND_PHASE in pod.metadata.annotations:
             return True
-        return self._asks(pod)
-
-    def _asks(self, pod: Pod) -> bool:
-        asked = (each.resources for each in pod.all_containers)
-        return any(not self._resources.isdisjoint((*each.limits, *each.requests)) for each in asked)
+        return self._resource_names.are_requested_by(pod)
 
     def not_held(self, nodes: Sequence[str], now: float) -> Sequence[str]:
         """Returns the nodes in their order, without those for whose lock a bind gave up waiting: they are left out
@@ -206,7 +201,7 @@ class PodIndex:
 
     def _put(self, pod: Pod) -> None:
         name, entry = pod_name(pod), pod_entry(pod)
-        if not entry.node and not entry.ended and self._asks(pod):
+        if not entry.node and not entry.ended and self._resource_names.are_requested_by(pod):
             self._pending[entry.uid] = pod
         self._pods[name] = entry
         self._names[entry.uid] = name

@@ -13,7 +13,7 @@ from proto.annotations.set_aside import SetAside, decode_set_aside
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.gangs import group_of
-from scheduler_ext.requests import pod_key
+from scheduler_ext.requests import ResourceNames, pod_key
 
 SET_ASIDE_NODE = "NodeSetAside"
 """Reason for a node that is set aside for another pod."""
@@ -70,12 +70,12 @@ class SetAsides:
         """Returns the first pod for which the node is set aside."""
         return next(iter(self._by_node.get(node, {}).values()), None)
 
-    def apply(self, pod: Pod) -> Sequence[str]:
+    def apply(self, pod: Pod, names: ResourceNames) -> Sequence[str]:
         """Returns the nodes where something has changed."""
         uid = pod_key(pod)
         if SET_ASIDE not in pod.metadata.annotations and uid not in self._by_uid:
             return ()
-        known, found = self._by_uid.get(uid), _read(pod)
+        known, found = self._by_uid.get(uid), _read(pod, names)
         if known == found:
             return ()
         changed = [*self.remove(uid)]
@@ -106,8 +106,7 @@ class SetAsides:
         if not self._by_node:
             return NONE_CLOSED
         uid, group = pod_key(pod), group_of(pod)
-        priority, deadline = pod.spec.priority or 0, pod.spec.active_deadline_seconds
-        ends = inf if deadline is None else self.now + deadline
+        priority, ends = pod.spec.priority or 0, self.now + pod.spec.lasts
         gives_way = self.evicts and not (budgets is not None and budgets.protects(pod))
         closed: dict[str, str] = {}
         for node, waiting in self._by_node.items():
@@ -121,10 +120,10 @@ class SetAsides:
         return closed
 
 
-def _read(pod: Pod) -> SetAsideFor | None:
+def _read(pod: Pod, names: ResourceNames) -> SetAsideFor | None:
     """Returns None for a pod that has, or needs, no node set aside. What cannot be read sets none aside."""
     spec, metadata = pod.spec, pod.metadata
-    if spec.node_name or pod.has_ended or metadata.deletion_timestamp is not None:
+    if spec.node_name or pod.has_ended or metadata.deletion_timestamp is not None or not names.are_requested_by(pod):
         return None
     aside = last_set_aside(pod)
     if aside is None or not aside.node:

@@ -22,6 +22,8 @@ GPUS_FOR_ONE = 10
 """Of so many GPUs one may be on a node that is set aside, and one node in a smaller cluster."""
 UNTAKEN_SECONDS = 600.0
 """The time that a job may take to go to its free node. kube-scheduler tries a pod at least every five minutes."""
+LATE_SECONDS = 300.0
+"""The time by which the clock of the replica that has set a node aside may be ahead of this one's."""
 MOST_MEMBERS = 64
 """No nodes are set aside for a group of more missing members."""
 MOST_TRIED = 200
@@ -185,7 +187,7 @@ def why_over(
     pod no longer waits for GPUs, the `node` if the pod may not go there. `free_since` is when the pod began to fit
     there; infinite before.
     """
-    if now >= aside.until:
+    if not aside.since <= now + LATE_SECONDS or now >= min(aside.until, aside.since + LONGEST_SECONDS):
         return f"its time of {LONGEST_SECONDS // 3600} h is over"
     if request is None:
         return "the pod waits for something else than GPUs"

@@ -50,6 +50,10 @@ class WaitingJobs:
         """The number of names of nodes in it."""
         self._not_before: dict[str, float] = {}
         """The time of a job's next turn, by the name of the job."""
+        self._ungated: dict[str, float] = {}
+        """The last time at which a pod had scheduling gates, by UID: its wait begins then."""
+        self._written: dict[str, float] = {}
+        """The nodes that were set aside a moment ago, with the time: the watch may show it later."""
         self._free_since: dict[str, float] = {}
         self._ends: dict[str, float] = {}
         """The time at which a node that is set aside is free. Pods that fill it start late, and must not delay that."""
@@ -76,6 +80,8 @@ class WaitingJobs:
         for uid in self._refused.keys() - pending.keys():
             self._forget(uid)
         self._not_before = {name: at for name, at in self._not_before.items() if at > now}
+        gated = {uid: now for uid, pod in pending.items() if pod.spec.scheduling_gates}
+        self._ungated = {uid: at for uid, at in self._ungated.items() if uid in pending} | gated
         found, read = list[WaitingJob](), set[str]()
         for number, uid in enumerate((*self._refused,) if self._after else ()):
             pod = pending.get(uid)
@@ -96,7 +102,19 @@ class WaitingJobs:
         return found
 
     def _may_be_due(self, pod: Pod, now: float) -> bool:
-        return now >= seconds_of(pod.metadata.creation_timestamp) + self._after
+        return now >= self._since(pod) + self._after
+
+    def _since(self, pod: Pod) -> float:
+        return max(seconds_of(pod.metadata.creation_timestamp), self._ungated.get(pod_key(pod), 0.0))
+
+    def written(self, node: str, now: float) -> None:
+        """Records that the node is set aside from now on."""
+        self._written[node] = now
+
+    def taken(self, now: float) -> frozenset[str]:
+        """Returns the nodes that are set aside, or were a moment ago."""
+        self._written = {node: at for node, at in self._written.items() if now < at + PAUSE_SECONDS}
+        return frozenset((*self._cluster.ledger.set_asides.nodes(), *self._written))
 
     def _job(self, pod: Pod, nodes: Collection[str] | None) -> WaitingJob | None:
         gang = self._cluster.gang_of(pod)
@@ -114,7 +132,7 @@ class WaitingJobs:
         return WaitingJob(
             name=job_name(pod),
             members=tuple(JobMember(uid=each.uid, request=each) for each in requests if each is not None),
-            since=max(seconds_of(each.metadata.creation_timestamp) for each in pods),
+            since=max(map(self._since, pods)),
             priority=pod.spec.priority or 0,
             had=max(earlier, key=lambda aside: aside.until, default=None),
             nodes=self._able(pods, nodes),
@@ -141,9 +159,10 @@ class WaitingJobs:
         """
         known, hosts = self._cluster.ledger.nodes, self._cluster.ledger.hosts
         offered, unable = known.usages() if nodes is None else nodes, set[str]()
-        for pod in pods:
-            amount = host_requested(pod)
-            unable.update(known.repelling(pod.spec.tolerations))
+        asked = [*pods]
+        for tolerations in {pod.spec.tolerations: None for pod in asked}:
+            unable.update(known.repelling(tolerations))
+        for amount in set(map(host_requested, asked)):
             unable.update(name for name in offered if hosts.is_too_small(name, amount))
         return frozenset(offered) - unable if unable else nodes
 
@@ -167,11 +186,10 @@ class WaitingJobs:
         ends = {gpu.device.uuid: 0.0 for gpu in usage.gpus if gpu.replicas}
         for uid, record in alone.held.items():
             entry, waits = running.get(uid), pods.pending().get(uid)
-            deadline = None if waits is None else waits.spec.active_deadline_seconds
             if entry is not None:
                 end = (entry.started or now) + entry.lasts
             else:
-                end = inf if deadline is None else now + deadline
+                end = inf if waits is None else now + waits.spec.lasts
             for uuid in record.on(name).footprints:
                 ends[uuid] = max(ends.get(uuid, 0.0), end)
         known = {uuid: at or inf for uuid, at in ends.items()}

@@ -44,7 +44,7 @@ class JobStream:
     def come(self, pod: Pod) -> str:
         """Returns the key of a pod that is created now."""
         created = stamp(datetime.fromtimestamp(self.now, UTC))
-        self._show(replace(pod, metadata=replace(pod.metadata, creation_timestamp=created)))
+        self.show(replace(pod, metadata=replace(pod.metadata, creation_timestamp=created)))
         return pod_key(pod)
 
     def leave(self, uid: str) -> None:
@@ -76,7 +76,7 @@ class JobStream:
     def _start(self, pod: Pod, node: str, devices: str, starts_in: float) -> None:
         started = stamp(datetime.fromtimestamp(self.now + starts_in, UTC))
         annotations = {**pod.metadata.annotations, DEVICES_ALLOCATED: devices}
-        self._show(
+        self.show(
             replace(
                 pod,
                 metadata=replace(pod.metadata, annotations=annotations),
@@ -102,8 +102,8 @@ class JobStream:
     def _annotate(self, uid: str, aside: SetAside) -> None:
         pod = self.pods[uid]
         annotations = {**pod.metadata.annotations, SET_ASIDE: encode_set_aside(aside)}
-        self._show(replace(pod, metadata=replace(pod.metadata, annotations=annotations)))
+        self.show(replace(pod, metadata=replace(pod.metadata, annotations=annotations)))
 
-    def _show(self, pod: Pod) -> None:
+    def show(self, pod: Pod) -> None:
         self.pods[pod_key(pod)] = pod
         self.cluster.step(Applied(pod), self.now, nothing_outside)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from kubectl_topogpu.cluster import Objects, read_cluster
 from kubectl_topogpu.top import notes
@@ -16,7 +17,15 @@ from proto.annotations.keys import DEVICES_ALLOCATED, NODE_CLIQUE, REQUIRED_TOPO
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.annotations.set_aside import SetAside, encode_set_aside
 from proto.annotations.unhealthy_since import stamp
-from proto.kubernetes.objects import LabelSelector, Node, ObjectMeta, Pod, PodDisruptionBudget, PodDisruptionBudgetSpec
+from proto.kubernetes.objects import (
+    LabelSelector,
+    Node,
+    ObjectMeta,
+    Pod,
+    PodDisruptionBudget,
+    PodDisruptionBudgetSpec,
+    SchedulingGate,
+)
 from scheduler_ext.capacity.account import account
 from scheduler_ext.capacity.unused import set_aside_words
 from scheduler_ext.cluster.events import Applied, Listed, SetAsidesJudged, nothing_outside
@@ -267,6 +276,56 @@ def test_a_free_node_that_the_large_pod_does_not_take_is_open_again() -> None:
     played.now += 1
     (why,) = played.jobs.over(played.now).values()
     assert why == "its GPUs have been free for 10 min, and the pod was not placed there"
+
+
+def test_a_node_is_set_aside_for_a_day_at_most_whatever_the_annotation_has() -> None:
+    played = full(stream())
+    times = stamp_of(BEGINNING), stamp_of(BEGINNING + 10 * LONGEST_SECONDS)
+    written = {SET_ASIDE: f'{{"node":"a","since":"{times[0]}","until":"{times[1]}"}}'}
+    waiting(played, asking("large", 4, annotations=written), seconds=LONGEST_SECONDS)
+    assert set(played.jobs.over(played.now)) == {"uid-large"}
+    played = full(stream())
+    written = {SET_ASIDE: f'{{"node":"a","since":"{times[1]}","until":"{times[1]}"}}'}
+    waiting(played, asking("large", 4, annotations=written), seconds=0)
+    assert set(played.jobs.over(played.now)) == {"uid-large"}
+
+
+def test_a_pod_without_gpus_sets_no_node_aside() -> None:
+    written = with_a_node_set_aside().pods["uid-large"].metadata.annotations
+    played = stream()
+    played.come(pod(container(cpu=4), name="other", annotations=written))
+    assert not played.cluster.ledger.set_asides
+
+
+def test_a_node_that_was_written_just_now_is_taken_before_the_watch_shows_it() -> None:
+    played = full(stream())
+    played.jobs.written("a", played.now)
+    assert played.jobs.taken(played.now + PAUSE_SECONDS - 1) == {"a"}
+    assert not played.jobs.taken(played.now + PAUSE_SECONDS)
+
+
+def test_the_wait_of_a_pod_begins_when_its_last_scheduling_gate_is_removed() -> None:
+    played = full(stream())
+    gated = asking("large", 4, scheduling_gates=(SchedulingGate(name="queue"),))
+    uid = played.come(gated)
+    played.now += LONGEST_SECONDS
+    played.turn()
+    opened = replace(played.pods[uid], spec=replace(gated.spec, scheduling_gates=()))
+    played.show(opened)
+    assert played.place(uid) == ""
+    played.now += AFTER - 1
+    assert not played.turn()
+    played.now += 1
+    assert [aside.node for aside in played.turn().values()] == ["a"]
+
+
+def test_the_grace_period_of_a_pod_belongs_to_the_time_for_which_it_fills_a_set_aside_node() -> None:
+    played = with_a_node_set_aside()
+    played.leave("uid-s0")
+    late = asking("late", active_deadline_seconds=1, termination_grace_period_seconds=int(AFTER))
+    assert refusals(played, late) == {"a": REFUSED}
+    short = asking("short", active_deadline_seconds=1, termination_grace_period_seconds=int(AFTER) - 1)
+    assert played.place(played.come(short)) == "a"
 
 
 def test_one_gpu_in_ten_is_on_a_set_aside_node_and_never_fewer_than_one_node() -> None:
