@@ -11,6 +11,7 @@ from simulation.controllers.jobs import JobRecord
 from simulation.controllers.steps import ControllerWrite, Create, Delete, Step
 
 _TURN_SECONDS = 0.2
+_TIMED = ("jobs", "cronjobs", "replicasets")
 
 
 async def control(server: EmbeddedApiServer, refused: Callable[[str], None], now: Callable[[], datetime]) -> None:
@@ -19,9 +20,11 @@ async def control(server: EmbeddedApiServer, refused: Callable[[str], None], now
     busy, seen, told = False, 0, set[str]()
     while True:
         await asyncio.sleep(_TURN_SECONDS)
-        owners = any(server.store.objects(plural) for plural in turns.OWNERS.values())
         # A time, a deadline and the pause after a failure come without a write. The last owner leaves its pods behind.
-        if not owners and not (busy and server.store.version != seen):
+        if server.store.version == seen and not any(map(server.store.objects, _TIMED)):
+            continue
+        owners = any(map(server.store.objects, turns.OWNERS.values()))
+        if not owners and not busy:
             continue
         busy, seen = owners, server.store.version
         steps, records = turns.turn(objects_of(server), records, now())
