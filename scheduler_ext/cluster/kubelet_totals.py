@@ -4,11 +4,14 @@ Kubelet knows nothing of single GPUs. For a plain pod it counts no more than is 
 pods every pod that fits is admitted. Other pods differ. 150 percent of cores are charged as 100. A percentage beside an
 amount of memory is not charged, and neither is what containers without GPUs name. Where such a pod is, kubelet's own
 sums decide too.
+
+Sums of whole GPUs and percentages count the smallest GPU that was known when the pod was made. On a smaller one, which
+came later, kubelet counts more than is charged.
 """
 
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from proto.annotations.keys import DEVICES_ALLOCATED, RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
 from proto.devices import Device
@@ -16,11 +19,23 @@ from proto.kubernetes.objects import Container, Node, Pod
 from proto.kubernetes.requests import requested as requested_of
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.cluster.records import NO_TOTALS, KubeletTotals, PodRecord
-from scheduler_ext.requests import ResourceNames, gpu_count, pod_key
+from scheduler_ext.requests import (
+    RequestError,
+    RequestSettings,
+    ResourceNames,
+    device_filter,
+    gpu_count,
+    pod_key,
+    read_needs,
+)
+
+_Sizes = frozenset[tuple[str, int]]
+"""The types of a node's GPUs, and their MiB."""
 
 
-def totals_of(pod: Pod, names: ResourceNames) -> KubeletTotals:
+def totals_of(pod: Pod, settings: RequestSettings) -> KubeletTotals:
     """Returns the requests of a pod for the memory and cores of GPUs; `NO_TOTALS` for an ended pod."""
+    names = settings.names
     ours = (names.memory, names.memory_percentage, names.cores, *SUMS)
     naming = [each for each in pod.all_containers if not _asked(each).keys().isdisjoint(ours)]
     if not naming or pod.has_ended:
@@ -29,7 +44,33 @@ def totals_of(pod: Pod, names: ResourceNames) -> KubeletTotals:
     amounts = {name: requested_of(pod, name) for name in ours if name in named}
     is_charged = not pod.spec.node_name or DEVICES_ALLOCATED in pod.metadata.annotations
     plain = is_charged and all(_is_plain(each, names) for each in naming)
-    return KubeletTotals({name: amount for name, amount in amounts.items() if amount}, plain)
+    gpu_mib: int | None = 0 if named.isdisjoint(SUMS) else _counted_gpu(naming, settings)
+    return KubeletTotals(
+        {name: amount for name, amount in amounts.items() if amount}, plain and gpu_mib is not None, gpu_mib or 0
+    )
+
+
+def _counted_gpu(naming: Sequence[Container], settings: RequestSettings) -> int | None:
+    """Returns the MiB of the smallest GPU of which the containers' sums are no more than what is charged; None if they
+    are more on any.
+    """
+    least = 0
+    try:
+        needs = read_needs(naming, settings)
+        sums = [[integer_quantity(_asked(each).get(name, 0)) for name in SUMS] for each in naming]
+    except (RequestError, QuantityError):
+        return None
+    for need, (memory_mib, cores) in zip(needs, sums, strict=True):
+        if not (memory_mib or cores):
+            continue
+        if need is None or cores > need.count * need.reserved_cores:
+            return None
+        of_each = -(-memory_mib // need.count)
+        if need.is_relative:
+            least = max(least, -(-of_each * 100 // (need.memory_percent or 1)))
+        elif of_each > need.memory_mib:
+            return None
+    return least
 
 
 def _is_plain(container: Container, names: ResourceNames) -> bool:
@@ -51,19 +92,22 @@ def _asked(container: Container) -> Mapping[str, str | int | float]:
 class KubeletSums:
     """The requests of bound pods and reservations, by node."""
 
-    names: ResourceNames
+    settings: RequestSettings
     _by_node: dict[str, dict[str, KubeletTotals]] = field(default_factory=dict)
     _totals: dict[str, Mapping[str, int]] = field(default_factory=dict)
     _short: set[str] = field(default_factory=set)
     """Nodes whose totals are below what their GPUs have."""
-    _odd: Counter[str] = field(default_factory=Counter)
-    """Number of pods on a node that are not plain."""
+    _odd: dict[str, set[str]] = field(default_factory=dict)
+    """The pods of a node for which kubelet counts more than is charged."""
+    _sizes: dict[str, _Sizes] = field(default_factory=dict)
+    _with_sizes: dict[_Sizes, set[str]] = field(default_factory=dict)
+    """The nodes that have GPUs of these types and sizes."""
     _last: tuple[Pod, KubeletTotals] | None = None
     """The pod of the last question."""
 
     def apply(self, node: Node, devices: Sequence[Device]) -> None:
         """Records the totals that the node's kubelet may give out. A resource without a total is not limited."""
-        name, amounts, names = node.metadata.name, node.status.allocatable, self.names
+        name, amounts, names = node.metadata.name, node.status.allocatable, self.settings.names
         memory_mib, cores = sum(device.memory_mib for device in devices), sum(device.cores for device in devices)
         has = {
             names.memory: memory_mib,
@@ -81,15 +125,39 @@ class KubeletSums:
             self._short.add(name)
         else:
             self._short.discard(name)
+        sizes = frozenset((device.type, device.memory_mib) for device in devices)
+        if sizes != self._sizes.get(name):
+            self._forget_sizes(name)
+            self._sizes[name] = sizes
+            self._with_sizes.setdefault(sizes, set()).add(name)
+            self._set_odd(
+                name, (uid for uid, totals in self._by_node.get(name, {}).items() if self._is_odd(totals, name))
+            )
 
     def remove(self, node: str) -> None:
         self._totals.pop(node, None)
         self._short.discard(node)
+        self._forget_sizes(node)
+
+    def _forget_sizes(self, node: str) -> None:
+        sizes = self._sizes.pop(node, None)
+        if sizes is not None:
+            self._with_sizes[sizes].discard(node)
+            if not self._with_sizes[sizes]:
+                del self._with_sizes[sizes]
+
+    def _is_odd(self, totals: KubeletTotals, node: str) -> bool:
+        return not totals.plain or any(size < totals.gpu_mib for _, size in self._sizes.get(node, ()))
+
+    def _set_odd(self, node: str, uids: Iterable[str]) -> None:
+        self._odd.pop(node, None)
+        if odd := set(uids):
+            self._odd[node] = odd
 
     def totals_of(self, pod: Pod) -> KubeletTotals:
         """Returns the pod's requests. Those of the last question are not counted again."""
         last, self._last = self._last, None
-        return last[1] if last is not None and last[0] is pod else totals_of(pod, self.names)
+        return last[1] if last is not None and last[0] is pod else totals_of(pod, self.settings)
 
     def add(self, record: PodRecord) -> None:
         """Counts the pod on each of its nodes."""
@@ -97,18 +165,17 @@ class KubeletSums:
             return
         for node in record.nodes:
             self._by_node.setdefault(node, {})[record.uid] = record.totals
-            if not record.totals.plain:
-                self._odd[node] += 1
+            if self._is_odd(record.totals, node):
+                self._odd.setdefault(node, set()).add(record.uid)
 
     def subtract(self, record: PodRecord) -> None:
         if not record.totals.amounts:
             return
         for node in record.nodes:
             on_node = self._by_node[node]
-            if not on_node.pop(record.uid).plain:
-                self._odd[node] -= 1
-                if not self._odd[node]:
-                    del self._odd[node]
+            on_node.pop(record.uid)
+            if record.uid in self._odd.get(node, ()):
+                self._set_odd(node, self._odd[node] - {record.uid})
             if not on_node:
                 del self._by_node[node]
 
@@ -116,15 +183,27 @@ class KubeletSums:
         """Returns the nodes whose kubelets would refuse the pod without the pods `gone`, and for each the resource of
         which too little is left.
         """
-        asked, victims, gone = totals_of(pod, self.names), bool(gone), {pod_key(pod), *gone}
+        asked, victims, gone = totals_of(pod, self.settings), bool(gone), {pod_key(pod), *gone}
         self._last = pod, asked
         if not asked.amounts:
             return {}
-        looked_at = {*self._odd, *self._short} if asked.plain else names
+        looked_at = {*self._odd, *self._short, *self._with_smaller(pod, asked.gpu_mib)} if asked.plain else names
         # The daemon raises the Node's sums by what pods held beyond their own sums, once they are gone.
         amounts = {name: amount for name, amount in asked.amounts.items() if not (victims and name in SUMS)}
         found = ((node, self._exceeded(amounts, gone, node)) for node in looked_at)
         return {node: resource for node, resource in found if resource}
+
+    def _with_smaller(self, pod: Pod, gpu_mib: int) -> Iterable[str]:
+        """Returns the nodes that have a smaller GPU of a type that the pod allows."""
+        if not gpu_mib:
+            return ()
+        allowed = device_filter(pod.metadata.annotations)
+        found = (
+            nodes
+            for sizes, nodes in self._with_sizes.items()
+            if any(size < gpu_mib and allowed.allows_type(model) for model, size in sizes)
+        )
+        return chain.from_iterable(found)
 
     def _exceeded(self, asked: Mapping[str, int], gone: Collection[str], node: str) -> str:
         """Returns the first resource that is too scarce on the node; empty if kubelet would admit the pod."""

@@ -66,7 +66,7 @@ class Ledger:
         self.groups = Groups(self.records)
         self.nodes = Nodes()
         self.quotas = Quotas(self._settings)
-        self.kubelet = KubeletSums(self._settings.names)
+        self.kubelet = KubeletSums(self._settings)
         self.hosts = Hosts()
         self.records.follow(self.nodes, self.quotas, self.kubelet, self.hosts, self.groups)
 
@@ -94,6 +94,7 @@ class Ledger:
         for record in self.records.of(RecordState.OUTLIVING):
             if record.node == name:
                 self.remove_pod(record.uid)
+        self.kubelet.remove(name)
         self.hosts.remove(name)
         self.nodes.remove(name)
 

@@ -76,6 +76,8 @@ class KubeletTotals(Struct, frozen=True):
 
     amounts: Mapping[str, int] = field(default_factory=dict)
     plain: bool = True
+    gpu_mib: int = 0
+    """The pod is plain on GPUs with so many MiB."""
 
 
 NO_TOTALS = KubeletTotals()

@@ -24,6 +24,7 @@ from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
 TOTALS = {"nvidia.com/gpumem": 2 * 1000, "nvidia.com/gpumem-percentage": 200, "nvidia.com/gpucores": 200}
+SUMS_OF_NODE = {keys.RESOURCE_MEMORY_SUM: 2 * 1000, keys.RESOURCE_CORES_SUM: 200}
 
 
 def telling(**changes: int) -> Node:
@@ -115,6 +116,21 @@ def test_sums_of_a_node_that_its_daemon_has_not_raised_yet_hold_but_not_against_
     assert why_not(made, wanted) == ""
 
 
+@pytest.mark.parametrize(
+    ("memory", "refused"),
+    [({}, True), ({"gpumem_percentage": 50}, True), ({"gpumem": 500}, True), ({"gpumem": 2100}, False)],
+)
+def test_a_sum_larger_than_what_is_charged_is_refused_where_kubelet_would(memory: Any, refused: bool) -> None:
+    """The webhook counted a larger GPU than the node's, or the author wrote the sum past it."""
+    total = 2000 if refused else 3000
+    said = telling(gpumem=4000)
+    said.status.allocatable |= {keys.RESOURCE_MEMORY_SUM: str(total), keys.RESOURCE_CORES_SUM: "200"}
+    wanted = pod(container(gpu=1, **memory))
+    wanted.spec.containers[0].resources.limits[keys.RESOURCE_MEMORY_SUM] = "2100"
+    expected = {"n": keys.RESOURCE_MEMORY_SUM} if refused else {}
+    assert ledger_with(said=said).ledger.kubelet.refusing(wanted, ["n"]) == expected
+
+
 amounts = st.fixed_dictionaries(
     {},
     optional={
@@ -135,24 +151,36 @@ def made_pod(name: str, apps: Sequence[dict[str, Any]], inits: Sequence[dict[str
 
 @given(
     pods=st.lists(
-        st.tuples(container_lists, st.lists(amounts, max_size=2), st.booleans(), st.booleans()), min_size=1, max_size=8
+        st.tuples(
+            container_lists,
+            st.lists(amounts, max_size=2),
+            st.booleans(),
+            st.booleans(),
+            st.sampled_from([0, 0, 400, 1000, 1600]),
+        ),
+        min_size=1,
+        max_size=8,
     )
 )
 def test_kubelet_admits_what_is_placed_and_would_refuse_what_is_refused_for_it(
-    pods: list[tuple[list[dict[str, Any]], list[dict[str, Any]], bool, bool]],
+    pods: list[tuple[list[dict[str, Any]], list[dict[str, Any]], bool, bool, int]],
 ) -> None:
     cluster = Cluster()
     ledger = cluster.ledger
-    ledger.apply_node(telling())
+    said = telling()
+    said.status.allocatable |= {name: str(amount) for name, amount in SUMS_OF_NODE.items()}
+    ledger.apply_node(said)
     on_the_node: list[Pod] = []
-    for number, (apps, inits, sidecar, binds) in enumerate(pods):
+    for number, (apps, inits, sidecar, binds, memory_sum) in enumerate(pods):
         wanted = made_pod(f"p{number}", apps, inits, sidecar)
+        if memory_sum:
+            wanted.spec.containers[0].resources.limits[keys.RESOURCE_MEMORY_SUM] = str(memory_sum)
         if not any("gpu" in each and each["gpu"] for each in (*apps, *inits)):
             continue
         answer = asked(cluster, wanted).result
         exceeds = [
             name
-            for name, total in TOTALS.items()
+            for name, total in {**TOTALS, **SUMS_OF_NODE}.items()
             if requested(wanted, name) and sum(requested(each, name) for each in (*on_the_node, wanted)) > total
         ]
         if answer.node_names:
@@ -176,7 +204,9 @@ def test_nothing_stays_of_what_is_gone(gone: str) -> None:
     made.ledger.replace_pods([])
     if gone == "node":
         made.ledger.remove_node("n")
-    assert not made.ledger.kubelet._by_node
+    kept = made.ledger.kubelet
+    assert not kept._by_node
+    assert bool(kept._totals) == bool(kept._with_sizes) == (gone != "node")
 
 
 def test_who_asks_why_the_pod_waits_is_told_so_too() -> None:
