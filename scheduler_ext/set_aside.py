@@ -84,8 +84,9 @@ class SetAsideWriter:
             return
         nodes = await giving_way(self._jobs.nodes(now))
         taken = self._jobs.taken(now)
-        found = await asyncio.to_thread(newly_set_aside, due, nodes, taken, now=now, after=self._after)
-        for uid, aside in found.items():
+        search = await asyncio.to_thread(newly_set_aside, due, nodes, taken, now=now, after=self._after)
+        self._jobs.searched(due, search, now)
+        for uid, aside in search.asides.items():
             pod = state.pods.pending().get(uid)
             if pod is not None and await self._write(pod, aside):
                 self._jobs.written(aside.node, now)

@@ -56,10 +56,18 @@ class WaitingJob:
     def gpus(self) -> int:
         return sum(gpus_of(each.request) for each in self.members)
 
-    def is_due(self, now: float, after: float) -> bool:
-        """Returns whether it has waited for `after`, since the end of its last node too, and as long as it had that."""
+    def due_at(self, after: float) -> float:
+        """Returns when it has waited for `after`, since the end of its last node too, and as long as it had that."""
         rest = 0.0 if self.had is None else self.had.until + max(after, self.had.until - self.had.since)
-        return now >= max(self.since + after, rest)
+        return max(self.since + after, rest)
+
+
+@dataclass(frozen=True, slots=True)
+class NewlySetAside:
+    asides: Mapping[str, SetAside]
+    """Nodes by UID of the pods for which they are set aside from now on."""
+    tried: Collection[str]
+    """The names of the jobs that got nodes, or cannot get any. The other jobs wait for earlier ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,30 +113,31 @@ def most_set_aside(gpus_of_nodes: Iterable[int]) -> int:
 
 def newly_set_aside(
     jobs: Iterable[WaitingJob], nodes: Mapping[str, NodeAhead], taken: Collection[str], *, now: float, after: float
-) -> dict[str, SetAside]:
-    """Returns nodes by UID of the pods for which they are set aside from now on. `taken` are set aside already. Jobs of
-    a higher priority come first, then those that never had a node, then those that have waited longest. None comes
-    before a job that needs more nodes than may be set aside now: it would wait for ever.
+) -> NewlySetAside:
+    """Sets nodes aside. `taken` are set aside already. Jobs of a higher priority come first, then those that never had
+    one, then those that have waited longest. None comes before a job that needs more nodes than may be set aside now:
+    it would wait for ever.
     """
     sizes = {name: len(node.usage.gpus) for name, node in nodes.items()}
     most = most_set_aside(sizes.values())
     left = most - sum(sizes.get(name, 0) for name in taken)
     free = {name: node for name, node in nodes.items() if name not in taken}
-    found: dict[str, SetAside] = {}
+    found, tried = dict[str, SetAside](), set[str]()
     for job in sorted(jobs, key=lambda job: (-job.priority, job.had is not None, job.since, job.name)):
         if left < 1:
             break
-        if not job.is_due(now, after) or len(job.members) > MOST_MEMBERS:
+        if now < job.due_at(after) or len(job.members) > MOST_MEMBERS:
             continue
         chosen = nodes_for(job, free, most)
         names = set(chosen.values())
         left -= sum(sizes[name] for name in names)
         if left < 0:
             break
+        tried.add(job.name)
         until = int(now) + LONGEST_SECONDS
         found |= {uid: SetAside(node=node, since=int(now), until=until) for uid, node in chosen.items()}
         free = {name: node for name, node in free.items() if name not in names}
-    return found
+    return NewlySetAside(found, tried)
 
 
 def nodes_for(job: WaitingJob, nodes: Mapping[str, NodeAhead], most: int) -> Mapping[str, str]:

@@ -4,10 +4,12 @@ All that lasts is on the pods. What is remembered here beside it ends with the p
 refused, since when a job fits on its node, and when the pods on a node end.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import nsmallest
 from math import inf
 from sys import intern
 
+from proto.annotations.keys import SET_ASIDE
 from proto.annotations.set_aside import SetAside
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import host_requested
@@ -20,13 +22,25 @@ from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.score import gpus_of
-from scheduler_ext.decide.setting_aside import MOST_MEMBERS, JobMember, NodeAhead, WaitingJob, why_over
+from scheduler_ext.decide.setting_aside import (
+    MOST_MEMBERS,
+    JobMember,
+    NewlySetAside,
+    NodeAhead,
+    WaitingJob,
+    most_set_aside,
+    why_over,
+)
 from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
 
 MOST_NAMES = 500_000
 """Names of nodes that are remembered, of all pods with wishes together: 25 MiB at 5 000 nodes."""
 MOST_DUE = 20
-"""Jobs whose members are read in one turn. The others come first in the next one."""
+"""Jobs whose members are read in one turn."""
+SECONDS_A_JOB = 0.5
+"""The time between two turns, for each of the jobs that are read in one."""
+BLOCKED_SECONDS = 15.0
+"""The time until the next search while a job waits for the GPUs that are set aside for others."""
 PODS_A_STEP = 1_000
 """Refused pods that are looked through before other requests get their turn."""
 PAUSE_SECONDS = 60.0
@@ -44,8 +58,8 @@ class WaitingJobs:
         self._cluster = cluster
         self._after = after
         self._refused: dict[str, Collection[str] | None] = {}
-        """The nodes where kube-scheduler lets the pod, by UID; None for a pod without wishes for nodes. A pod that was
-        read last is the last."""
+        """The nodes where kube-scheduler lets the pod, by UID; None for a pod without wishes for nodes."""
+        self._next_search = 0.0
         self._names = 0
         """The number of names of nodes in it."""
         self._not_before: dict[str, float] = {}
@@ -75,31 +89,53 @@ class WaitingJobs:
         self._names -= len(self._refused.pop(uid, None) or ())
 
     def due(self, now: float) -> Search[list[WaitingJob]]:
-        """Returns jobs that have waited long enough. Their next turn comes after a pause."""
+        """Returns the first jobs that have waited long enough; none while no further GPUs may be set aside."""
         pending = self._cluster.pods.pending()
         for uid in self._refused.keys() - pending.keys():
             self._forget(uid)
         self._not_before = {name: at for name, at in self._not_before.items() if at > now}
         gated = {uid: now for uid, pod in pending.items() if pod.spec.scheduling_gates}
         self._ungated = {uid: at for uid, at in self._ungated.items() if uid in pending} | gated
-        found, read = list[WaitingJob](), set[str]()
-        for number, uid in enumerate((*self._refused,) if self._after else ()):
+        if not self._after or now < self._next_search or not self._may_set_aside(now):
+            return []
+        first: dict[str, tuple[int, bool, float, str]] = {}
+        for number, uid in enumerate(tuple(self._refused)):
             pod = pending.get(uid)
-            name = "" if pod is None else job_name(pod)
-            if pod is not None and name not in read and name not in self._not_before and self._may_be_due(pod, now):
-                read.add(name)
-                nodes = self._refused.pop(uid)
-                self._refused[uid] = nodes
-                job = self._job(pod, nodes)
-                if job is None or job.is_due(now, self._after):
-                    self._not_before[name] = now + PAUSE_SECONDS
-                    found += () if job is None else (job,)
+            if pod is not None and self._may_be_due(pod, now) and (name := job_name(pod)) not in self._not_before:
+                key = -(pod.spec.priority or 0), SET_ASIDE in pod.metadata.annotations, self._since(pod), uid
+                first[name] = min(key, first.get(name, key))
+            if number % PODS_A_STEP == 0:
                 yield
-            elif number % PODS_A_STEP == 0:
+        found: list[WaitingJob] = []
+        for *_, uid in nsmallest(MOST_DUE, first.values()):
+            pod = pending.get(uid)
+            if pod is not None:
+                found += self._read(pod, now)
                 yield
-            if len(read) >= MOST_DUE:
-                break
         return found
+
+    def _read(self, pod: Pod, now: float) -> Sequence[WaitingJob]:
+        """Returns the job of the pod if it is due. The others have their next turn when they may be."""
+        job = self._job(pod, self._refused.get(pod_key(pod)))
+        if job is not None and job.due_at(self._after) <= now:
+            return (job,)
+        self._not_before[job_name(pod)] = now + self._pause if job is None else job.due_at(self._after)
+        return ()
+
+    @property
+    def _pause(self) -> float:
+        """The time until a job's next turn is so long that all other jobs have theirs meanwhile."""
+        return max(PAUSE_SECONDS, len(self._refused) * SECONDS_A_JOB)
+
+    def searched(self, due: Sequence[WaitingJob], search: NewlySetAside, now: float) -> None:
+        """Records which of the jobs have had their turn. Those that wait for earlier ones are not passed over."""
+        self._not_before |= dict.fromkeys(search.tried, now + self._pause)
+        if len(search.tried) < len(due) and not search.asides:
+            self._next_search = now + BLOCKED_SECONDS
+
+    def _may_set_aside(self, now: float) -> bool:
+        sizes = {name: len(usage.gpus) for name, usage in self._cluster.ledger.nodes.usages().items()}
+        return sum(sizes.get(name, 0) for name in self.taken(now)) < most_set_aside(sizes.values())
 
     def _may_be_due(self, pod: Pod, now: float) -> bool:
         return now >= self._since(pod) + self._after

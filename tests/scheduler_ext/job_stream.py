@@ -94,10 +94,11 @@ class JobStream:
             self._annotate(uid, ended(asides.every()[uid].aside, self.now))
         due = finished(self.jobs.due(self.now))
         nodes = finished(self.jobs.nodes(self.now)) if due else {}
-        found = newly_set_aside(due, nodes, frozenset(asides.nodes()), now=self.now, after=self._after)
-        for uid, aside in found.items():
+        search = newly_set_aside(due, nodes, frozenset(asides.nodes()), now=self.now, after=self._after)
+        self.jobs.searched(due, search, self.now)
+        for uid, aside in search.asides.items():
             self._annotate(uid, aside)
-        return found
+        return search.asides
 
     def _annotate(self, uid: str, aside: SetAside) -> None:
         pod = self.pods[uid]

@@ -297,6 +297,17 @@ def test_a_pod_without_gpus_sets_no_node_aside() -> None:
     assert not played.cluster.ledger.set_asides
 
 
+def test_a_job_that_waits_for_earlier_ones_is_not_passed_over_by_those_whose_turn_is_later() -> None:
+    played = full(stream())
+    waiting(played, asking("first", 4, priority=1)).turn()
+    waiting(played, asking("urgent", 4, priority=1), asking("group", 4))
+    assert not played.turn()
+    waiting(played, asking("later", 4))
+    played.leave("uid-first")
+    played.now += 5
+    assert set(played.turn()) == {"uid-urgent"}
+
+
 def test_a_node_that_was_written_just_now_is_taken_before_the_watch_shows_it() -> None:
     played = full(stream())
     played.jobs.written("a", played.now)
@@ -376,17 +387,17 @@ def test_a_group_that_needs_all_nodes_that_may_be_set_aside_is_not_passed_over_f
 
 def test_pods_that_fit_nowhere_do_not_keep_a_large_pod_from_its_turn() -> None:
     played = full(stream())
-    waiting(played, *(asking(f"never{number}", 9) for number in range(20 * MOST_DUE)), asking("large", 4))
+    waiting(played, *(asking(f"never{number}", 9) for number in range(20 * MOST_DUE)), seconds=1)
+    waiting(played, asking("large", 4))
     for _ in range(20):
         assert not played.turn()
         played.now += 5
     assert set(played.turn()) == {"uid-large"}
 
 
-def test_all_members_of_a_group_are_one_step_of_a_turn() -> None:
-    played = waiting(full(stream()), *members("g", 300, 1))
-    steps = played.jobs.due(played.now)
-    assert len([*steps]) == 1
+def test_a_group_is_read_in_one_step_of_a_turn_however_many_members_it_has() -> None:
+    steps = [[*waiting(full(stream()), *members("g", size, 1)).jobs.due(BEGINNING + AFTER)] for size in (2, 100)]
+    assert steps[0] == steps[1]
 
 
 def test_names_of_nodes_are_remembered_of_a_bounded_number_of_pods() -> None:
