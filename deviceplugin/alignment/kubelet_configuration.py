@@ -36,7 +36,9 @@ def decode_configuration(text: bytes) -> KubeletAlignment:
         document = yaml.load(text, _Loader)  # noqa: S506 - safe
         if not isinstance(document, dict) or document.get("kind") != "KubeletConfiguration":
             raise ConfigurationUnreadable("is no KubeletConfiguration")
-        # An empty text is the default, as for kubelet.
-        return msgspec.convert({key: value for key, value in document.items() if value != ""}, KubeletAlignment)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, msgspec.ValidationError) as error:
+        # An empty text and null are the default, as for kubelet.
+        own = {key: value for key, value in document.items() if isinstance(key, str) and value not in ("", None)}
+        return msgspec.convert(own, KubeletAlignment)
+    # ValueError: a text that looks like a date or a number and is none.
+    except (yaml.YAMLError, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise ConfigurationUnreadable(f"cannot be read: {error}") from error

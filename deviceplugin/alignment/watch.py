@@ -1,16 +1,12 @@
 """Follows how kubelet aligns CPUs and GPUs on this node, and gives it hints (edge)."""
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from deviceplugin.alignment.kubelet_configuration import (
-    ConfigurationUnreadable,
-    KubeletAlignment,
-    decode_configuration,
-)
+from deviceplugin.alignment.kubelet_configuration import KubeletAlignment
+from deviceplugin.alignment.kubelet_file import KubeletFile
 from deviceplugin.alignment.leading import Leading, next_leading
 from deviceplugin.alignment.notices import apart, refused
 from deviceplugin.alignment.zones import closed_zones, held_zones, is_served, node_numa, shown_numa
@@ -32,8 +28,6 @@ from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import ObjectReference, Pod
 
-log = logging.getLogger(__name__)
-
 _LOOK_SECONDS = 10.0
 """Seconds between looks for what no watch shows: kubelet's file, CPUs of containers that have ended."""
 _PAUSE_SECONDS = 0.5
@@ -51,8 +45,8 @@ class AlignmentWatch:
         host_root = sources.configuration.host.root
         self._sources = sources
         self._pod_resources = pod_resources
-        self._path = Path(seen(host_root, settings.configuration))
-        self._is_named = bool(settings.configuration)
+        path = Path(seen(host_root, settings.configuration))
+        self._file = KubeletFile(path) if settings.configuration else None
         self._always = settings.numa_hints
         self._cpus_of_zone = Sysfs(sysfs(host_root)).cpus_of_node()
         self._kubelet: KubeletAlignment | None = None
@@ -65,7 +59,6 @@ class AlignmentWatch:
         """The containers, or kubelet's reason, for which each pod has its notice, by UID."""
         self._served = witness_reader(sources.read_checkpoint, sources.resource)
         self._leading = Leading()
-        self._problem = ""
 
     @property
     def numa(self) -> NodeNuma | None:
@@ -92,7 +85,7 @@ class AlignmentWatch:
         while True:
             change = self._sources.changes.next()
             before = self._kubelet, self._cpus, self._leading
-            self._kubelet = self._read()
+            self._kubelet = None if self._file is None else self._file.read()
             if self._refuses:
                 # The last answer counts until kubelet answers again.
                 with suppress(PodResourcesUnavailable):
@@ -159,24 +152,6 @@ class AlignmentWatch:
             if found or known:
                 told[uid] = known | found.keys()
         self._told = told
-
-    def _read(self) -> KubeletAlignment | None:
-        """Reads kubelet's file; None if it cannot be read. A failure is logged once."""
-        if not self._is_named:
-            return None
-        problem = ""
-        try:
-            return decode_configuration(self._path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
-        except ConfigurationUnreadable as error:
-            problem = str(error)
-        if problem != self._problem:
-            self._problem = problem
-            log.warning("%s %s; how kubelet aligns CPUs and GPUs is unknown", self._path, problem)
-        return None
 
 
 def _decided(pod: Pod, resource: str) -> PodShares:

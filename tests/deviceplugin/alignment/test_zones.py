@@ -36,11 +36,25 @@ def test_kubelets_configuration_is_read_with_its_defaults() -> None:
     assert decode_configuration(head) == KubeletAlignment()
     strict = b"topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ncpuManagerPolicy: static\n"
     assert decode_configuration(head + strict) == STRICT
-    assert decode_configuration(b'{"kind":"KubeletConfiguration","topologyManagerScope":""}') == KubeletAlignment()
+    for empty in (b'""', b"null"):
+        assert (
+            decode_configuration(b'{"kind":"KubeletConfiguration","topologyManagerScope":%b}' % empty)
+            == KubeletAlignment()
+        )
+    assert decode_configuration(head + b"1: 2\n") == KubeletAlignment()
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"kind: Pod", b"kind: [", b"\xff", b"kind: KubeletConfiguration\ncpuManagerPolicy: 1"]
+    "text",
+    [
+        b"",
+        b"kind: Pod",
+        b"kind: [",
+        b"\xff",
+        b"kind: KubeletConfiguration\ncpuManagerPolicy: 1",
+        b"a: 2026-13-45",
+        b"a: 0b_",
+    ],
 )
 def test_another_file_is_no_configuration_of_kubelet(text: bytes) -> None:
     with pytest.raises(ConfigurationUnreadable):
