@@ -1,4 +1,4 @@
-"""The table of faults in `docs/compatibility.md`: `python -m tests.faults.document FOLDER`.
+"""The table of faults in `tests/faults/README.md`: `python -m tests.faults.document FOLDER`.
 
 A cell that has not been run since keeps the time that the page has.
 """
@@ -14,7 +14,7 @@ from tests.faults.matrix import Cell, cells
 from tests.faults.steps import Step
 from tests.settings_manual import filled
 
-PAGE = Path(__file__).parents[2] / "docs/compatibility.md"
+PAGE = Path(__file__).with_name("README.md")
 _UNKNOWN = "?"
 
 
