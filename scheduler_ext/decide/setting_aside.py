@@ -121,14 +121,17 @@ def newly_set_aside(
     sizes = {name: len(node.usage.gpus) for name, node in nodes.items()}
     most = most_set_aside(sizes.values())
     left = most - sum(sizes.get(name, 0) for name in taken)
-    free = {name: node for name, node in nodes.items() if name not in taken}
+    free = nodes.keys() - taken
     found, tried = dict[str, SetAside](), set[str]()
+    best: dict[int, Sequence[NodeAhead]] = {}
     for job in sorted(jobs, key=lambda job: (-job.priority, job.had is not None, job.since, job.name)):
         if left < 1:
             break
         if now < job.due_at(after) or len(job.members) > MOST_MEMBERS:
             continue
-        chosen = nodes_for(job, free, most)
+        if job.gpus not in best:
+            best[job.gpus] = sorted(nodes.values(), key=lambda node: node.cost(job.gpus))
+        chosen = nodes_for(job, [node for node in best[job.gpus] if node.name in free], most)
         names = set(chosen.values())
         left -= sum(sizes[name] for name in names)
         if left < 0:
@@ -136,16 +139,15 @@ def newly_set_aside(
         tried.add(job.name)
         until = int(now) + LONGEST_SECONDS
         found |= {uid: SetAside(node=node, since=int(now), until=until) for uid, node in chosen.items()}
-        free = {name: node for name, node in free.items() if name not in names}
+        free -= names
     return NewlySetAside(found, tried)
 
 
-def nodes_for(job: WaitingJob, nodes: Mapping[str, NodeAhead], most: int) -> Mapping[str, str]:
-    """Returns the node of each member: those that are free first, of at most `most` GPUs. Empty if the job needs more,
+def nodes_for(job: WaitingJob, nodes: Sequence[NodeAhead], most: int) -> Mapping[str, str]:
+    """Returns the node of each member: the first of `nodes`, of at most `most` GPUs. Empty if the job needs more,
     fits nowhere, or does not have to wait for GPUs.
     """
-    able = (node for name, node in nodes.items() if job.nodes is None or name in job.nodes)
-    domains = _domains(sorted(able, key=lambda node: node.cost(job.gpus)), job.level)
+    domains = _domains([node for node in nodes if job.nodes is None or node.name in job.nodes], job.level)
     if any(_packed(job, [node.usage for node in each]) for each in domains):
         return {}
     best: tuple[tuple[int, int], Mapping[str, str]] = (0, 0), {}

@@ -413,7 +413,7 @@ async def test_only_of_a_pod_with_a_wish_for_other_memory_the_scheduler_changes_
 
 async def test_the_scheduler_requeues_pods_and_changes_nothing_else_of_them(site: Site) -> None:
     path = await site.pod("p", "", {keys.DEVICES_ALLOCATED: FORGED})
-    assert await site.scheduler.annotate(path, {keys.REQUEUE: "now"}) == (200, "")
+    assert await site.scheduler.annotate(path, {keys.REQUEUE: "now", keys.SET_ASIDE: "{}"}) == (200, "")
     answer = await site.scheduler.annotate(path, {keys.DEVICES_ALLOCATED: "GPU-1,NVIDIA,1,1:;"})
     assert refused_by("scheduler-pods", answer).startswith("beside its Binding the scheduler writes the annotation")
     image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "example.com/evil:1"}]
