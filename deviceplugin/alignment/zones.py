@@ -9,7 +9,7 @@ from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ExclusiveCpus
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_NUMA
-from proto.annotations.node_numa import LARGEST_NUMBER, MOST_ZONES, NodeNuma, ZoneCpus, decode_numa
+from proto.annotations.node_numa import LARGEST_NUMBER, MOST_ZONES, NodeNuma, TopologyScope, ZoneCpus, decode_numa
 from proto.devices import UNKNOWN_NUMA, Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod
 
@@ -28,6 +28,9 @@ def node_numa(
     own = {zone: frozenset(has) for zone, has in cpus_of_zone.items() if has and zone <= LARGEST_NUMBER}
     if kubelet.pins and kubelet.topology_manager_policy.refuses and cpus is not None and 1 < len(own) <= MOST_ZONES:
         free = cpus.all - cpus.of_others
+        # With scope `pod` they are on the NUMA nodes of the pod's GPUs, where the extender counts them.
+        if kubelet.topology_manager_scope is TopologyScope.CONTAINER:
+            free -= cpus.without_gpus
         for zone, has in own.items():
             zones[zone] = ZoneCpus(cpus=len(has), free=len(has & free), closed=zone in leading.closed)
     return NodeNuma(

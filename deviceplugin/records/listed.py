@@ -28,6 +28,8 @@ class ExclusiveCpus:
     """The CPUs that it gave to pods without a GPU of our resource."""
     of_ours: Mapping[tuple[str, str, str], frozenset[int]] = field(default_factory=dict)
     """The CPUs of each container of the other pods that has any, by namespace, pod and container."""
+    without_gpus: frozenset[int] = frozenset()
+    """The CPUs among them of containers without a GPU."""
 
     @property
     def free(self) -> frozenset[int]:

@@ -106,14 +106,21 @@ def exclusive_cpus(
     offered: pb.AllocatableResourcesResponse, answer: pb.ListPodResourcesResponse, resource: str
 ) -> ExclusiveCpus:
     """Returns the CPUs of both answers, apart for pods that hold ids of the resource."""
-    of_others, of_ours = set[int](), dict[tuple[str, str, str], frozenset[int]]()
+    of_others, without_gpus, of_ours = set[int](), set[int](), dict[tuple[str, str, str], frozenset[int]]()
     for pod in answer.pod_resources:
-        if any(entry.resource_name == resource for each in pod.containers for entry in each.devices):
+        bare = [each for each in pod.containers if all(entry.resource_name != resource for entry in each.devices)]
+        if len(bare) < len(pod.containers):
+            without_gpus.update(cpu for each in bare for cpu in each.cpu_ids)
             names = {each.name: frozenset(each.cpu_ids) for each in pod.containers if each.cpu_ids}
             of_ours |= {(pod.namespace, pod.name, name): cpus for name, cpus in names.items()}
         else:
             of_others.update(cpu for each in pod.containers for cpu in each.cpu_ids)
-    return ExclusiveCpus(all=frozenset(offered.cpu_ids), of_others=frozenset(of_others), of_ours=of_ours)
+    return ExclusiveCpus(
+        all=frozenset(offered.cpu_ids),
+        of_others=frozenset(of_others),
+        of_ours=of_ours,
+        without_gpus=frozenset(without_gpus),
+    )
 
 
 def _now() -> float:

@@ -44,8 +44,9 @@ class TopologyScope(StrEnum):
 
 
 class ZoneCpus(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One NUMA node. `free` are the CPUs that kubelet may give away and that no pod without GPUs has; those of pods
-    with GPUs are among them. `closed`: kubelet gets no hint to this NUMA node, because none of its GPUs has room.
+    """One NUMA node. `free` are the CPUs that kubelet may give away and that no pod without GPUs has. Those of pods
+    with GPUs are among them, but with scope `container` only those of containers with GPUs. `closed`: kubelet
+    gets no hint to this NUMA node, because none of its GPUs has room.
     """
 
     cpus: int

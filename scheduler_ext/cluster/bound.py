@@ -68,8 +68,9 @@ def _decided(
     if known is not None and footprints.keys() - gpus and known.gpus.footprints.keys() & gpus - footprints.keys():
         return _remembered(pod, known, f"{DEVICES_ALLOCATED} names a GPU that node {known.node} lacks")
     allocations, problem = _read_allocations(pod)
-    placements, cpus = placements_of(allocations, shares), most_exclusive_cpus(pod)
-    part = GpuPart(footprints=footprints, placements=placements, cpus=cpus)
+    placements = placements_of(allocations, shares)
+    cpus, gpu_cpus = most_exclusive_cpus(pod), most_exclusive_cpus(pod, shares)
+    part = GpuPart(footprints=footprints, placements=placements, cpus=cpus, gpu_cpus=gpu_cpus)
     return _bound_record(
         pod, part, instances=tuple(each for each in allocations if each.real is not None), problem=problem
     )

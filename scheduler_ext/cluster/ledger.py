@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod
-from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested, most_exclusive_cpus
+from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.bound import read_bound
 from scheduler_ext.cluster.groups import Groups, pending_of
 from scheduler_ext.cluster.hosts import Hosts
@@ -186,7 +186,7 @@ class Ledger:
         # A pod that waits to be bound has not ended: what the daemon alone reports about it is wrong.
         if known is not None and (known.state is RecordState.BOUND or known.until < inf):
             return
-        kinds, cpus = container_kinds(pod), most_exclusive_cpus(pod)
+        kinds = container_kinds(pod)
         self.records.put(
             PodRecord(
                 uid=uid,
@@ -194,8 +194,8 @@ class Ledger:
                 node=node,
                 namespace=namespace_of(pod),
                 quota_class=quota_class(pod),
-                gpus=decided_part(kinds, shares, cpus),
-                others={name: decided_part(kinds, held, cpus) for name, held in others.items()},
+                gpus=decided_part(kinds, shares, pod),
+                others={name: decided_part(kinds, held, pod) for name, held in others.items()},
                 decided={node: shares, **others},
                 totals=self.kubelet.totals_of(pod),
                 host=host_requested(pod),

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from proto.annotations.mig_allocations import MigAllocation, mig_allocations
 from proto.devices import DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
-from proto.kubernetes.requests import NO_HOST, HostAmount
+from proto.kubernetes.requests import NO_HOST, HostAmount, most_exclusive_cpus
 from scheduler_ext.cluster.accounting import Footprints, effective
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import ContainerKind, GpuRequest
@@ -56,6 +56,8 @@ class GpuPart(Struct, frozen=True, kw_only=True, gc=False):
     """Device ids that kubelet gave it without a decision."""
     cpus: int = 0
     """The CPUs that kubelet gives to its containers alone."""
+    gpu_cpus: int = 0
+    """The CPUs among them of containers with GPUs."""
     everywhere: bool = False
     """True if it may use any part of the GPUs of these ids: of any GPU of the node, unless its daemon names them."""
 
@@ -187,10 +189,11 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
         return self.node, self.gpus, self.others, self.totals, self.host, charged
 
 
-def decided_part(kinds: Sequence[ContainerKind], shares: PodShares, cpus: int = 0) -> GpuPart:
-    """Returns what a pod with these containers, and CPUs of its own, will hold of a node's GPUs by this decision."""
+def decided_part(kinds: Sequence[ContainerKind], shares: PodShares, pod: Pod | None = None) -> GpuPart:
+    """Returns what a pod with these containers will hold of a node's GPUs by this decision; its CPUs only of `pod`."""
     placements = placements_of(mig_allocations(shares), shares)
-    return GpuPart(footprints=effective(kinds, shares), placements=placements, cpus=cpus)
+    cpus, gpu_cpus = (0, 0) if pod is None else (most_exclusive_cpus(pod), most_exclusive_cpus(pod, shares))
+    return GpuPart(footprints=effective(kinds, shares), placements=placements, cpus=cpus, gpu_cpus=gpu_cpus)
 
 
 def kept_record(request: GpuRequest, node: str, shares: PodShares, *, priority: int, until: float) -> PodRecord:

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from proto.annotations.node_numa import TopologyScope
 from proto.annotations.undecided_pods import Given
 from proto.devices import MIG_MODE, UNKNOWN_NUMA, Device, DeviceUUID, MigPlacement
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
@@ -59,14 +60,17 @@ def usage_of(
 
 def _free_cpus(node: RegisteredNode, held: Iterable[GpuPart]) -> Mapping[int, int]:
     """Returns the CPUs of each NUMA node that no pod has. Those of a pod with GPUs are where its GPUs are; of one with
-    GPUs of several NUMA nodes they may be on each of them.
+    GPUs of several NUMA nodes they may be on each of them. Where containers are aligned one by one, those without GPUs
+    may be anywhere: the daemon takes their CPUs away.
     """
     free = {} if node.numa is None else {number: zone.free for number, zone in node.numa.zones.items()}
     numa = {device.uuid: device.numa for device in node.devices}
+    is_whole = node.numa is not None and node.numa.scope is TopologyScope.POD
     for part in held:
-        if part.cpus:
+        cpus = part.cpus if is_whole else part.gpu_cpus
+        if cpus:
             for zone in {numa.get(uuid, UNKNOWN_NUMA) for uuid in part.footprints} & free.keys():
-                free[zone] = max(free[zone] - part.cpus, 0)
+                free[zone] = max(free[zone] - cpus, 0)
     return free
 
 

@@ -73,7 +73,7 @@ def test_cpus_of_pods_without_gpus_are_not_free_and_cpus_of_pods_with_gpus_are()
             pb.ContainerResources(
                 name="a", cpu_ids=[1], devices=[pb.ContainerDevices(resource_name=GPU, device_ids=["a"])]
             ),
-            pb.ContainerResources(name="b"),
+            pb.ContainerResources(name="b", cpu_ids=[2]),
         ],
         namespace="team",
         name="p",
@@ -84,7 +84,17 @@ def test_cpus_of_pods_without_gpus_are_not_free_and_cpus_of_pods_with_gpus_are()
         pb.ListPodResourcesResponse(pod_resources=[with_gpu, other]),
         GPU,
     )
-    assert found == replace(cpus, of_ours={("team", "p", "a"): frozenset({1})})
+    of_ours = {("team", "p", "a"): frozenset({1}), ("team", "p", "b"): frozenset({2})}
+    assert found == replace(cpus, of_ours=of_ours, without_gpus=frozenset({2}))
+
+
+@pytest.mark.parametrize(("scope", "free"), [(TopologyScope.CONTAINER, 2), (TopologyScope.POD, 3)])
+def test_cpus_of_a_container_without_gpus_are_not_free_where_containers_are_aligned_one_by_one(
+    scope: TopologyScope, free: int
+) -> None:
+    kubelet = KubeletAlignment(TopologyPolicy.RESTRICTED, scope, "static")
+    cpus = ExclusiveCpus(all=frozenset(range(1, 8)), of_others=frozenset(), without_gpus=frozenset({2}))
+    assert node_numa(kubelet, ZONES, cpus, Leading()).zones[0] == ZoneCpus(4, free)
 
 
 @pytest.mark.parametrize(

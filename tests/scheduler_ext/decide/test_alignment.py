@@ -7,6 +7,7 @@ import pytest
 
 from proto.annotations import keys
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope, ZoneCpus, encode_numa
+from proto.devices import PodShares
 from proto.kubernetes.objects import Container, Pod, Resources
 from proto.kubernetes.requests import exclusive_cpus, most_exclusive_cpus
 from scheduler_ext.cluster.ledger import Ledger
@@ -50,6 +51,12 @@ def host(
         ),
         free_cpus={number: zone.free for number, zone in zones.items()},
     )
+
+
+def shares_on_first(the_pod: Pod) -> PodShares:
+    found = place(request(the_pod), host(scope=TopologyScope.POD), None)
+    assert not isinstance(found, Misfit)
+    return found
 
 
 def gpus_of(the_pod: Pod, usage: NodeUsage) -> list[list[str]] | str:
@@ -162,6 +169,21 @@ def test_the_ledger_counts_cpus_of_pods_with_gpus_and_index_and_decision_agree()
     assert given == [["G1"], ["G3"], ["G2"], "CpusApartFromGpus"]
     ledger.records.drop("u0")
     assert ledger.snapshot().nodes["n"].free_cpus == {0: 7, 1: 0}
+
+
+@pytest.mark.parametrize(
+    ("scope", "free"), [(TopologyScope.CONTAINER, {0: 5, 1: 8}), (TopologyScope.POD, {0: 1, 1: 8})]
+)
+def test_cpus_of_a_container_without_gpus_are_counted_beside_the_gpus_only_where_the_pod_is_aligned_as_a_whole(
+    scope: TopologyScope, free: dict[int, int]
+) -> None:
+    ledger = Ledger()
+    made = node("n", DEVICES)
+    made.metadata.annotations[keys.NODE_NUMA] = encode_numa(NodeNuma(policy=SINGLE, scope=scope, zones=TWO_ZONES))
+    ledger.apply_node(made)
+    asking = pod(pinned("a", cpu=4), pinned("b", cpu=2, gpu=1, gpumem=1000))
+    ledger.reserve("uid-p", asking, "n", shares_on_first(asking), until=100.0)
+    assert ledger.snapshot().nodes["n"].free_cpus == free
 
 
 def test_nothing_changes_where_kubelet_refuses_nothing() -> None:
