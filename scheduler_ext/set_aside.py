@@ -96,7 +96,7 @@ class SetAsideWriter:
         pod, known = self._cluster.state.pods.pending().get(uid), self._cluster.state.ledger.set_asides.every().get(uid)
         if pod is None or known is None:
             return
-        if await self._write(pod, ended(known.aside, now)):
+        if await self._write(pod, ended(known.aside, now, why)):
             node = known.aside.node
             message = f"node {node} is no longer set aside for {known.owner}: {why}"
             self._record(pod, node, Notice(reason="NodeNoLongerSetAside", message=message, warning=False))

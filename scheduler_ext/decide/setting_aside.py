@@ -24,6 +24,8 @@ UNTAKEN_SECONDS = 600.0
 """The time that a job may take to go to its free node. kube-scheduler tries a pod at least every five minutes."""
 LATE_SECONDS = 300.0
 """The time by which the clock of the replica that has set a node aside may be ahead of this one's."""
+UNFIT = "the pod no longer fits there"
+"""The reason for a node that is gone, closed or ill."""
 MOST_MEMBERS = 64
 """No nodes are set aside for a group of more missing members."""
 MOST_TRIED = 200
@@ -203,7 +205,7 @@ def why_over(
     if request is None:
         return "the pod waits for something else than GPUs"
     if node is None or isinstance(place(request, node.empty, None), Misfit):
-        return "the pod no longer fits there"
+        return UNFIT
     if now >= free_since + UNTAKEN_SECONDS:
         return f"its GPUs have been free for {UNTAKEN_SECONDS / 60:.0f} min, and the pod was not placed there"
     return ""

@@ -24,6 +24,7 @@ from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.score import gpus_of
 from scheduler_ext.decide.setting_aside import (
     MOST_MEMBERS,
+    UNFIT,
     JobMember,
     NewlySetAside,
     NodeAhead,
@@ -261,16 +262,20 @@ class WaitingJobs:
         return why_over(each.aside, request, node, now=now, free_since=self._free_since.get(each.uid, inf))
 
     def _groups_in_part(self, now: float) -> Iterator[tuple[str, str]]:
-        """Yields the groups with a member that waits without a node of its own, after a time for the writes."""
+        """Yields the groups that need other members than those that have nodes, after a time for the writes."""
         asides, pending = self._cluster.ledger.set_asides.every(), self._cluster.pods.pending()
-        of_groups = {each.group: each for each in asides.values() if each.group}
-        for each in of_groups.values():
+        of_groups: dict[str, list[SetAsideFor]] = {}
+        for each in asides.values():
+            if each.group:
+                of_groups.setdefault(each.group, []).append(each)
+        for members in of_groups.values():
+            each = members[0]
             pod = pending.get(each.uid)
             gang = None if pod is None else self._cluster.gang_of(pod)
             if gang is None or now < each.aside.since + PAUSE_SECONDS:
                 continue
-            if any(pod_key(one) not in asides for one in _missing(gang)):
-                yield each.group, "not every pod of its group has a node that is set aside"
+            if set(map(pod_key, _missing(gang))) != {member.uid for member in members}:
+                yield each.group, "the pods of its group that are needed are others than those with a node set aside"
 
     def filled_until(self, now: float, monotonic: float) -> Mapping[str, float]:
         """Returns by node that is set aside the time, in monotonic seconds, by which a pod has to end that fills it:
@@ -309,6 +314,7 @@ def _has_wishes(pod: Pod) -> bool:
     return bool(spec.node_selector or spec.affinity is not None or spec.topology_spread_constraints)
 
 
-def ended(aside: SetAside, now: float) -> SetAside:
-    """Returns what the annotation has once it is over."""
-    return SetAside(node="", since=aside.since, until=max(int(now), aside.since))
+def ended(aside: SetAside, now: float, why: str) -> SetAside:
+    """Returns what the annotation has once it is over. A job that lost its node does not rest for as long."""
+    until = max(int(now), aside.since)
+    return SetAside(node="", since=until if why == UNFIT else aside.since, until=until)

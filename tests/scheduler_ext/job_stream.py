@@ -90,8 +90,8 @@ class JobStream:
         filled_until = self.jobs.filled_until(self.now, self.now)
         self.cluster.record(SetAsidesJudged(filled_until), self.now)
         asides = self.cluster.ledger.set_asides
-        for uid in self.jobs.over(self.now):
-            self._annotate(uid, ended(asides.every()[uid].aside, self.now))
+        for uid, why in self.jobs.over(self.now).items():
+            self._annotate(uid, ended(asides.every()[uid].aside, self.now, why))
         due = finished(self.jobs.due(self.now))
         nodes = finished(self.jobs.nodes(self.now)) if due else {}
         search = newly_set_aside(due, nodes, frozenset(asides.nodes()), now=self.now, after=self._after)

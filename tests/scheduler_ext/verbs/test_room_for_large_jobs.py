@@ -266,6 +266,18 @@ def test_a_node_is_open_again_when_the_large_pod_no_longer_fits_there() -> None:
     assert set(played.jobs.over(played.now).values()) == {"the pod no longer fits there"}
 
 
+def test_a_job_whose_node_is_lost_gets_the_next_one_after_the_time_of_the_setting() -> None:
+    played = with_a_node_set_aside()
+    played.now += LONGEST_SECONDS / 2
+    closed = machine("a")
+    closed.spec.unschedulable = True
+    played.cluster.step(Applied(closed), played.now, nothing_outside)
+    assert not played.turn()
+    assert played.place("uid-large", ["b"]) == ""
+    played.now += AFTER
+    assert [aside.node for aside in played.turn().values()] == ["b"]
+
+
 def test_a_free_node_that_the_large_pod_does_not_take_is_open_again() -> None:
     played = with_a_node_set_aside()
     for number in range(4):
@@ -429,7 +441,16 @@ def test_a_group_that_lost_one_of_its_nodes_gives_the_others_back() -> None:
     played.come(members("g", 2, 4)[1])
     played.now += PAUSE_SECONDS
     (why,) = played.jobs.over(played.now).values()
-    assert why == "not every pod of its group has a node that is set aside"
+    assert why == "the pods of its group that are needed are others than those with a node set aside"
+
+
+def test_small_pods_of_a_group_do_not_use_the_nodes_set_aside_for_its_large_ones_for_long() -> None:
+    played = full(stream(*(machine(f"n{number:02}") for number in range(20))))
+    waiting(played, *members("g", 2, 4)).turn()
+    played.leave("uid-s0")
+    assert played.place(played.come(asking("small", labels={KUEUE_GROUP: "g"}))) == "n00"
+    played.now += PAUSE_SECONDS
+    assert set(played.jobs.over(played.now)) == {"uid-g0", "uid-g1"}
 
 
 def test_the_nodes_of_a_group_are_in_the_domain_that_it_requires() -> None:
