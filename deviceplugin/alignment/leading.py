@@ -33,8 +33,14 @@ class Leading:
         return self.wanted != self.closed or self.made_at is not None
 
 
-def next_leading(state: Leading, wanted: frozenset[int], *, is_shown: bool, is_settled: bool, now: float) -> Leading:
-    """Returns the next state. `is_shown`: the Node shows the change. `is_settled`: no pod waits for its admission."""
+def next_leading(
+    state: Leading, wanted: frozenset[int] | None, *, is_shown: bool, is_settled: bool, now: float
+) -> Leading:
+    """Returns the next state. `wanted` is None where the Node shows no NUMA nodes: the extender expects nothing, and
+    all are open at once. `is_shown`: the Node shows the change. `is_settled`: no pod waits for its admission.
+    """
+    if wanted is None:
+        return Leading()
     if state.made_at is not None and now - state.made_at < TAKEN_SECONDS:
         return state
     if wanted == state.closed:

@@ -120,7 +120,9 @@ class AlignmentWatch:
                 is_settled = False
         free = frozenset[int]() if self._cpus is None else self._cpus.free
         free_cpus = {zone: len(free & cpus) for zone, cpus in self._cpus_of_zone.items()}
-        wanted = closed_zones(gpus.inventory.devices, counted, free_cpus) if self._refuses else frozenset[int]()
+        numa = self.numa
+        shows = numa is not None and bool(numa.zones)
+        wanted = closed_zones(gpus.inventory.devices, counted, free_cpus) if shows else None
         shown = shown_numa(self._sources.own.node)
         self._leading = next_leading(
             self._leading,

@@ -33,3 +33,9 @@ def test_a_change_that_is_not_shown_any_more_begins_again() -> None:
 def test_a_change_that_is_not_wanted_any_more_is_none() -> None:
     state = next_leading(Leading(NONE, FIRST, 5.0), NONE, is_shown=True, is_settled=True, now=99.0)
     assert (state, state.is_changing) == (Leading(), False)
+
+
+def test_all_numa_nodes_are_open_at_once_where_the_node_shows_none() -> None:
+    """Such a change is never shown, so it would wait for ever: kubelet has another policy now, or one NUMA node."""
+    for state in (Leading(FIRST, FIRST), Leading(NONE, FIRST), Leading(FIRST, FIRST, made_at=99.0)):
+        assert next_leading(state, None, is_shown=False, is_settled=False, now=99.0) == Leading()
