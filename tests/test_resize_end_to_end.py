@@ -140,8 +140,9 @@ async def test_a_driver_that_takes_no_limit_below_what_is_used_is_asked_again(si
     fails = CallFails(gpu=0, call="nvmlDeviceSetMemoryLimits_v1", error="INVALID_ARGUMENT")
     site.uses(uid, 2500, fails)
     site.wish("stubborn", "2000")
-    await until(lambda: site.state("stubborn") == "shrinking")
-    assert (site.holds("stubborn"), held(node, uid)) == ([3000], {node.uuid(0): 3000})
+    await until(lambda: "uses 2500 MiB" in site.annotations("stubborn").get(keys.MEMORY_RESIZE, ""))
+    assert (site.state("stubborn"), site.holds("stubborn")) == ("shrinking", [3000])
+    assert held(node, uid) == {node.uuid(0): 3000}
     site.uses(uid, 100)
     await until(lambda: site.state("stubborn") == "done")
     assert (site.holds("stubborn"), held(node, uid)) == ([2000], {node.uuid(0): 2000})

@@ -1,5 +1,6 @@
 """Daemons over the fake driver, which limits GPU memory by control group."""
 
+import fcntl
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -42,13 +43,21 @@ def limits_file(node: DaemonRig) -> Path:
 
 def held(node: DaemonRig, uid: str, container: str = "c0") -> Mapping[DeviceUUID, int]:
     """The hard limits of the container in MiB, as the driver has them."""
-    lines = limits_file(node).read_text().splitlines() if limits_file(node).exists() else []
     found = {}
-    for gpu, soft, hard, folder in (line.split(" ", 3) for line in lines):
+    for gpu, soft, hard, folder in (line.split(" ", 3) for line in _limits(node)):
         assert soft == "0"
         if folder == group(node, uid, container):
             found[DeviceUUID(gpu)] = int(hard) // MIB
     return found
+
+
+def _limits(node: DaemonRig) -> list[str]:
+    """The lines of the driver's file. It is empty for a moment whenever the driver writes it, under a lock."""
+    if not limits_file(node).exists():
+        return []
+    with limits_file(node).open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)
+        return file.read().splitlines()
 
 
 def group(node: DaemonRig, uid: str, container: str = "c0") -> str:
