@@ -128,15 +128,21 @@ def made_parts(
     )
     sender = BindingSender(api, settings.binding_seconds, clock, left=files is not None and bool(files.left))
     leadership = Leadership(api=api, settings=lease, sender=sender, now=now, monotonic=clock)
-    wait = settings.sync_wait_seconds
     readiness = VerbReadiness(
-        leader=leadership, cache=watch, index=index, turns=turns, wait_seconds=wait, monotonic=clock
+        leader=leadership,
+        cache=watch,
+        index=index,
+        turns=turns,
+        wait_seconds=settings.sync_wait_seconds,
+        monotonic=clock,
     )
     kube_scheduler = KubeScheduler(settings.kube_scheduler_healthz) if settings.kube_scheduler_healthz else None
-    actions = BindActions(
-        api=api, cluster=cluster, settings=settings, sender=sender, now=now, forbidden=leadership.forbidden
-    )
     leads, forbidden = leadership.leads, leadership.forbidden
+    actions = BindActions(api=api, cluster=cluster, settings=settings, sender=sender, now=now, forbidden=forbidden)
+
+    def sees_all() -> bool:
+        return leads() and not watch.missing()  # a node that is not listed yet is not gone
+
     lock_waited, evicts, problem = metrics.lock_waited, settings.gpu_preemption, leadership.problem
     return ExtenderParts(
         api=api,
@@ -153,13 +159,7 @@ def made_parts(
         evictor=Evictor(api=api, cluster=cluster, index=index, forbidden=problem, serving=evicts),
         requeuer=Requeuer(api=api, cluster=cluster, index=index, leads=leads, requeued=metrics.requeued, now=now),
         set_aside=SetAsideWriter(
-            api=api,
-            cluster=cluster,
-            # A node that is not listed yet is not gone.
-            leads=lambda: leads() and not watch.missing(),
-            forbidden=forbidden,
-            now=now,
-            settings=settings,
+            api=api, cluster=cluster, leads=sees_all, forbidden=forbidden, now=now, settings=settings
         ),
         resizer=Resizer(api=api, cluster=cluster, leads=leads, forbidden=forbidden),
         kube_scheduler=kube_scheduler,

@@ -54,8 +54,7 @@ class Ledger:
         """With `fgd` it also counts what that policy reads: CPU and memory, and which pods usually come. Raises
         RequestError if the settings name usual pods that cannot be read.
         """
-        self._settings = settings or RequestSettings()
-        self._fgd = fgd
+        self._settings, self._fgd = settings or RequestSettings(), fgd
         self._outliving = OutlivingReports()
         self._watched_since = -inf
         """When the watch of pods has begun to work; infinite while it does not."""

@@ -102,7 +102,11 @@ class WaitingJobs:
         first: dict[str, tuple[int, bool, float, str]] = {}
         for number, uid in enumerate(tuple(self._refused)):
             pod = pending.get(uid)
-            if pod is not None and self._may_be_due(pod, now) and (name := job_name(pod)) not in self._not_before:
+            if (
+                pod is not None
+                and now >= self._since(pod) + self._after
+                and (name := job_name(pod)) not in self._not_before
+            ):
                 key = -(pod.spec.priority or 0), SET_ASIDE in pod.metadata.annotations, self._since(pod), uid
                 first[name] = min(key, first.get(name, key))
             if number % PODS_A_STEP == 0:
@@ -137,9 +141,6 @@ class WaitingJobs:
     def _may_set_aside(self, now: float) -> bool:
         sizes = {name: len(usage.gpus) for name, usage in self._cluster.ledger.nodes.usages().items()}
         return sum(sizes.get(name, 0) for name in self.taken(now)) < most_set_aside(sizes.values())
-
-    def _may_be_due(self, pod: Pod, now: float) -> bool:
-        return now >= self._since(pod) + self._after
 
     def _since(self, pod: Pod) -> float:
         return max(seconds_of(pod.metadata.creation_timestamp), self._ungated.get(pod_key(pod), 0.0))
