@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
@@ -128,21 +129,14 @@ def made_parts(
     )
     sender = BindingSender(api, settings.binding_seconds, clock, left=files is not None and bool(files.left))
     leadership = Leadership(api=api, settings=lease, sender=sender, now=now, monotonic=clock)
+    wait = settings.sync_wait_seconds
     readiness = VerbReadiness(
-        leader=leadership,
-        cache=watch,
-        index=index,
-        turns=turns,
-        wait_seconds=settings.sync_wait_seconds,
-        monotonic=clock,
+        leader=leadership, cache=watch, index=index, turns=turns, wait_seconds=wait, monotonic=clock
     )
     kube_scheduler = KubeScheduler(settings.kube_scheduler_healthz) if settings.kube_scheduler_healthz else None
     leads, forbidden = leadership.leads, leadership.forbidden
     actions = BindActions(api=api, cluster=cluster, settings=settings, sender=sender, now=now, forbidden=forbidden)
-
-    def sees_all() -> bool:
-        return leads() and not watch.missing()  # a node that is not listed yet is not gone
-
+    sees_all = partial(_leads_and_sees_all, leadership, watch)
     lock_waited, evicts, problem = metrics.lock_waited, settings.gpu_preemption, leadership.problem
     return ExtenderParts(
         api=api,
@@ -165,6 +159,10 @@ def made_parts(
         kube_scheduler=kube_scheduler,
         probes=Probes(watch=watch, leadership=leadership, certified=certified, kube_scheduler=kube_scheduler),
     )
+
+
+def _leads_and_sees_all(leadership: Leadership, watch: ClusterWatch) -> bool:
+    return leadership.leads() and not watch.missing()  # a node that is not listed yet is not gone
 
 
 def now() -> datetime:
