@@ -181,7 +181,9 @@ def _answered(look: PodLook, wanted: PodShares) -> Step:
         why = f"{busy}; {failed}" if failed else busy
         return None if is_said else _answer(look, ResizeState.SHRINKING, why)
     if failed:
-        return _answer(look, ResizeState.REFUSED, failed)
+        # The use may have fallen only after the driver refused: a second refusal, with this answer, counts.
+        again = look.answer is not None and look.answer.why == failed
+        return _answer(look, ResizeState.REFUSED if again else ResizeState.SHRINKING, failed)
     return _answer(look, ResizeState.READY) if look.shares != wanted else _answer(look, ResizeState.DONE, _ALREADY)
 
 

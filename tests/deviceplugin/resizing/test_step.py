@@ -110,7 +110,14 @@ def test_a_refused_wish_leaves_the_container_what_it_holds() -> None:
 @pytest.mark.parametrize(
     ("facts", "expected"),
     [
-        pytest.param({"used": 2}, refusal("4", "broken"), id="shrink"),
+        pytest.param(
+            {"used": 2},
+            WriteAnswer(answer("4", "shrinking", "broken")),
+            id="it may have used too much when the driver refused",
+        ),
+        pytest.param(
+            {"used": 2, "answer": answer("4", "shrinking", "broken")}, refusal("4", "broken"), id="refused again"
+        ),
         pytest.param(
             {"used": 6},
             WriteAnswer(
