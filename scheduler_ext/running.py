@@ -29,7 +29,6 @@ from scheduler_ext.settings import LeaseSettings, ServeSettings
 from scheduler_ext.status.access import AccessRefusal, TokenAccess
 from scheduler_ext.status.event_reader import EventReader
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.history_file import HistoryFile
 from scheduler_ext.status.history_object import HistoryObject
 from scheduler_ext.status.pod_page import ShownPod, shown_pod
 from scheduler_ext.status.poll import Standing
@@ -57,7 +56,6 @@ class Applications:
     parts: ExtenderParts
     namespace: str = ""
     """The namespace of this extender and of the daemons; empty outside a pod."""
-    files: JournalFiles | None = None
     verbs: Endpoints
     metrics: web.Application
     tasks: Tasks = field(default_factory=Tasks)
@@ -116,10 +114,7 @@ class Applications:
                 asyncio.run_coroutine_threadsafe(self._shown_pod(explainer, events, namespace, name), loop)
             )
 
-        kept_in = None if self.files is None else HistoryFile(self.files.beside("history"))
-        server = StatusServer(
-            token_hex(4), _from_any_thread(access) if for_other_hosts else None, pod_of=pod_of, kept_in=kept_in
-        )
+        server = StatusServer(token_hex(4), _from_any_thread(access) if for_other_hosts else None, pod_of=pod_of)
 
         def watched() -> bool:
             return server.watched
@@ -172,7 +167,6 @@ async def running_extender(
     applications = Applications(
         parts=parts,
         namespace=lease.pod_namespace,
-        files=files,
         verbs=Endpoints(private=parts.private_routes(), public=probes, finish=parts.binder.finish),
         metrics=_metrics_port(parts, probes),
     )

@@ -1,8 +1,8 @@
 """The parts of a node's GPUs that no pod holds: idle, unused, or stranded where no pod can get it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from proto.annotations.unhealthy_since import stamp
 from scheduler_ext.cluster.registered import RegisteredNode
@@ -10,9 +10,8 @@ from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.reasons import out_of_service
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unused:
-    """The part that no pod holds.
+class Unused(NamedTuple):
+    """The part that no pod holds, and beside it what pods hold, of one node or of several.
 
     It is `idle` on GPUs without pods and `unused` on GPUs that more pods can share. It is `stranded` where no pod can
     get it: no replica or core is left beside it, or the GPU is out of service.
@@ -30,6 +29,8 @@ class Unused:
     stranded_memory_mib: int = 0
     not_serving_gpus: int = 0
     """Unhealthy, or cordoned alone or with their node."""
+    held_memory_mib: int = 0
+    held_cores: int = 0
 
 
 def serves(node: RegisteredNode, gpu: GpuUsage) -> bool:
@@ -89,6 +90,8 @@ def unused(usage: NodeUsage) -> Unused:
         stranded_gpus=sum(free_memory_mib(gpu) > 0 for gpu in closed),
         stranded_memory_mib=_memory(closed),
         not_serving_gpus=sum(not serves(node, gpu) for gpu in usage.gpus),
+        held_memory_mib=sum(gpu.memory_mib for gpu in usage.gpus),
+        held_cores=sum(gpu.cores for gpu in usage.gpus),
     )
 
 

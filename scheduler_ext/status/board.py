@@ -8,7 +8,7 @@ Looks enter, and messages of an event stream leave. No clock, no connection. A m
 - `nodes`: the nodes that changed, by name (`view.Node`), or null for one that is gone.
 - `use`: who really uses the GPUs of the nodes, where that changed notably (`shown_use.ShownUse`), or null where it is
   no longer known.
-- `waiting`: groups of pods that wait (`view.ShownGroup`), if they changed.
+- `waiting`: groups of pods that wait (`waiting.ShownGroup`), if they changed.
 - `told`: what happened to pods since (`view.Told`), oldest first.
 - `teams`: the namespaces that have held GPUs: pods, GPUs and MiB that they hold, and GPU-hours since the extender
   began to look. A part of a GPU counts as the larger of its parts of memory and cores.
@@ -19,6 +19,7 @@ Its `id` names the process and the number of the last change in it. A reader tha
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from itertools import takewhile
 from typing import Annotated, TypeVar
 
@@ -26,10 +27,11 @@ import msgspec
 
 from proto.daemon_usage import NodeUse
 from proto.devices import DeviceUUID
+from scheduler_ext.capacity.unused import Unused, unused
 from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.shown_use import ShownUse, is_news, shown_use
 from scheduler_ext.status.teams import Teams
-from scheduler_ext.status.view import ShownNode, Sums, group_of, held_of, node_of, sums_of, told_of
+from scheduler_ext.status.view import ShownNode, held_of, node_of, told_of
 
 T = TypeVar("T")
 
@@ -64,7 +66,7 @@ class Board:
         self._complete_from = 0
         """Readers that saw less may show a node that is gone and forgotten here."""
         self._broken: dict[str, str] = {}
-        self._sums: dict[str, Sums] = {}
+        self._sums: dict[str, Unused] = {}
         self._indices: dict[str, Mapping[DeviceUUID, int]] = {}
         self._uses: dict[str, tuple[int, bytes]] = {}
         """The use of each node's GPUs, in the same order; `null` where it is no longer known."""
@@ -96,7 +98,7 @@ class Board:
             self._by_namespace.add_up()
         changed |= self._apply_uses(poll)
         changed |= self._put_if_new("_teams", _encode(self._by_namespace.shown()))
-        changed |= self._put_if_new("_waiting", _encode(tuple(map(group_of, poll.waiting))))
+        changed |= self._put_if_new("_waiting", _encode([each.shown for each in poll.waiting]))
         changed |= self._put_if_new("_head", _encode(self._totals(poll)))
         for each in poll.happened:
             told = told_of(each, self._indices.get(each.node, {}), seconds_since_1970=zero)
@@ -190,11 +192,11 @@ class Board:
         changed = False
         for name, found in poll.nodes.items():
             self._by_namespace.held[name] = held_of(found)
-            changed |= self._put(name, node_of(found), sums_of(found.usage))
+            changed |= self._put(name, node_of(found), unused(found.usage))
         for name, problem in poll.broken.items():
             if self._broken.get(name) != problem:
                 self._by_namespace.held.pop(name, None)
-                changed |= self._put(name, ShownNode(problem=problem), Sums())
+                changed |= self._put(name, ShownNode(problem=problem), Unused())
         mended = self._broken.keys() - poll.broken.keys() - poll.nodes.keys()
         for name in {*poll.gone, *mended} - poll.broken.keys():
             changed |= self._drop(name)
@@ -204,7 +206,7 @@ class Board:
             self._gone, self._complete_from = 0, self.number
         return changed
 
-    def _put(self, name: str, node: ShownNode, sums: Sums) -> bool:
+    def _put(self, name: str, node: ShownNode, sums: Unused) -> bool:
         self._sums[name] = sums
         self._indices[name] = {DeviceUUID(gpu.uuid): gpu.index for gpu in node.gpus}
         return self._note(name, _encode(node))
@@ -260,33 +262,27 @@ class Board:
     def _totals(self, poll: Poll) -> object:
         sums = self._sum()
         return {
-            "problem": poll.standing.problem,
-            "stale": poll.standing.stale,
-            "synced": poll.standing.synced,
-            "version": poll.standing.version,
-            "cluster": poll.standing.cluster,
-            "leads": poll.standing.leads,
-            "leader": poll.standing.leader,
+            **asdict(poll.standing),
             "nodes": len(self._sums),
             "gpus": sums.gpus,
-            "idle": sums.idle,
-            "lost": sums.lost,
-            "memory": (sums.memory_held, sums.memory),
-            "cores": (sums.cores_held, sums.cores),
-            "shared_memory": sums.shared_memory,
-            "stranded_memory": sums.stranded_memory,
+            "idle": sums.idle_gpus,
+            "lost": sums.not_serving_gpus,
+            "memory": (sums.held_memory_mib, sums.memory_mib),
+            "cores": (sums.held_cores, sums.cores),
+            "shared_memory": sums.unused_memory_mib,
+            "stranded_memory": sums.stranded_memory_mib,
             "waiting": poll.waiting_total,
             "fits": poll.fits,
             "use_problem": poll.uses.problem,
         }
 
-    def _sum(self) -> Sums:
-        return Sums(*map(sum, zip(*self._sums.values(), strict=True))) if self._sums else Sums()
+    def _sum(self) -> Unused:
+        return Unused(*map(sum, zip(*self._sums.values(), strict=True))) if self._sums else Unused()
 
     def _sample(self, poll: Poll) -> bytes:
         sums = self._sum()
-        held = (sums.memory_held, sums.memory, sums.cores_held, sums.cores)
-        return _encode((round(poll.at, 1), *held, sums.idle, poll.waiting_total))
+        held = (sums.held_memory_mib, sums.memory_mib, sums.held_cores, sums.cores)
+        return _encode((round(poll.at, 1), *held, sums.idle_gpus, poll.waiting_total))
 
 
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

@@ -55,7 +55,9 @@ class Explainer:
     async def search(self) -> None:
         """Searches for one kind of pod, and for what still fits."""
         self.fits = await asyncio.to_thread(largest, self._cluster.ledger.snapshot())
-        asked = {group.kind: group for group in await self.waiting() if group.why is None or group.kind in self._whys}
+        asked = {
+            group.kind: group for group in await self.waiting() if group.shown.why is None or group.kind in self._whys
+        }
         kinds = [*asked][:MOST_EXPLAINED]
         self._whys = {kind: why for kind, why in self._whys.items() if kind in kinds}
         if not kinds:

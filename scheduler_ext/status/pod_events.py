@@ -1,11 +1,11 @@
 """The events of a pod as its page shows them. No IO."""
 
 from collections.abc import Sequence
-from datetime import datetime
 
 from msgspec import Struct
 
 from proto.kubernetes.objects import EventSource, Object, ObjectMeta
+from scheduler_ext.cluster.pod_index import seconds_of
 
 MOST_SHOWN = 20
 LONGEST_MESSAGE = 1024
@@ -58,17 +58,10 @@ def _shown(event: SeenEvent) -> ShownEvent:
     series = event.series or _Series()
     times = (series.last_observed_time, event.last_timestamp, event.event_time, event.first_timestamp)
     return ShownEvent(
-        at=_seconds(next(filter(None, (*times, event.metadata.creation_timestamp)), "")),
+        at=seconds_of(next(filter(None, (*times, event.metadata.creation_timestamp)), None)),
         reason=event.reason,
         message=event.message[:LONGEST_MESSAGE],
         source=(event.source.component if event.source is not None else "") or event.reporting_component or "",
         count=max(series.count, event.count or 1),
         warning=event.type == "Warning",
     )
-
-
-def _seconds(text: str) -> float:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        return 0.0

@@ -11,11 +11,12 @@ from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import ContainerShares
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.account import Account
+from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
 from scheduler_ext.decide.explain import need_sentence
 from scheduler_ext.requests import RequestError, RequestSettings, read_needs
 from scheduler_ext.status.pod_events import PodEvents, ShownEvent
-from scheduler_ext.status.waiting import created_at, owner_of
+from scheduler_ext.status.waiting import owner_of
 from scheduler_ext.status.why import WhyWaiting
 
 _UNHELD = "nothing holds it to its part"
@@ -67,7 +68,7 @@ def shown_pod(
         pod=found.pod,
         sentence=found.sentence,
         phase="Terminating" if leaves else pod.status.phase or "Pending",
-        since=created_at(pod),
+        since=seconds_of(pod.metadata.creation_timestamp),
         node=found.node,
         owner=owner_of(pod),
         scheduler=pod.spec.scheduler_name,

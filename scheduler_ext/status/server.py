@@ -22,7 +22,6 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable
 from scheduler_ext.http.messages import is_local
 from scheduler_ext.status.access import AccessRefusal
 from scheduler_ext.status.board import Board
-from scheduler_ext.status.history_file import HistoryFile
 from scheduler_ext.status.pod_page import ShownPod
 from scheduler_ext.status.poll import Poll
 
@@ -43,8 +42,6 @@ RETRY_MILLISECONDS = range(1_000, 3_000)
 """The range of the time after which a reader comes back. It differs from stream to stream, so that readers do not all
 come back at once.
 """
-KEPT_SECONDS = 60.0
-"""The time between two writes of the history."""
 MOST_PODS_ASKED = 8
 """Pods that are read from the API server at the same time."""
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
@@ -87,16 +84,12 @@ class StatusServer:
         admission: Admission | None = None,
         *,
         pod_of: PodSource = _no_pods,
-        kept_in: HistoryFile | None = None,
         write_seconds: float = WRITE_SECONDS,
     ) -> None:
         """Numbers messages for this `process`, as `Board` does. Without `admission` only callers of this host get an
         answer.
         """
         self._pod_of = pod_of
-        self._kept_in = kept_in
-        self._kept_at = 0.0
-        self._has_recalled = False
         self._pods_asked = 0
         self._write_seconds = write_seconds
         self._admission = admission
@@ -121,9 +114,7 @@ class StatusServer:
         return await self._there(partial(self._apply, poll)) is not None
 
     async def recall(self, written: bytes) -> bool:
-        """Goes on with what another process remembered, unless the file has shown that already. Returns False before
-        the start and after the end.
-        """
+        """Goes on with what another process remembered. Returns False before the start and after the end."""
         return await self._there(partial(self._recall, written)) is not None
 
     async def remembered(self) -> bytes:
@@ -146,17 +137,12 @@ class StatusServer:
         return self._board.remembered()
 
     async def _recall(self, written: bytes) -> bool:
-        if not self._has_recalled:
-            self._has_recalled = True
-            self._board.recall(written)
-            self._wake()
+        self._board.recall(written)
+        self._wake()
         return True
 
     async def _apply(self, poll: Poll) -> bool:
         self._looked_at = asyncio.get_running_loop().time()
-        if self._kept_in is not None and self._looked_at - self._kept_at >= KEPT_SECONDS:
-            self._kept_at = self._looked_at
-            self._kept_in.write(self._board.remembered())
         if self._board.apply(poll):
             self._wake()
         return True
@@ -182,15 +168,8 @@ class StatusServer:
 
     async def _started(self, _: web.Application) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
-        if self._kept_in is not None:
-            written = self._kept_in.read()
-            self._has_recalled = bool(written)
-            self._board.recall(written)
-            self._kept_at = self._loop.time()
         yield
         self._loop = None
-        if self._kept_in is not None:
-            self._kept_in.write(self._board.remembered())
 
     async def _refused(self, request: web.Request) -> web.Response | None:
         """Returns the answer to a caller who may not see the page; None for one who may."""

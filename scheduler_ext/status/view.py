@@ -11,16 +11,14 @@ from msgspec import Struct
 from proto.devices import DeviceUUID
 from proto.kubernetes.taints import CORDON
 from scheduler_ext.capacity.domains import named_domains
-from scheduler_ext.capacity.unused import set_aside_words, unused
+from scheduler_ext.capacity.unused import set_aside_words
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.history import LogEntry, LogKind
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.registered import NODE_CORDONED, RegisteredNode
-from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.cluster.snapshot import GpuUsage
 from scheduler_ext.decide.reasons import out_of_service
 from scheduler_ext.status.poll import NodePoll
-from scheduler_ext.status.waiting import WaitingGroup
-from scheduler_ext.status.why import WhyWaiting
 
 
 class ShownShare(Struct, frozen=True, omit_defaults=True):
@@ -65,22 +63,6 @@ class ShownNode(Struct, frozen=True, omit_defaults=True):
     """The backends that hold parts of its GPUs, as the Node names them."""
 
 
-class Sums(NamedTuple):
-    """A node's part of the totals. `lost` counts GPUs that no pod may get. `shared_memory` is free on GPUs that pods
-    share already: no whole GPU can be made of it. `stranded_memory` is free, and no pod can get it.
-    """
-
-    gpus: int = 0
-    idle: int = 0
-    lost: int = 0
-    memory_held: int = 0
-    memory: int = 0
-    cores_held: int = 0
-    cores: int = 0
-    shared_memory: int = 0
-    stranded_memory: int = 0
-
-
 class Held(NamedTuple):
     """The part of a node, or of the cluster, that the pods of one namespace hold."""
 
@@ -93,18 +75,6 @@ class Held(NamedTuple):
 
 
 NOTHING_HELD = Held()
-
-
-class ShownGroup(Struct, frozen=True, omit_defaults=True):
-    """Waiting pods of one namespace and owner with one answer. `pods` has name, creation and priority of the first;
-    `count` counts all. `why` is None before the first search.
-    """
-
-    namespace: str
-    owner: str
-    count: int
-    pods: tuple[tuple[str, float, int], ...]
-    why: WhyWaiting | None = None
 
 
 class Told(Struct, frozen=True, omit_defaults=True):
@@ -199,25 +169,6 @@ def _notes(poll: NodePoll) -> Iterator[str]:
 def _name(poll: NodePoll, uid: str) -> str:
     name, record = poll.names.get(uid), poll.alone.held.get(uid)
     return str(name) if name is not None else (record.gpus.pod if record is not None else "") or uid
-
-
-def sums_of(usage: NodeUsage) -> Sums:
-    found = unused(usage)
-    return Sums(
-        gpus=found.gpus,
-        idle=found.idle_gpus,
-        lost=found.not_serving_gpus,
-        memory_held=sum(gpu.memory_mib for gpu in usage.gpus),
-        memory=found.memory_mib,
-        cores_held=sum(gpu.cores for gpu in usage.gpus),
-        cores=found.cores,
-        shared_memory=found.unused_memory_mib,
-        stranded_memory=found.stranded_memory_mib,
-    )
-
-
-def group_of(group: WaitingGroup) -> ShownGroup:
-    return ShownGroup(namespace=group.namespace, owner=group.owner, count=group.count, pods=group.pods, why=group.why)
 
 
 def told_of(happened: LogEntry, indices: Mapping[DeviceUUID, int], *, seconds_since_1970: float) -> Told:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 
+from msgspec import Struct
+
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.judged import Judged, likeness_of, request_of
 from scheduler_ext.cluster.pod_index import seconds_of
@@ -15,19 +17,24 @@ MOST_NAMED = 50
 """Pods of one group that are named."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingGroup:
-    """Pods of one namespace and owner with one answer, of the highest priority and the longest wait first. Of `pods`
-    each has its name, the time of its creation and its priority; `count` counts those too that are not named. `kind` is
-    the key of the answer, which is None before the first search.
+class ShownGroup(Struct, frozen=True, omit_defaults=True):
+    """Waiting pods of one namespace and owner with one answer. `pods` has name, creation and priority of those of the
+    highest priority and the longest wait; `count` counts all. `why` is None before the first search.
     """
 
-    kind: bytes
     namespace: str
     owner: str
     count: int
     pods: tuple[tuple[str, float, int], ...]
-    why: WhyWaiting | None
+    why: WhyWaiting | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingGroup:
+    """A group, the key of its answer, and one of its pods."""
+
+    shown: ShownGroup
+    kind: bytes
     example: Pod
 
 
@@ -46,7 +53,7 @@ class WaitingGroups:
         for pod, kind, answer in self._read.values():
             alike.setdefault((pod.metadata.namespace, owner_of(pod), kind), []).append((pod, answer))
         groups = (_group(*key, members, members[0][1] or why(key[2])) for key, members in alike.items())
-        return tuple(nsmallest(MOST_GROUPS, groups, key=lambda group: (-group.pods[0][2], group.pods[0][1])))
+        return tuple(nsmallest(MOST_GROUPS, groups, key=_urgency))
 
     def _known(self, uid: str, pod: Pod) -> tuple[Pod, bytes, WhyWaiting | None]:
         known = self._read.get(uid)
@@ -61,20 +68,18 @@ def _group(
 ) -> WaitingGroup:
     pods = [pod for pod, _ in members]
     first = nsmallest(MOST_NAMED, map(_named, pods), key=lambda pod: (-pod[2], pod[1], pod[0]))
-    return WaitingGroup(
-        kind=kind, namespace=namespace, owner=owner, count=len(pods), pods=tuple(first), why=why, example=pods[0]
-    )
+    return WaitingGroup(ShownGroup(namespace, owner, len(pods), tuple(first), why), kind, pods[0])
+
+
+def _urgency(group: WaitingGroup) -> tuple[int, float]:
+    _, created, priority = group.shown.pods[0]
+    return -priority, created
 
 
 def _named(pod: Pod) -> tuple[str, float, int]:
-    return pod.metadata.name, created_at(pod), pod.spec.priority or 0
+    return pod.metadata.name, seconds_of(pod.metadata.creation_timestamp), pod.spec.priority or 0
 
 
 def owner_of(pod: Pod) -> str:
     """Returns `Job/train`; empty for a pod that was made alone."""
     return next((f"{each.kind}/{each.name}" for each in pod.metadata.owner_references if each.controller), "")
-
-
-def created_at(pod: Pod) -> float:
-    """Returns the time of its creation in seconds since 1970; 0 if it is not readable."""
-    return seconds_of(pod.metadata.creation_timestamp)

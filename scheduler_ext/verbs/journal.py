@@ -42,10 +42,6 @@ class JournalFiles:
         except OSError as error:
             raise SettingsError(f"{folder} cannot hold the Bindings under way: {error.strerror}") from error
 
-    def beside(self, name: str) -> Path:
-        """Returns the path of a file of others in the folder, which lasts as long. Its name has no suffix."""
-        return self._folder / name
-
     def close(self) -> None:
         """Unlocks the folder, so that another process may use it."""
         os.close(self._lock)

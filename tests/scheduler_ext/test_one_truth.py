@@ -179,7 +179,7 @@ class Extender:
             watched=lambda: True,
             seconds_since_1970=lambda: 0.0,
         )
-        while standing.synced and any(group.why is None for group in await explainer.waiting()):
+        while standing.synced and any(group.shown.why is None for group in await explainer.waiting()):
             await explainer.search()
         return await poller.poll()
 
@@ -235,7 +235,8 @@ def test_page_plugin_and_filter_agree_on_every_pod_that_waits(drawn: Drawn, firs
         check_nothing_is_claimed(extender, plugin, pending.values())
         extender.rest()
     poll = asyncio.run(extender.poll())
-    whys = {f"{group.namespace}/{name}": group.why for group in poll.waiting for name, *_ in group.pods}
+    groups = [each.shown for each in poll.waiting]
+    whys = {f"{group.namespace}/{name}": group.why for group in groups for name, *_ in group.pods}
     assert whys.keys() == {pod.full_name for pod in plugin.pods} == pending.keys()
     assert poll.waiting_total == plugin.waiting == len(pending)
     for name, pod in pending.items():

@@ -37,4 +37,6 @@ def test_free_memory_is_idle_unused_or_stranded() -> None:
         stranded_gpus=4,
         stranded_memory_mib=(30 + 20 + 40 + 40) * GIB,
         not_serving_gpus=2,
+        held_memory_mib=80 * GIB,
+        held_cores=130,
     )

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -17,7 +16,6 @@ from proto.kubernetes.client import ApiServer
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.ports import listening
 from scheduler_ext.status.board import SAMPLE_SECONDS, SAMPLES, Board
-from scheduler_ext.status.history_file import HistoryFile
 from scheduler_ext.status.history_object import KEY, LARGEST_BYTES, HistoryObject
 from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.server import StatusServer
@@ -49,23 +47,19 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(
-    server: EmbeddedApiServer, process: str, *, leads: bool = True, file: HistoryFile | None = None
-) -> AsyncIterator[Replica]:
+async def replica(server: EmbeddedApiServer, process: str, *, leads: bool = True) -> AsyncIterator[Replica]:
     with NamedTemporaryFile("w") as kubeconfig:
         kubeconfig.write(server.kubeconfig())
         kubeconfig.flush()
         api = await ApiServer.connect(kubeconfig.name, timeout_seconds=API_SECONDS)
-    async with replica_with(api, process, leads=leads, file=file) as it:
+    async with replica_with(api, process, leads=leads) as it:
         yield it
 
 
 @asynccontextmanager
-async def replica_with(
-    api: ApiServer, process: str, *, leads: bool = True, file: HistoryFile | None = None
-) -> AsyncIterator[Replica]:
+async def replica_with(api: ApiServer, process: str, *, leads: bool = True) -> AsyncIterator[Replica]:
     """Closes the client at the end."""
-    it = Replica(StatusServer(process, kept_in=file), leads)
+    it = Replica(StatusServer(process), leads)
     kept = HistoryObject(
         api=api, place=PLACE, recall=it.page.recall, remembered=it.page.remembered, leads=lambda: it.leads
     )
@@ -132,16 +126,6 @@ async def test_only_the_leader_writes_only_what_is_new_and_creates_nothing() -> 
 
         await until(both_wrote)
         await keeps(server, 1.0)
-
-
-async def test_what_a_file_of_this_pod_has_is_newer_and_counts_once(tmp_path: Path) -> None:
-    file = HistoryFile(tmp_path / "history")
-    async with EmbeddedApiServer() as server:
-        server.create(config_map())
-        for number in range(2):
-            async with replica(server, f"p{number}", file=file) as leader:
-                await leader.hour(1.0 + 10_000 * number)
-                await keeps(server, number + 1)
 
 
 def test_what_is_kept_is_bounded() -> None:

@@ -5,8 +5,6 @@ import json
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,18 +13,16 @@ import pytest
 
 from proto.annotations import keys
 from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
-from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.ports import listening
 from scheduler_ext.running import without_need
 from scheduler_ext.status import server as page_server
-from scheduler_ext.status.history_file import HistoryFile
 from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.server import PAGE_HEADER, StatusServer
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import pod_json
 from tests.polling import until
 from tests.scheduler_ext.rig import ANY_PORT
-from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, looked, node, running_pod, shown
+from tests.scheduler_ext.status.shown import MODELS, Shown, busy_cluster, node, running_pod, shown
 
 FILES = ("", "page.js", "style.css", "icon.svg")
 
@@ -315,25 +311,6 @@ async def test_a_browser_that_does_not_read_is_disconnected() -> None:
         await until(came)
         await until(went)
         browser.close()
-
-
-async def test_history_and_gpu_hours_go_on_after_a_restart(tmp_path: Path) -> None:
-    file = HistoryFile(tmp_path / "history")
-    for number, started in enumerate((0.0, 5_000.0)):
-        server = StatusServer(f"p{number}", kept_in=file)
-        async with listening(server.application(), ANY_PORT, "--status-bind-address"):
-            for seconds in (0.0, 3600.0):
-                held = looked(node("n"), running_pod("p", "n", (0,), memory_mib=MODELS[0][1]))
-                names = {uid: PodName(namespace="ml", name="p") for uid in held["n"].alone.held}
-                nodes = {"n": replace(held["n"], names=names)}
-                await server.show(Poll(monotonic=started + seconds + 1, at=1.0 + started + seconds, nodes=nodes))
-    written = json.loads(file.read())
-    assert [sample[0] for sample in written["history"]] == [1.0, 3601.0, 5001.0, 8601.0]
-    assert written["gpu_hours"] == {"ml": pytest.approx(2.0)}
-    (tmp_path / "history").write_text("cut short")
-    async with listening(StatusServer("q", kept_in=file).application(), ANY_PORT, "--status-bind-address"):
-        pass
-    assert json.loads(file.read()) == {"history": [], "gpu_hours": {}}
 
 
 async def test_a_member_of_a_group_waits_for_the_same_on_its_page_as_in_explain() -> None:
