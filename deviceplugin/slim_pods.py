@@ -21,6 +21,7 @@ from proto.annotations.keys import (
 from proto.annotations.memory_resize import LONGEST_ANSWER, wish_in
 from proto.environment import TASK_PRIORITY, VISIBLE_DEVICES, is_judged
 from proto.kubernetes.objects import (
+    TOPOLOGY_AFFINITY_ERROR,
     Container,
     ContainerState,
     ContainerStatus,
@@ -42,8 +43,6 @@ LONGEST_VALUE = 1024
 LONGEST_DECISION = 32_768
 """Characters of an annotation; it has room for some 500 shares of GPUs."""
 
-TOPOLOGY_AFFINITY_ERROR = "TopologyAffinityError"
-"""Kubelet's reason for a pod that its Topology Manager refused."""
 _ANNOTATIONS = (DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, MIG_ALLOCATIONS, BIND_PHASE, POD_NODE)
 _GIVEN = frozenset({TASK_PRIORITY, "CUDA_OVERSUBSCRIBE", "TRITON_LIBCUDA_PATH"})
 """Variables that the daemon sets although they are not judged."""

@@ -64,7 +64,7 @@ class Debugging:
             pod = await self._api.get(PODS, name, namespace)
         except NotFound as error:
             raise NoSuchPod(f"there is no pod {namespace}/{name}") from error
-        snapshot = self._cluster.ledger.snapshot_for(pod)
+        snapshot = self._cluster.snapshot_for(pod)
         return await account_of(pod, snapshot, self._cluster, self._problem(), self._monotonic())
 
 

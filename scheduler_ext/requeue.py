@@ -149,10 +149,10 @@ class Requeuer:
         return not self._is_kept_out(pod) if found else found
 
     def _is_kept_out(self, pod: QueuedPod) -> bool:
-        """Returns whether the pod fits only on nodes that are set aside for others."""
-        ledger, waiting = self._cluster.state.ledger, self._cluster.state.pods.pending().get(pod.request.uid)
-        closed = {} if waiting is None else ledger.set_asides.closed_to(waiting, self._cluster.state.budgets)
-        left = [name for name in ledger.nodes.usages() if name not in closed] if closed else ()
+        """Returns whether the pod fits only on nodes that are closed to it."""
+        state, waiting = self._cluster.state, self._cluster.state.pods.pending().get(pod.request.uid)
+        closed = {} if waiting is None else state.closed_to(waiting)
+        left = [name for name in state.ledger.nodes.usages() if name not in closed] if closed else ()
         return bool(closed) and self._index.fits_nowhere(pod.request, left)
 
     async def _touch(self, pod: QueuedPod) -> None:

@@ -95,7 +95,7 @@ class Applications:
             return None
         events = await reader.of(pod)
         state, why = cluster.state, explainer.why(pod)
-        snapshot = state.ledger.snapshot_for(pod)
+        snapshot = state.snapshot_for(pod)
         found = await account_of(pod, snapshot, state, self.parts.readiness.problem(), cluster.monotonic())
         return shown_pod(pod, found, state.requests, snapshot, why, events=events)
 

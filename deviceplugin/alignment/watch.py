@@ -20,13 +20,12 @@ from deviceplugin.nvml.sysfs import Sysfs
 from deviceplugin.records.checkpoint import witness_reader
 from deviceplugin.records.listed import ExclusiveCpus
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
-from deviceplugin.slim_pods import TOPOLOGY_AFFINITY_ERROR
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy
 from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference, Pod
+from proto.kubernetes.objects import TOPOLOGY_AFFINITY_ERROR, ObjectReference, Pod
 
 _LOOK_SECONDS = 10.0
 """Seconds between looks for what no watch shows: kubelet's file, CPUs of containers that have ended."""

@@ -185,6 +185,8 @@ class Condition(Object):
 POD_SCHEDULED = "PodScheduled"
 """The type of a condition, and its reason where no node was found."""
 UNSCHEDULABLE = "Unschedulable"
+TOPOLOGY_AFFINITY_ERROR = "TopologyAffinityError"
+"""The reason in the status of a pod that kubelet's Topology Manager refused."""
 
 
 class PodStatus(Object):

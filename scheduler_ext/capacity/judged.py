@@ -16,6 +16,7 @@ from scheduler_ext.capacity.evictions import Way
 from scheduler_ext.capacity.group_room import room_of
 from scheduler_ext.capacity.nearest import Refusing, grouped
 from scheduler_ext.cluster.gangs import Gang, membership_of
+from scheduler_ext.cluster.kubelet_refusals import REFUSED_ALIKE
 from scheduler_ext.cluster.set_asides import SET_ASIDE_NODE, last_set_aside
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide_anywhere
@@ -97,11 +98,13 @@ def judged(pod: Pod, settings: RequestSettings, snapshot: Snapshot, gang: Gang |
 def _never_enough(request: GpuRequest, snapshot: Snapshot) -> dict[str, Misfit]:
     """Returns the closed nodes that would not do if they were open: that is the reason that matters.
 
-    `/filter` does not judge nodes that are set aside for others, so that stays their reason.
+    `/filter` does not judge nodes that are closed to the pod alone, so that stays their reason.
     """
     quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
     closed = {
-        name: usage for name, usage in snapshot.closed.items() if SET_ASIDE_NODE not in snapshot.unregistered[name]
+        name: usage
+        for name, usage in snapshot.closed.items()
+        if not snapshot.unregistered[name].startswith((SET_ASIDE_NODE, REFUSED_ALIKE))
     }
     found = ((name, place(request, usage, quota)) for name, usage in closed.items())
     return {name: misfit for name, misfit in found if isinstance(misfit, Misfit) and is_unresolvable(misfit)}

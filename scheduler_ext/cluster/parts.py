@@ -8,11 +8,13 @@ from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.events import RecordEvent
 from scheduler_ext.cluster.gangs import Gang, Gangs
 from scheduler_ext.cluster.history import Histories, PodLog
+from scheduler_ext.cluster.kubelet_refusals import KubeletRefusals
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.nominations import Nominations
 from scheduler_ext.cluster.pod_index import PodIndex, PodName
 from scheduler_ext.cluster.queue import PodQueue
 from scheduler_ext.cluster.resizing import Wishes
+from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.requests import RequestSettings
 
 
@@ -52,6 +54,7 @@ class ClusterParts:
         self.nominations = Nominations()
         self.queue = PodQueue()
         self.wishes = Wishes()
+        self.refusals = KubeletRefusals()
         self.history = Histories()
         self.log = PodLog()
         self.departed: Mapping[str, PodName] = {}
@@ -63,6 +66,14 @@ class ClusterParts:
         """Returns the pods, by UID, that request GPUs, and for which no node is decided."""
         reserved = self.ledger.records.reserved
         return {uid: pod for uid, pod in self.pods.pending().items() if reserved(uid) is None}
+
+    def closed_to(self, pod: Pod) -> Mapping[str, str]:
+        """Returns the nodes that are set aside for others or whose kubelets refused such a pod, with the reason."""
+        return {**self.ledger.set_asides.closed_to(pod, self.budgets), **self.refusals.closed_to(pod)}
+
+    def snapshot_for(self, pod: Pod) -> Snapshot:
+        """Returns the cluster for a decision about this pod; nodes that are closed to it offer nothing."""
+        return self.ledger.snapshot_for(pod).without(self.refusals.closed_to(pod))
 
     def gang_of(self, pod: Pod) -> Gang | None:
         """Returns the group of the pod, if its pods start together and their number is known."""

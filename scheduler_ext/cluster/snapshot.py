@@ -151,4 +151,6 @@ class Snapshot:
         """Returns the cluster without these nodes, which are closed for a pod, and why each of them is."""
         nodes = {name: usage for name, usage in self.nodes.items() if name not in reasons}
         closed = {name: self.nodes[name] for name in reasons if name in self.nodes}
-        return replace(self, nodes=nodes, closed=closed, unregistered={**self.unregistered, **reasons})
+        return replace(
+            self, nodes=nodes, closed={**self.closed, **closed}, unregistered={**self.unregistered, **reasons}
+        )

@@ -179,5 +179,6 @@ class Cluster(ClusterParts):
     def _pass_time(self, now: float) -> None:
         if now != self._now:
             self._now = now
+            self.refusals.now = now
             self.ledger.expire(now)
             self.queue.drop_forgotten(now)

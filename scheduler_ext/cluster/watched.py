@@ -82,7 +82,10 @@ def _pods_listed(parts: ClusterParts, event: events.Listed[Pod], _: float) -> Se
 
 
 def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
-    held, asides = parts.ledger.records.bound(pod_key(pod)), len(parts.ledger.set_asides)
+    uid, asides = pod_key(pod), len(parts.ledger.set_asides)
+    held = parts.ledger.records.bound(uid)
+    if pod.has_ended:
+        parts.refusals.dropped(parts.ledger.records.get(uid), pod)
     parts.ledger.apply_pod(pod)
     parts.gangs.apply_pod(pod, with_gpus=parts.pods.concerns_gpus(pod))
     name = pod_name(pod)
@@ -91,12 +94,12 @@ def _pod_applied(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
         return _unreadable_pod(parts, pod)
     parts.pods.apply_pod(pod)
     if pod.spec.node_name:
-        parts.queue.settled(pod_key(pod))
+        parts.queue.settled(uid)
         if before is None or not before.node:
-            parts.history.add(pod_key(pod), now, f"it was seen on node {pod.spec.node_name}")
+            parts.history.add(uid, now, f"it was seen on node {pod.spec.node_name}")
             parts.log.add(now, name, LogKind.BOUND, pod.spec.node_name)
     opens = len(parts.ledger.set_asides) < asides
-    has_room = opens or pod.has_ended or _has_shrunk(held, parts.ledger.records.bound(pod_key(pod)))
+    has_room = opens or pod.has_ended or _has_shrunk(held, parts.ledger.records.bound(uid))
     freed = (_FREED,) if has_room else ()
     wished = (_WISHED,) if parts.wishes.apply(pod) else ()
     return [Changed(name), *freed, *wished, *_nominated(parts, pod), *_unreadable_pod(parts, pod)]
@@ -111,6 +114,7 @@ def _has_shrunk(before: PodRecord | None, after: PodRecord | None) -> bool:
 
 def _pod_removed(parts: ClusterParts, pod: Pod, now: float) -> Sequence[Effect]:
     uid, deleted_at = pod_key(pod), version_number(pod.metadata.resource_version)
+    parts.refusals.dropped(parts.ledger.records.get(uid))
     parts.ledger.remove_pod(uid, now + OUTLIVING_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
     parts.gangs.remove_pod(uid)
     parts.wishes.remove(uid)

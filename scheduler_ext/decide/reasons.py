@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from proto.devices import Device
 from proto.environment import DEFAULT_CORE_POLICY, LIFTING_PREFIXES, lifting
+from scheduler_ext.cluster.kubelet_refusals import REFUSED_ALIKE
 from scheduler_ext.cluster.registered import NODE_CORDONED, UNREGISTERED, RegisteredNode
 from scheduler_ext.cluster.set_asides import SET_ASIDE_NODE
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
@@ -40,6 +41,7 @@ class Reason(StrEnum):
         "kubelet would refuse the pod: its node's totals of GPU memory or cores are used up",
     )
     SET_ASIDE = SET_ASIDE_NODE, "set aside for a pod that has waited for long"
+    REFUSED_ALIKE = REFUSED_ALIKE, "its kubelet has refused a pod with the same requests for the place of its CPUs"
     CPUS_APART = (
         "CpusApartFromGpus",
         "kubelet's Topology Manager would refuse the pod: no NUMA node has enough CPUs and GPUs for it free",

@@ -63,8 +63,8 @@ class Explainer:
         if not kinds:
             return
         kind = next((each for each in kinds if each not in self._whys), next(iter(self._whys), kinds[0]))
-        pod, ledger = asked[kind].example, self._cluster.ledger
-        snapshot = ledger.snapshot_for(pod)
+        pod = asked[kind].example
+        snapshot = self._cluster.snapshot_for(pod)
         answer = await asyncio.to_thread(judged, pod, self._cluster.requests, snapshot, self._cluster.gang_of(pod))
         why = await asyncio.to_thread(why_of, pod, answer, self._crowd(pod, answer), snapshot)
         self._whys.pop(kind, None)

@@ -89,7 +89,7 @@ class Filter:
         node_names = args.node_names or []
         if not await self._readiness.wait():
             rooms = bool(group_of(args.pod)) and (request.wish is not None or self._decision.index.has_domains())
-            closed = self._cluster.ledger.set_asides.closed_to(args.pod, self._cluster.budgets)
+            closed = self._cluster.closed_to(args.pod)
             open_ = [name for name in node_names if name not in closed] if closed else node_names
             await self._readiness.search(request, open_, rooms=rooms)
         return self._decided(args.pod, request, node_names)
@@ -189,13 +189,13 @@ class FilterDecision:
 
     def _shut(self, pod: Pod, node_names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Returns the nodes where the pod cannot go whatever GPUs are free, and why: those whose kubelets would refuse
-        it, and those that are set aside for others, where no eviction makes room for it.
+        it, and those that are closed to it, where no eviction makes room for it.
         """
         cluster = self.cluster
         crowded = cluster.ledger.kubelet.refusing(pod, node_names)
         if crowded:
             crowded = {name: f"{Reason.TOTAL_EXCEEDED}({crowded[name]})" for name in node_names if name in crowded}
-        closed = cluster.ledger.set_asides.closed_to(pod, cluster.budgets)
+        closed = cluster.closed_to(pod)
         if closed:
             closed = {name: closed[name] for name in node_names if name in closed and name not in crowded}
         return crowded, closed

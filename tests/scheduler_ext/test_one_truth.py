@@ -187,7 +187,7 @@ class Extender:
         """The sentence of `explain`, with the reason why no decision is possible."""
         state = self.live.state
         return account(
-            pod, SETTINGS, problem, state.ledger.snapshot_for(pod), state.history.of(pod_key(pod)), now=0.0
+            pod, SETTINGS, problem, state.snapshot_for(pod), state.history.of(pod_key(pod)), now=0.0
         ).sentence
 
     def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:

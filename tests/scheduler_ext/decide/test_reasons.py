@@ -33,6 +33,7 @@ def test_codes_of_reasons_on_the_wire_stay() -> None:
             "NodeTotalExceeded",
             "NodeSetAside",
             "NumaNodesChange",
+            "KubeletRefusedAlike",
             "CpusApartFromGpus",
             "CardApartFromCpus",
             "ResourceQuotaNotFit",
