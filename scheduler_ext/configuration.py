@@ -34,7 +34,6 @@ from scheduler_ext.policies import GPU_POLICY_PATTERN, GPU_WORDS, NodePolicy, al
 from scheduler_ext.requests import RequestError, RequestSettings
 from scheduler_ext.settings import (
     DEFAULT_SCHEDULER_NAME,
-    LONGEST_LOCK_WAIT_SECONDS,
     BypassMode,
     CorePolicy,
     FilterReturns,
@@ -43,8 +42,6 @@ from scheduler_ext.settings import (
     ServeSettings,
 )
 from scheduler_ext.usual_pods import USUAL_PODS_PATTERN, read_usual_pods, write_usual_pods
-
-DEFAULT_TIMEOUT_SECONDS = 10
 
 _LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
 _LABELS_PATTERN = rf"\s*({_LABEL.pattern}\s*(,\s*{_LABEL.pattern}\s*)*)?"
@@ -115,7 +112,6 @@ OBSERVATION = "Metrics and logs"
 _setting = partial(setting, environment=())
 _connection = partial(_setting, group="Addresses and API server")
 _webhook = partial(_setting, group="Webhook")
-_placement = partial(_setting, group="Placement")
 
 _of_part = partial(Setting, environment=())
 _request = partial(_of_part, group=REQUESTS, chart=CHART)
@@ -210,12 +206,6 @@ _SERVE: Any = part(
         environment=("HAMI_NODELOCK_EXPIRE",),
         chart=CHART,
     ),
-    lock_wait_seconds=_of_placement(
-        kind=DURATION_OR_ZERO,
-        help="How long a bind waits for a lock that another pod holds; 0 refuses it at once.",
-        key="node_lock_retry_timeout",
-        chart=CHART,
-    ),
     reservation_lease_seconds=_of_placement(
         kind=DURATION,
         help="Longest time for which GPUs are held for a pod between /filter and /bind.",
@@ -306,28 +296,9 @@ class SchedulerConfiguration:
         "The address of the status page, such as 127.0.0.1:9396. On an address that other hosts reach, it is served "
         "with the webhook's certificate, to users with the right to get /topogpu/status. Empty: there is no page.",
     )
-    status_history: str = _connection(
-        "",
-        Text(expected="namespace/name", pattern=f"({DNS_NAME}/{DNS_NAME})?"),
-        "A ConfigMap that keeps the history and GPU-hours of the status page for the next pod. The leader writes it "
-        "every five minutes. Empty: they begin again in a new pod.",
-    )
     kubeconfig: str = kubeconfig(group="Addresses and API server")
-    kube_timeout: int = _connection(
-        DEFAULT_TIMEOUT_SECONDS,
-        Whole(minimum=0, zero=DEFAULT_TIMEOUT_SECONDS),
-        f"Seconds that one call to the API server may take; 0 is {DEFAULT_TIMEOUT_SECONDS}.",
-        unit="s",
-        chart=CHART,
-    )
     requests: RequestSettings = _REQUESTS
     serve: ServeSettings = _SERVE
-    binding_directory: str = _placement(
-        "",
-        path(optional=True),
-        "A folder with a file for each Binding until it is answered. It is in memory and outlives this process, so "
-        "that the next one continues at once after a crash.",
-    )
     lease: LeaseSettings = _LEASE
     webhook_bind_address: ListenAddress = _webhook(
         ListenAddress(host=None, port=9443),
@@ -402,6 +373,8 @@ TABLE = Table(
     without_effect={
         "profiling": "there is no Go profiler here; use py-spy, or the histograms of /metrics",
         **dict.fromkeys(("kube-qps", "kube-burst"), "one write is made for a pod, and none is held up"),
+        "kube-timeout": "a call to the API server may take 10 s",
+        "node-lock-retry-timeout": "a bind waits 18 s for a lock, and kube-scheduler ends the bind after 30 s",
         **dict.fromkeys(
             ("logtostderr", "alsologtostderr", "stderrthreshold", "log_dir", "log_file", "log_file_max_size"),
             _STANDARD_ERROR,
@@ -417,8 +390,3 @@ def warnings(effective: Effective[SchedulerConfiguration]) -> Iterator[str]:
     configuration = effective.configuration
     yield from effective.warnings
     yield from alias_warnings(configuration.requests.gpu_policy.text)
-    if (seconds := configuration.serve.lock_wait_seconds) > LONGEST_LOCK_WAIT_SECONDS:
-        longest = f"{LONGEST_LOCK_WAIT_SECONDS:g}s"
-        yield (
-            f"--node-lock-retry-timeout {seconds:g}s counts as {longest}: after that kube-scheduler gives up the bind"
-        )

@@ -1,20 +1,13 @@
 """Settings that the extender's parts read from its configuration."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from uuid import uuid4
 
 DEFAULT_SCHEDULER_NAME = "topogpu-scheduler"
 
-LONGEST_LOCK_WAIT_SECONDS = 22.0
-"""Together with the wait for the first lists and the write it is below the 30 s that kube-scheduler waits for an
-extender.
-"""
-SHORTEST_BIND_DEADLINE_SECONDS = 20.0
 SLACK_SECONDS = 5.0
 """The time that a Binding may be delayed on its way."""
-_WRITING_SECONDS = 2.0
-"""Time left for the write when a bind gets the lock at the last moment."""
 
 
 class SettingsError(ValueError):
@@ -74,7 +67,10 @@ class ServeSettings:
     """The time that a bind waits for a lock that another pod holds."""
     sync_wait_seconds: float = 5.0
     """The time that `/filter` waits for the first lists before it returns an error."""
-    bind_deadline_seconds: float = SHORTEST_BIND_DEADLINE_SECONDS
+    bind_deadline_seconds: float = 20.0
+    """Together with the wait for the first lists it is below the 30 s that kube-scheduler waits for an extender. A bind
+    that gets the lock at the last moment has the rest for the write.
+    """
     binding_seconds: float = 5.0
     """After this time an unanswered Binding is sent again, or earlier if the API server has less time. The next leader
     waits twice as long for the Bindings of a crashed one.
@@ -109,12 +105,3 @@ class LeaseSettings:
     """Distinguishes the processes of a host, but not a process from its successor with the same journal."""
     pod_name: str = ""
     pod_namespace: str = ""
-
-
-def patient(settings: ServeSettings) -> ServeSettings:
-    """Returns the settings with a wait for locks that kube-scheduler has patience for, and the deadline that follows
-    from it.
-    """
-    wait = min(settings.lock_wait_seconds, LONGEST_LOCK_WAIT_SECONDS)
-    deadline = max(SHORTEST_BIND_DEADLINE_SECONDS, wait + _WRITING_SECONDS)
-    return replace(settings, lock_wait_seconds=wait, bind_deadline_seconds=deadline)

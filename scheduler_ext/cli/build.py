@@ -15,6 +15,10 @@ POD_VARIABLES = ("POD_NAME", "POD_NAMESPACE")
 """Variables with name and namespace of the pod, which the leader labels. They are empty outside a pod."""
 
 
+RUNTIME_DIRECTORY = "RUNTIME_DIRECTORY"
+"""systemd's name for a folder that lasts from process to process, until the machine stops."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificatePaths:
     certificate: Path
@@ -33,6 +37,17 @@ def lease_settings(configuration: SchedulerConfiguration, process: str | None) -
         pod_name=pod_name,
         pod_namespace=pod_namespace,
     )
+
+
+def runtime_directory() -> Path | None:
+    """Returns the folder of the Bindings under way; None without one."""
+    named = os.environ.get(RUNTIME_DIRECTORY, "")
+    return Path(named) if named else None
+
+
+def history_place(lease: LeaseSettings) -> str:
+    """Returns namespace and name of the ConfigMap with the history of the status page; empty without a Lease."""
+    return f"{lease.namespace}/{lease.name}-status-history" if lease.elects else ""
 
 
 def admission_settings(configuration: SchedulerConfiguration) -> AdmissionSettings:
@@ -56,8 +71,4 @@ def certificate_place(configuration: SchedulerConfiguration) -> CertificatePaths
 
 async def connected(configuration: SchedulerConfiguration) -> ApiServer:
     """Returns a client of the API server. Raises ApiServerUnconfigured."""
-    return await ApiServer.connect(
-        configuration.kubeconfig or None,
-        timeout_seconds=configuration.kube_timeout,
-        user_agent="topogpu-scheduler",
-    )
+    return await ApiServer.connect(configuration.kubeconfig or None, user_agent="topogpu-scheduler")

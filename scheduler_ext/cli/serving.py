@@ -23,13 +23,15 @@ from scheduler_ext.cli.build import (
     admission_settings,
     certificate_place,
     connected,
+    history_place,
     lease_settings,
+    runtime_directory,
 )
 from scheduler_ext.configuration import TABLE, SchedulerConfiguration, is_loopback
 from scheduler_ext.extender_parts import now
 from scheduler_ext.http.ports import PortTaken, in_own_thread, listening, listening_to_kube_scheduler
 from scheduler_ext.running import Applications, PartFailed, running_extender
-from scheduler_ext.settings import SettingsError, patient
+from scheduler_ext.settings import SettingsError
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.webhook_server import Certificate, kept_current
 
@@ -54,8 +56,8 @@ async def _serve(configuration: SchedulerConfiguration) -> None:
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
-    directory, client_ca = configuration.binding_directory, configuration.webhook_client_ca_file
-    files = JournalFiles(Path(directory)) if directory else None
+    client_ca = configuration.webhook_client_ca_file
+    files = JournalFiles(folder) if (folder := runtime_directory()) is not None else None
     tls = ServingTls(Path(client_ca) if client_ca else None)
     certificate = certificate_place(configuration)
     client = await connected(configuration)
@@ -67,7 +69,7 @@ async def _serve(configuration: SchedulerConfiguration) -> None:
         stack.push_async_callback(client.close)
         extender = running_extender(
             client,
-            patient(configuration.serve),
+            configuration.serve,
             configuration.requests,
             lease_settings(configuration, files.process if files is not None else None),
             certified,
@@ -84,7 +86,7 @@ async def _serve(configuration: SchedulerConfiguration) -> None:
             log.info("the webhook is served on %s%s", url, WEBHOOK_PATH)
         if (status := configuration.status_bind_address) is not None:
             url = await stack.enter_async_context(
-                _serving_status_page(applications, status, tls, configuration.status_history)
+                _serving_status_page(applications, status, tls, history_place(configuration.lease))
             )
             log.info("the status page is served on %s/", url)
         verbs = listening_to_kube_scheduler(applications.verbs, configuration.http_bind, _flag("http_bind"))

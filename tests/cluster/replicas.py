@@ -32,7 +32,6 @@ _FLAGS_OF_A_CLUSTER = (
     "--leader-elect-resource-",
     "--http_bind",
     "--kube-scheduler-healthz",
-    "--binding-directory",
 )
 """Of the extender's flags, those that name what is not there or elsewhere here."""
 
@@ -188,10 +187,10 @@ def _replica(plane: ControlPlane, folder: Path, name: str) -> Replica:
     ]
     extender = container(
         "extender",
-        *(sys.executable, "-m", "scheduler_ext", *given, f"--http_bind=127.0.0.1:{verbs}"),
+        *("env", f"RUNTIME_DIRECTORY={folder / name}", sys.executable, "-m", "scheduler_ext", *given),
+        f"--http_bind=127.0.0.1:{verbs}",
         *(f"--metrics-bind-address=127.0.0.1:{metrics}", "--webhook-bind-address=127.0.0.1:0"),
         f"--kube-scheduler-healthz=https://127.0.0.1:{scheduler}/healthz",
-        f"--binding-directory={folder / name}",
         *("--leader-elect-resource-name=kube-scheduler", "--leader-elect-resource-namespace=kube-system"),
         f"--kubeconfig={plane.kubeconfig(EXTENDER_USER)}",
     )

@@ -26,7 +26,6 @@ from tests.polling import until
 
 pytestmark = pytest.mark.cluster
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
-CALL_SECONDS = 2
 
 
 @pytest.fixture
@@ -129,7 +128,7 @@ async def extender(folder: Path, host: str, config: str) -> AsyncIterator[Extend
     program = f"{named}; runpy.run_module('scheduler_ext', run_name='__main__')"
     arguments = [
         *(sys.executable, "-c", program, "serve", "--http_bind", "127.0.0.1:0", "--metrics-bind-address", ""),
-        *("--kubeconfig", config, "--kube-timeout", str(CALL_SECONDS), *elected),
+        *("--kubeconfig", config, *elected),
     ]
     process = await ChildProcess.start(host, arguments, {}, folder / f"{host}.log")
     async with aiohttp.ClientSession() as http:

@@ -109,8 +109,9 @@ async def test_the_shipped_configuration_arguments_and_rights_are_enough_to_plac
 def extender_command(verbs: str, metrics: str, credentials: str, folder: Path) -> list[str]:
     spec = container(base(), "topogpu-scheduler/extender").spec
     elsewhere = [f"--http_bind={verbs}", f"--metrics-bind-address={metrics}", "--webhook-bind-address=127.0.0.1:0"]
-    elsewhere += [f"--binding-directory={folder / 'bindings'}"]
-    return [sys.executable, *spec["command"][1:], *spec["args"], *elsewhere, f"--kubeconfig={credentials}"]
+    elsewhere += [f"--kubeconfig={credentials}"]
+    bindings = f"RUNTIME_DIRECTORY={folder / 'bindings'}"
+    return ["env", bindings, sys.executable, *spec["command"][1:], *spec["args"], *elsewhere]
 
 
 def scheduler_arguments(verbs: str, secure: str, credentials: str, folder: Path) -> list[str]:

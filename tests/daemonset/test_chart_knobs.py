@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from daemonset import chart_readme, helm, render
-from tests.daemonset.shipped import container, containers, one, rendered
+from scheduler_ext.cli.build import history_place
+from scheduler_ext.settings import LeaseSettings
+from tests.daemonset.shipped import container, containers, one, rendered, scheduler_configuration
 
 pytestmark = pytest.mark.usefixtures("chart")
 DOCUMENTS = render.HERE.parent / "docs"
@@ -87,11 +89,12 @@ def test_a_status_page_without_a_service_is_on_loopback() -> None:
 
 def test_the_status_page_s_history_has_a_config_map_that_only_its_name_gives_rights_on() -> None:
     found = named({"statusPage": {"enabled": True}})
-    assert "data" not in one(found, "ConfigMap", "topogpu-status-history")
-    settings = container(found, "topogpu-scheduler/extender").spec["args"]
-    assert "--status-history=elsewhere/topogpu-status-history" in settings
+    assert "data" not in one(found, "ConfigMap", "topogpu-scheduler-status-history")
+    election = scheduler_configuration(found)["leaderElection"]
+    lease = LeaseSettings(elects=True, name=election["resourceName"], namespace=election["resourceNamespace"])
+    assert history_place(lease) == "elsewhere/topogpu-scheduler-status-history"
     rules = [rule for each in found if each.content["kind"].endswith("Role") for rule in each.content["rules"]]
-    [right] = [rule for rule in rules if "topogpu-status-history" in rule.get("resourceNames", ())]
+    [right] = [rule for rule in rules if "topogpu-scheduler-status-history" in rule.get("resourceNames", ())]
     assert (right["resources"], right["verbs"]) == (["configmaps"], ["get", "patch"])
 
 

@@ -18,7 +18,7 @@ from proto.annotations import keys
 from proto.annotations.keys import SUMS
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.cli import main as scheduler
-from scheduler_ext.cli.build import POD_VARIABLES
+from scheduler_ext.cli.build import POD_VARIABLES, RUNTIME_DIRECTORY
 from scheduler_ext.configuration import TABLE as EXTENDER
 from scheduler_ext.requests import RequestSettings, ResourceNames
 from scheduler_ext.settings import BypassMode, CorePolicy
@@ -65,7 +65,7 @@ def test_a_flag_that_the_program_lacks_would_be_noticed() -> None:
 def test_every_variable_is_one_that_somebody_reads(manifests: list[Manifest]) -> None:
     settings_of_both = (*DAEMON.settings.values(), *EXTENDER.settings.values())
     known = {name for setting in settings_of_both for name in setting.environment}
-    known |= {*OF_NVIDIA_S_RUNTIME, *POD_VARIABLES}
+    known |= {*OF_NVIDIA_S_RUNTIME, *POD_VARIABLES, RUNTIME_DIRECTORY}
     for each in containers(manifests):
         assert {variable["name"] for variable in each.spec.get("env", ())} <= known, each.name
 

@@ -234,7 +234,7 @@ def _commands(folder: Path, ports: list[str]) -> dict[str, list[str]]:
     daemon += ["--hook-path", str(folder / "disk/hook"), "--cdi-directory", str(folder / "disk/cdi")]
     daemon += ["--metrics-bind-address", ports[0], "--health-recovery-seconds", "1", "--read-seconds", "2"]
     daemon += ["--unenforced-shares", "allow"]  # one container gets parts of two GPUs
-    extender = ["--kubeconfig", str(folder / "kubeconfig"), "--binding-directory", str(folder / "disk/bindings")]
+    extender = ["--kubeconfig", str(folder / "kubeconfig")]
     extender += ["--metrics-bind-address", ports[1], "--http_bind", ports[2], "--webhook-bind-address", "127.0.0.1:0"]
     return {
         DAEMON: [sys.executable, "-m", "deviceplugin", "run", *daemon],
@@ -253,6 +253,7 @@ def _host(folder: Path) -> Path:
 
 def _environment(folder: Path, has_clock: bool) -> dict[str, str]:
     found = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(_HERE / "probe"), "FAULTS_TASKS": str(folder)}
+    found["RUNTIME_DIRECTORY"] = str(folder / "disk/bindings")
     found[MACHINE_FILE_VARIABLE] = str(folder / "machine")
     if has_clock:
         set_clock(folder, 0)

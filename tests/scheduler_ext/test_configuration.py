@@ -6,7 +6,7 @@ from scheduler_ext.cli.build import admission_settings
 from scheduler_ext.configuration import TABLE, SchedulerConfiguration, warnings
 from scheduler_ext.policies import NodePolicy, parse_gpu_policy
 from scheduler_ext.requests import RequestSettings, ResourceNames
-from scheduler_ext.settings import ServeSettings, patient
+from scheduler_ext.settings import ServeSettings
 
 FILE = "device-config.yaml"
 CHART = """
@@ -54,7 +54,7 @@ def refused(device_config: str | None = None, **flags: str) -> str:
 def test_what_is_not_set_is_as_the_parts_have_it() -> None:
     configuration = written().configuration
     assert admission_settings(configuration) == AdmissionSettings()
-    assert patient(configuration.serve) == ServeSettings()
+    assert configuration.serve == ServeSettings()
 
 
 def test_every_setting_of_requests_reaches_them() -> None:
@@ -135,11 +135,8 @@ def test_a_name_for_two_resources_is_refused() -> None:
 
 
 def test_what_counts_otherwise_than_written_is_said() -> None:
-    found = written(node_lock_retry_timeout="28s", gpu_scheduler_policy="topology")
+    found = written(gpu_scheduler_policy="topology")
     assert list(warnings(found)) == [
         "--gpu-scheduler-policy: 'topology' is read as 'topology-aware'; write that",
-        "--node-lock-retry-timeout 28s counts as 22s: after that kube-scheduler gives up the bind",
     ]
-    settings = patient(found.configuration.serve)
-    assert (settings.lock_wait_seconds, settings.bind_deadline_seconds) == (22.0, 24.0)
-    assert list(warnings(written(node_lock_retry_timeout="22s"))) == []
+    assert list(warnings(written())) == []

@@ -60,8 +60,8 @@ def refusal(*args: str, status: int = 2) -> str:
             "flag --kube-scheduler-healthz is 'https://10.0.0.1:10259/healthz'; expected a URL of this host, such as",
         ),
         (("--kube-scheduler-healthz", "127.0.0.1:10259"), "flag --kube-scheduler-healthz is '127.0.0.1:10259'; expe"),
-        (("--kube-timeout", "nan"), "flag --kube-timeout is 'nan'; expected a whole number from 0 to 2147483647"),
-        (("--node-lock-retry-timeout", "soon"), "flag --node-lock-retry-timeout is 'soon'; expected 0 or a duration"),
+        (("--default-mem", "nan"), "flag --default-mem is 'nan'; expected a whole number from 0 to 2147483647"),
+        (("--set-aside-after-seconds", "soon"), "flag --set-aside-after-seconds is 'soon'; expected 0 or a duration"),
     ],
 )
 def test_a_bad_flag_is_one_sentence(args: tuple[str, ...], sentence: str) -> None:
@@ -74,10 +74,19 @@ def test_a_file_that_cannot_be_read_is_one_sentence() -> None:
     assert refusal("--device-config-file", file, status=1) == f"cannot read {file}: No such file or directory"
 
 
+def test_a_runtime_directory_that_cannot_hold_bindings_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(file))
+    assert refusal(status=1) == f"{file} cannot hold the Bindings under way: File exists"
+
+
 def test_print_config_tells_every_setting_with_its_source_and_is_read_back(tmp_path: Path) -> None:
     hami = tmp_path / "device-config.yaml"
     hami.write_text("nvidia: {defaultMemory: 7, defaultMem: 1}")
-    flags = ["--device-config-file", str(hami), "--kube-timeout", "3", "--debug"]
+    flags = ["--device-config-file", str(hami), "--default-cores", "3", "--debug"]
     printed = CliRunner().invoke(serve, [*flags, "--print-config"], env={"HAMI_NODELOCK_EXPIRE": "90s"})
     assert (printed.exit_code, printed.stderr) == (
         0,
@@ -87,7 +96,7 @@ def test_print_config_tells_every_setting_with_its_source_and_is_read_back(tmp_p
     assert list(origins) == list(TABLE.settings)
     assert {key: origin for key, origin in origins.items() if origin != "default"} == {
         "default_mem": f"{hami}: nvidia.defaultMemory",
-        "kube_timeout": "flag --kube-timeout",
+        "default_cores": "flag --default-cores",
         "node_lock_timeout": "environment variable HAMI_NODELOCK_EXPIRE",
         "log_level": "flag --debug",
     }
@@ -144,9 +153,10 @@ def test_every_flag_of_hamis_is_known_and_has_a_row_in_the_document() -> None:
 
 
 def test_flags_that_can_mean_nothing_here_say_what_to_use_instead() -> None:
-    *lines, last = told("--profiling", "--logtostderr=false", "--vmodule", "a=4")
+    *lines, last = told("--profiling", "--logtostderr=false", "--vmodule", "a=4", "--kube-timeout=0")
     assert [line.partition("scheduler_ext.cli.")[2] for line in lines] == [
         "serve: --profiling changes nothing: there is no Go profiler here; use py-spy, or the histograms of /metrics",
+        "serve: --kube-timeout changes nothing: a call to the API server may take 10 s",
         "serve: --vmodule changes nothing: use --log-level debug",
     ]
     assert last == "Error: The kubeconfig /nowhere is missing or is not a file: check --kubeconfig."
