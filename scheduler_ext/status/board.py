@@ -78,6 +78,7 @@ class Board:
         self._waiting = (0, b"[]")
         self._told: deque[tuple[int, bytes]] = deque(maxlen=MOST_TOLD)
         self._history: deque[tuple[int, bytes]] = deque(maxlen=SAMPLES)
+        self._recalled_until = -1.0
         self._sampled_at = 0.0
         self._at = 0.0
         self._zero = 0.0
@@ -92,7 +93,7 @@ class Board:
         """Records a poll. Returns whether anything is new."""
         before, self.number, self._at = self.number, self.number + 1, poll.at
         zero = self._zero_of(poll)
-        self._by_namespace.pass_until(poll.monotonic)
+        self._by_namespace.pass_until(poll.monotonic, poll.at)
         changed = self._apply_nodes(poll)
         if poll.nodes or poll.gone or changed:
             self._by_namespace.add_up()
@@ -124,24 +125,28 @@ class Board:
     def remembered(self) -> bytes:
         """Returns the history and the GPU-hours, for `recall` of a later process."""
         samples = b",".join(sample for _, sample in self._history)
-        return b'{"history":[' + samples + b'],"gpu_hours":' + _encode(self._by_namespace.gpu_hours) + b"}"
+        return b'{"history":[' + samples + b'],"gpu_hours":' + _encode(self._by_namespace.remembered()) + b"}"
 
     def recall(self, written: bytes) -> None:
-        """Goes on with what was remembered. Nothing is taken of what cannot be read."""
+        """Goes on with what was remembered, unless that is older than what is known already. Nothing is taken of what
+        cannot be read.
+        """
         try:
             found = msgspec.json.decode(written, type=_Remembered)
         except msgspec.DecodeError:
             return
-        # What came meanwhile is newer. Readers have some of it already, so all of them get everything.
+        until = found.history[-1][0] if found.history else 0.0
+        if until <= self._recalled_until:
+            return
+        self._recalled_until = until
+        # Readers have some of it already, so all of them get everything.
         self.number += 1
         self._complete_from = self.number
         before = [(self.number, _encode(sample)) for sample in found.history]
-        since = [(self.number, sample) for _, sample in self._history]
+        # Another leader may have seen the same time as this process.
+        since = [(self.number, sample) for _, sample in self._history if msgspec.json.decode(sample)[0] > until]
         self._history = deque([*before, *since], maxlen=SAMPLES)
-        # This process may have counted the same hours itself, if it did not lead.
-        known = self._by_namespace.gpu_hours
-        more = {name: hours - known.get(name, 0.0) for name, hours in found.gpu_hours.items()}
-        self._by_namespace.recall({name: hours for name, hours in more.items() if hours > 0})
+        self._by_namespace.recall(found.gpu_hours, until)
 
     def messages(self, seen: str) -> Iterator[bytes]:
         """Returns what a reader lacks that has `seen` this id; everything for a reader that saw nothing. The messages
@@ -286,10 +291,12 @@ class Board:
 
 
 _Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_At = Annotated[float, msgspec.Meta(ge=0, le=1e11)]
+"""Seconds since 1970, of which a browser can make a date."""
 
 
 class _Remembered(msgspec.Struct):
-    history: list[tuple[float, _Amount, _Amount, _Amount, _Amount, _Amount, _Amount]]
+    history: list[tuple[_At, _Amount, _Amount, _Amount, _Amount, _Amount, _Amount]]
     gpu_hours: dict[str, Annotated[float, msgspec.Meta(ge=0, le=1e12)]]
 
 

@@ -90,6 +90,7 @@ class StatusServer:
         answer.
         """
         self._pod_of = pod_of
+        self._remembered = b""
         self._pods_asked = 0
         self._write_seconds = write_seconds
         self._admission = admission
@@ -118,8 +119,8 @@ class StatusServer:
         return await self._there(partial(self._recall, written)) is not None
 
     async def remembered(self) -> bytes:
-        """Returns the history and the GPU-hours; nothing before the start and after the end."""
-        return await self._there(self._remembered) or b""
+        """Returns the history and the GPU-hours, after the end those of the end; nothing before the start."""
+        return await self._there(self._remember) or self._remembered
 
     async def _there(self, work: Callable[[], Coroutine[None, None, T]]) -> T | None:
         """Returns what the work on the page's own loop returns; None before its start and after its end."""
@@ -133,7 +134,7 @@ class StatusServer:
             doing.close()
             return None
 
-    async def _remembered(self) -> bytes:
+    async def _remember(self) -> bytes:
         return self._board.remembered()
 
     async def _recall(self, written: bytes) -> bool:
@@ -169,7 +170,7 @@ class StatusServer:
     async def _started(self, _: web.Application) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
         yield
-        self._loop = None
+        self._loop, self._remembered = None, self._board.remembered()
 
     async def _refused(self, request: web.Request) -> web.Response | None:
         """Returns the answer to a caller who may not see the page; None for one who may."""

@@ -14,6 +14,7 @@ from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.board import MOST_GONE, NODES_AT_ONCE, SAMPLES, Board
 from scheduler_ext.status.poll import Poll
+from scheduler_ext.status.teams import MOST_TEAMS
 from scheduler_ext.status.waiting import WaitingGroups
 from tests.builders import pod_json
 from tests.scheduler_ext.status.shown import MODELS, looked, node, running_pod
@@ -110,10 +111,29 @@ def test_what_is_recalled_late_comes_before_what_was_seen_since_and_reaches_ever
     (value,) = reader.catch_up(board)
     assert value["full"] is True
     assert [sample[0] for sample in value["history"]] == [1_800_000_000 + 10 * at for at in range(2, SAMPLES + 2)]
-    for nonsense in (b"", b"{}", b'{"history":[[1]],"gpu_hours":{}}', b'{"history":[],"gpu_hours":{"a":"b"}}'):
+    for nonsense in (
+        b"",
+        b"{}",
+        b'{"history":[[1]],"gpu_hours":{}}',
+        b'{"history":[[1e300,0,0,0,0,0,0]],"gpu_hours":{}}',
+        b'{"history":[],"gpu_hours":{"a":"b"}}',
+    ):
         before = board.id
         board.recall(nonsense)
         assert board.id == before
+
+
+def test_hours_of_a_new_namespace_count_beside_a_full_list_of_those_that_ended() -> None:
+    board = Board("p")
+    hours = {f"old-{number}": 100.0 for number in range(MOST_TEAMS)}
+    board.recall(msgspec.json.encode({"history": [], "gpu_hours": hours}))
+    held = looked(node("a"), running_pod("p", "a", (0,), memory_mib=MODELS[0][1]))
+    names = {uid: PodName(namespace="new", name="p") for uid in held["a"].alone.held}
+    for at in range(0, 7201, 60):
+        board.apply(replace(poll(at), nodes={"a": replace(held["a"], names=names)}))
+    ((_, value),) = read(board.messages(""))
+    assert value["teams"]["new"][3] == 2.0
+    assert len(json.loads(board.remembered())["gpu_hours"]) == MOST_TEAMS
 
 
 def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little_is_no_news() -> None:

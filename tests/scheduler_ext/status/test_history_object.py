@@ -21,6 +21,7 @@ from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.server import StatusServer
 from scheduler_ext.status.teams import MOST_TEAMS
 from simulation.apiserver import EmbeddedApiServer
+from simulation.apiserver.faults import Fault
 from tests.polling import until
 from tests.scheduler_ext.rig import ANY_PORT, API_SECONDS
 from tests.scheduler_ext.status.shown import MODELS, looked, node, running_pod
@@ -47,30 +48,33 @@ class Replica:
 
 
 @asynccontextmanager
-async def replica(server: EmbeddedApiServer, process: str, *, leads: bool = True) -> AsyncIterator[Replica]:
+async def replica(
+    server: EmbeddedApiServer, process: str, *, leads: bool = True, write_seconds: float = SOON
+) -> AsyncIterator[Replica]:
     with NamedTemporaryFile("w") as kubeconfig:
         kubeconfig.write(server.kubeconfig())
         kubeconfig.flush()
         api = await ApiServer.connect(kubeconfig.name, timeout_seconds=API_SECONDS)
-    async with replica_with(api, process, leads=leads) as it:
+    async with replica_with(api, process, leads=leads, write_seconds=write_seconds) as it:
         yield it
 
 
 @asynccontextmanager
-async def replica_with(api: ApiServer, process: str, *, leads: bool = True) -> AsyncIterator[Replica]:
+async def replica_with(
+    api: ApiServer, process: str, *, leads: bool = True, write_seconds: float = SOON
+) -> AsyncIterator[Replica]:
     """Closes the client at the end."""
     it = Replica(StatusServer(process), leads)
     kept = HistoryObject(
         api=api, place=PLACE, recall=it.page.recall, remembered=it.page.remembered, leads=lambda: it.leads
     )
-    async with listening(it.page.application(), ANY_PORT, "--status-bind-address"):
-        task = asyncio.create_task(kept.run(SOON, SOON))
-        try:
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(kept.run(write_seconds, SOON))
+        async with listening(it.page.application(), ANY_PORT, "--status-bind-address"):
             yield it
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
-            await api.close()
+        it.leads = False  # as at the end of the extender
+        task.cancel()
+    await api.close()
 
 
 def config_map(**data: str) -> dict[str, Any]:
@@ -114,7 +118,7 @@ async def test_only_the_leader_writes_only_what_is_new_and_creates_nothing() -> 
         replica(server, "b", leads=False) as other,
     ):
         await leader.hour(1.0)
-        await other.hour(20_000.0)
+        await other.hour(1.0)
         assert server.store.get("configmaps", *PLACE.split("/")) is None
         server.create(config_map())
         await keeps(server, 1.0)
@@ -126,6 +130,56 @@ async def test_only_the_leader_writes_only_what_is_new_and_creates_nothing() -> 
 
         await until(both_wrote)
         await keeps(server, 1.0)
+
+
+async def test_hours_that_were_counted_before_the_history_could_be_read_are_added() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(config_map(**{KEY: '{"history":[[1,0,0,0,0,0,0]],"gpu_hours":{"ml":5,"old":1}}'}))
+        await server.go_offline()
+        async with replica(server, "p") as leader:
+            await leader.hour(10.0)
+            await server.go_online()
+            await until(partial(leader.counts, 7.0))
+
+
+async def test_a_follower_that_takes_over_goes_on_with_what_the_leader_wrote_last() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(config_map())
+        async with replica(server, "b", leads=False) as other:
+            await until(lambda: server.requests)
+            async with replica(server, "a") as leader:
+                for at in (1.0, 10_000.0):
+                    await leader.hour(at)
+                await keeps(server, 13_599 / 3600)
+                await other.hour(10_000.0)
+            await other.hour(20_000.0)
+            other.leads = True
+            await keeps(server, 23_599 / 3600)
+
+
+async def test_a_leader_that_ends_writes_what_it_counted_last() -> None:
+    async with EmbeddedApiServer() as server:
+        server.create(config_map())
+        async with replica(server, "a", leads=False, write_seconds=3600) as leader:
+            await until(lambda: len(server.requests) == 1)
+            leader.leads = True
+            await until(lambda: len(server.requests) == 2)
+            await leader.hour(1.0)
+        await keeps(server, 1.0)
+
+
+async def test_a_right_that_is_missing_is_one_warning_and_history_is_not_overwritten(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    written = '{"history":[],"gpu_hours":{"ml":5}}'
+    async with EmbeddedApiServer() as server:
+        server.create(config_map(**{KEY: written}))
+        server.faults.add(Fault(resources=frozenset({"configmaps"}), status=403))
+        async with replica(server, "p") as leader:
+            await until(lambda: len(server.requests) > 3)
+            await leader.hour(1.0)
+        assert kept(server) == written
+    assert [record.levelname for record in caplog.records if "history" in record.message] == ["WARNING"]
 
 
 def test_what_is_kept_is_bounded() -> None:
