@@ -3,7 +3,8 @@
 Kubelet counts replicas, not GPUs, and takes the lowest NUMA node that has enough of them and of CPUs. So the free
 replicas of a NUMA node none of whose GPUs has room name no NUMA node: kubelet then does not choose that one. A replica
 that a container holds keeps what it was given with, because kubelet judges running pods again after its restart: one
-that was given without a NUMA node is near all of them.
+that was given without a NUMA node is near all of them. A NUMA node without CPUs is never named: kubelet would refuse
+each pod with CPUs of its own there.
 Source: pkg/kubelet/cm/devicemanager/topology_hints.go of Kubernetes.
 """
 
@@ -15,7 +16,9 @@ from proto.devices import UNKNOWN_NUMA, Device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NumaHints:
-    """`zones` are the host's NUMA nodes with CPUs. `held` has the NUMA nodes of the replicas that containers hold."""
+    """`zones` are the host's NUMA nodes with CPUs, empty if they are unknown. `held` has the NUMA nodes of the
+    replicas that containers hold.
+    """
 
     zones: frozenset[int] = frozenset()
     closed: frozenset[int] = frozenset()
@@ -27,5 +30,5 @@ class NumaHints:
         held = self.held.get(replica)
         if held is not None:
             return sorted(held or self.zones)
-        is_open = device.numa != UNKNOWN_NUMA and device.numa not in self.closed
-        return (device.numa,) if is_open else ()
+        has_cpus = device.numa in self.zones if self.zones else device.numa != UNKNOWN_NUMA
+        return (device.numa,) if has_cpus and device.numa not in self.closed else ()

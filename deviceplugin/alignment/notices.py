@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from deviceplugin.sentences import enumerated
 from proto.annotations.node_numa import NodeNuma, TopologyScope
-from proto.devices import UNKNOWN_NUMA, ContainerShares, Device, DeviceUUID
+from proto.devices import ContainerShares, Device, DeviceUUID
 from proto.kubernetes.notices import Notice
 
 
@@ -16,7 +16,7 @@ def apart(
     gpus: Mapping[DeviceUUID, Device],
 ) -> Notice | None:
     """Returns the notice of a container none of whose CPUs is on a NUMA node of its GPUs; None for any other."""
-    near = {gpus[share.uuid].numa for share in shares if share.uuid in gpus} - {UNKNOWN_NUMA}
+    near = {gpus[share.uuid].numa for share in shares if share.uuid in gpus} & {*zone_of_cpu.values()}
     zones = {zone_of_cpu[cpu] for cpu in cpus if cpu in zone_of_cpu}
     if not near or not zones or near & zones:
         return None

@@ -143,6 +143,7 @@ def test_a_replica_keeps_the_numa_node_that_it_was_given_with_and_a_free_one_of_
     hints = NumaHints(zones=frozenset({0, 1}), closed=frozenset({0}), held=held_zones((holding, other), GPU))
     assert [list(hints.of(f"{A}-{number}", NEAR)) for number in range(3)] == [[0, 1], [0], []]
     assert list(hints.of(f"{B}-0", FAR)) == [1]
+    assert list(hints.of(f"{B}-0", replace(FAR, numa=2))) == []
 
 
 def test_a_notice_names_the_numa_nodes_of_cpus_that_are_apart_from_their_gpus() -> None:
@@ -151,7 +152,8 @@ def test_a_notice_names_the_numa_nodes_of_cpus_that_are_apart_from_their_gpus() 
     assert apart("main", {0, 1}, shares, zone_of_cpu, gpus) is None
     assert apart("main", {0, 4}, shares, zone_of_cpu, gpus) is None
     assert apart("main", (), shares, zone_of_cpu, gpus) is None
-    assert apart("main", {4}, shares, zone_of_cpu, {A: replace(NEAR, numa=-1)}) is None
+    for nowhere in (-1, 2):
+        assert apart("main", {4}, shares, zone_of_cpu, {A: replace(NEAR, numa=nowhere)}) is None
     notice = apart("main", {4, 5}, shares, zone_of_cpu, gpus)
     assert notice is not None
     assert notice.message.startswith("container main has CPUs of NUMA node 1, and its GPUs are on NUMA node 0")

@@ -40,12 +40,14 @@ class Case:
 ASKING = st.builds(Asking, cpus=st.integers(0, 4), replicas=st.integers(0, 2))
 CASES = st.builds(
     Case,
-    zones=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 2), st.integers(0, 3)), min_size=2, max_size=3),
+    zones=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 3)), min_size=2, max_size=4).filter(
+        lambda zones: sum(cpus > 0 for cpus, _, _ in zones) > 1
+    ),
     policy=st.sampled_from([SINGLE, RESTRICTED]),
     scope=st.sampled_from(TopologyScope),
     replicas=st.integers(1, 3),
     nowhere=st.integers(0, 2),
-    held=st.lists(st.integers(0, 3), min_size=11, max_size=11),
+    held=st.lists(st.integers(0, 3), min_size=14, max_size=14),
     inits=st.lists(
         st.builds(Asking, cpus=st.integers(0, 4), replicas=st.integers(0, 2), lasts=st.booleans()), max_size=2
     ),
@@ -55,7 +57,9 @@ CASES = st.builds(
 
 @settings(max_examples=300)
 @given(CASES)
-# Two containers of a pod that is aligned as a whole; GPUs and CPUs that an init container had; a GPU of no NUMA node.
+# GPUs of a NUMA node without CPUs; two containers of a pod that is aligned as a whole; GPUs and
+# CPUs that an init container had; a GPU of no NUMA node.
+@example(Case(zones=[(0, 0, 1), (1, 0, 0), (1, 0, 0)], policy=SINGLE, apps=[Asking(1, 1)]))
 @example(Case(zones=TWO, policy=SINGLE, scope=TopologyScope.POD, apps=[Asking(0, 1), Asking(0, 1)]))
 @example(Case(zones=ONE_AND_TWO, policy=RESTRICTED, inits=[Asking(0, 1, lasts=False)], apps=[Asking(2, 1)]))
 @example(Case(zones=ONE_AND_TWO, policy=SINGLE, inits=[Asking(1, 0, lasts=False)], apps=[Asking(2, 1)]))
@@ -75,10 +79,12 @@ def made(asking: Asking, *, init: bool = False) -> Container:
 
 def node_of(case: Case) -> tuple[NodeUsage, TopologyManager]:
     """The node as the extender and as kubelet know it."""
-    zones = {number: ZoneCpus(total, max(total - others, 0)) for number, (total, others, _) in enumerate(case.zones)}
+    zones = {
+        number: ZoneCpus(total, max(total - others, 0)) for number, (total, others, _) in enumerate(case.zones) if total
+    }
     numa = [number for number, (_, _, gpus) in enumerate(case.zones) for _ in range(gpus)] + [-1] * case.nowhere
     devices = tuple(device(at, numa=zone, replicas=case.replicas) for at, zone in enumerate(numa))
-    held = [min(each, case.replicas) for each, _ in zip((*case.held, *repeat(0, 11)), numa, strict=False)]
+    held = [min(each, case.replicas) for each, _ in zip((*case.held, *repeat(0, 14)), numa, strict=False)]
     usage = NodeUsage(
         node=RegisteredNode(
             name="n", devices=devices, numa=NodeNuma(policy=case.policy, scope=case.scope, zones=zones)
@@ -88,8 +94,10 @@ def node_of(case: Case) -> tuple[NodeUsage, TopologyManager]:
     )
     cpus = {f"{number}/{at}": number for number, zone in zones.items() for at in range(zone.cpus)}
     replicas = {
-        f"{at}/{each}": None if zone < 0 else zone for at, zone in enumerate(numa) for each in range(case.replicas)
+        f"{at}/{each}": zone if zone in zones else None for at, zone in enumerate(numa) for each in range(case.replicas)
     }
     idle = {f"{number}/{at}" for number, zone in zones.items() for at in range(zone.free)}
     free = {f"{at}/{each}" for at, given in enumerate(held) for each in range(given, case.replicas)}
-    return usage, TopologyManager(case.policy, case.scope, Pool(cpus, idle), Pool(replicas, free))
+    return usage, TopologyManager(
+        case.policy, case.scope, Pool(cpus, idle, sorted(zones)), Pool(replicas, free, range(len(case.zones)))
+    )

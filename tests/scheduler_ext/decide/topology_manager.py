@@ -25,17 +25,19 @@ class Asking:
 
 @dataclass
 class Pool:
-    """CPUs or replicas with their NUMA nodes; None for a replica without one."""
+    """CPUs or replicas with their NUMA nodes; None for a replica without one. `zones` are the NUMA nodes that kubelet
+    looks at: for CPUs those that have some, for devices all of the machine.
+    """
 
     zone: Mapping[str, int | None]
     available: set[str]
+    zones: Sequence[int]
     reusable: set[str] = field(default_factory=set)
 
     def hints(self, request: int) -> list[Hint]:
-        zones = sorted({zone for zone in self.zone.values() if zone is not None})
-        masks = [frozenset(each) for size in range(1, len(zones) + 1) for each in combinations(zones, size)]
+        masks = [frozenset(each) for size in range(1, len(self.zones) + 1) for each in combinations(self.zones, size)]
         enough = [mask for mask in masks if sum(zone in mask for zone in self.zone.values()) >= request]
-        least = min([len(zones), *map(len, enough)])
+        least = min([len(self.zones), *map(len, enough)])
         reused = {self.zone[each] for each in self.reusable} - {None}
         matching = self.available | {each for each in self.reusable if self.zone[each] is not None}
         return [
@@ -87,12 +89,11 @@ class TopologyManager:
         if self.policy is TopologyPolicy.SINGLE_NUMA_NODE:
             hints = [[hint for hint in each if hint[1] and (hint[0] is None or len(hint[0]) == 1)] for each in hints]
         merged = [hint for each in product(*hints) if (hint := self._merged(each))[0]]
-        default = frozenset(zone for zone in self.cpus.zone.values() if zone is not None)
-        return min(merged, key=_rank, default=(default, False))
+        return min(merged, key=_rank, default=(frozenset(self.replicas.zones), False))
 
     def _merged(self, permutation: Sequence[Hint]) -> Hint:
         own = [mask for mask, _ in permutation if mask is not None]
-        mask = frozenset(zone for zone in self.cpus.zone.values() if zone is not None)
+        mask = frozenset(self.replicas.zones)
         for each in own:
             mask &= each
         return mask, all(preferred for _, preferred in permutation) and all(each == own[0] for each in own)
