@@ -42,8 +42,8 @@ class NoDomain:
     """False if no node is in a domain of the level."""
     whole_nodes: bool
     """True if no node has room for two of them."""
-    placed: int = 0
-    """The number of members that have a node already: the others must be in the same domain."""
+    others: int = 0
+    """The number of domains that the other members are in: the missing ones must be in the same."""
 
     def __str__(self) -> str:
         name, missing, room = word(self.level), self.missing, self.largest
@@ -51,7 +51,9 @@ class NoDomain:
             return f"needs one {name}, and no node that is offered has the label {self.level}"
         wanted = f"{missing} {'node' if missing == 1 else 'nodes'} of" if self.whole_nodes else f"room for {missing} in"
         has = f"has {room}" if self.whole_nodes else f"has room for {room}"
-        if self.placed:
+        if self.others > 1:
+            return f"needs one {name}; its other pods are in {self.others}"
+        if self.others:
             return f"needs {wanted} the {name} of its other pods, which {has}"
         return f"needs {wanted} one {name}; the largest free {name} {has}"
 
@@ -89,7 +91,7 @@ def no_domain(rooms: Sequence[Room], missing: int, wish: DomainWish, beside: Seq
         largest=max((domain.members for domain in found), default=0),
         exists=any(wish.level in room.domains for room in rooms),
         whole_nodes=all(room.members <= 1 for room in rooms),
-        placed=len(beside),
+        others=len({each.get(wish.level, "") for each in beside}),
     )
 
 

@@ -206,8 +206,11 @@ class FilterDecision:
         """Decides for the pod with its group, or alone."""
         if group_of(pod):
             asked = MissingMember(uid=request.uid, pod=pod, request=request)
+            domains = GroupDomains(self.index, self.cluster.requests.topology_levels)
+            search = GroupSearch(self.cluster, domains, self._anywhere)
+            search.end_split(asked, node_names, now)
             ahead = self._decided_ahead(asked, node_names, now)
-            with_group = ahead or self._of_group(gang, asked, node_names, now, until)
+            with_group = ahead or self._of_group(search, gang, asked, node_names, now=now, until=until)
             if with_group is not None:
                 return with_group
         return self._anywhere(request, pod.spec.priority or 0, node_names, now)
@@ -226,7 +229,14 @@ class FilterDecision:
         return None if choice.node is None else choice
 
     def _of_group(
-        self, gang: Gang | None, asked: MissingMember, node_names: Sequence[str], now: float, until: float
+        self,
+        search: GroupSearch,
+        gang: Gang | None,
+        asked: MissingMember,
+        node_names: Sequence[str],
+        *,
+        now: float,
+        until: float,
     ) -> NodeChoice | None:
         """Decides for all members that are missing, or for one more near the others. None for a pod that policies place
         alone.
@@ -234,8 +244,6 @@ class FilterDecision:
         if gang is None and asked.request.wish is None:
             return None
         placed = self.cluster.ledger.groups.placed(asked.pod, node_names)
-        domains = GroupDomains(self.index, self.cluster.requests.topology_levels)
-        search = GroupSearch(self.cluster, domains, self._anywhere)
         if gang is None or gang.needed - len(placed) < 2:
             return search.near(asked, node_names, placed, now)
         return search.together(gang, asked, node_names, placed, now=now, until=until)

@@ -129,6 +129,19 @@ class GroupSearch:
         choice = self.chosen(asked.request, priority, [where.by_uid[asked.uid]], now)
         return choice if choice.node is not None else self.chosen(asked.request, priority, where.others, now)
 
+    def end_split(self, asked: MissingMember, node_names: Sequence[str], now: float) -> None:
+        """Frees what was decided ahead for a group whose nodes have to be in one domain and are not any more: their
+        labels have changed.
+        """
+        wish = asked.request.wish
+        if wish is None or not wish.required:
+            return
+        uids = [asked.uid, *self.cluster.ledger.groups.placed(asked.pod, node_names)]
+        found = self.domains.index.domains(self._nodes(asked.pod, uids, node_names))
+        if len({each.get(wish.level) for each in found}) > 1:
+            ahead = [each.uid for each in filter(None, map(self._reserved, uids)) if each.pending.ahead]
+            self.cluster.record(GroupUndone(ahead, ()), now)
+
     def _nodes(self, pod: Pod, placed: Sequence[str], node_names: Sequence[str]) -> Sequence[str]:
         """Returns the nodes of the members that are bound, and of those `placed` among these nodes."""
         names = frozenset(node_names)

@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from proto.annotations.keys import NODE_CLIQUE, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
 from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.cluster.events import Listed
+from scheduler_ext.cluster.events import Applied, Listed
 from scheduler_ext.verbs.filter import FilterDecision
 from tests.builders import node
-from tests.scheduler_ext.cluster.test_gang_decisions import LEASE_SECONDS, Played, member
+from tests.scheduler_ext.cluster.test_gang_decisions import LEASE_SECONDS, Played, member, one_by_one
 from tests.scheduler_ext.gpus import device, request
 
 REQUIRED, PREFERRED = {REQUIRED_TOPOLOGY: NODE_CLIQUE}, {PREFERRED_TOPOLOGY: NODE_CLIQUE}
@@ -29,7 +30,7 @@ def cliques(**sizes: int) -> Played:
 
 def wishing(members: list[Pod], annotations: Mapping[str, str]) -> list[Pod]:
     for each in members:
-        each.metadata.annotations = dict(annotations)
+        each.metadata.annotations = {**each.metadata.annotations, **annotations}
     return members
 
 
@@ -89,6 +90,44 @@ def test_a_member_is_offered_its_own_node_though_kube_scheduler_chooses_for_othe
 
     assert [offered(each) for each in wishing(played.gang("g", 2), REQUIRED)] == [1, 1]
     assert offered(member("alone", "")) == 4
+
+
+def relabel(played: Played, name: str, clique: str) -> None:
+    played.step(Applied(node(name, [device(0, replicas=1)], labels={NODE_CLIQUE: clique})))
+
+
+@pytest.mark.parametrize("bound", [None, False, True])
+def test_a_node_that_leaves_its_clique_while_a_group_is_held_is_replaced_by_one_of_the_clique(
+    bound: bool | None,
+) -> None:
+    """None: kube-scheduler sends its questions about all members in one cycle."""
+    played = cliques(a=4, b=5)
+    first, *others = wishing(played.gang("g", 3) if bound is None else one_by_one(played, "g", 3), REQUIRED)
+    place = played.filter(first)
+    if bound:
+        played.bind(first, place)
+    left = next(nodes[0] for uid, nodes in played.held().items() if uid != first.metadata.uid)
+    relabel(played, left, "b")
+    found = placed(played, others)
+    assert {name[0] for name in (place, *found)} == {"a"}
+    assert left not in found
+
+
+def test_no_member_stays_where_the_clique_of_the_others_went() -> None:
+    played = cliques(a=3, b=4)
+    first, *others = wishing(one_by_one(played, "g", 3), REQUIRED)
+    place = played.filter(first)
+    assert place[0] == "a"
+    played.bind(first, place)
+    relabel(played, place, "b")
+    second, third = others
+    elsewhere = played.filter(second)
+    assert elsewhere[0] == "b"
+    played.bind(second, elsewhere)
+    relabel(played, elsewhere, "a")
+    assert set((played.answer(third).failed_and_unresolvable_nodes or {}).values()) == {
+        "GroupDoesNotFit: group default/g needs one clique; its other pods are in 2"
+    }
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
