@@ -101,8 +101,7 @@ class MissingMember:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
     """A group as far as it is known. `size` pods start together; of them `settled` need no GPUs any more: they are
-    bound, have ended or request none. `waiting` are the others that exist, by UID, in the order of kube-scheduler's
-    queue.
+    bound, have ended or request none. `waiting` are the others that exist, by UID.
     """
 
     group: str
@@ -128,6 +127,10 @@ class Gang:
         """Returns the number of members that must get GPUs together."""
         return max(self.size - self.settled, 0)
 
+    def queue(self) -> Sequence[tuple[str, Pod]]:
+        """Returns the members that wait, with their UIDs, in the order of kube-scheduler's queue."""
+        return sorted(self.waiting.items(), key=lambda each: _order(each[1]))
+
     def missing(
         self, asked: MissingMember, placed: Iterable[str], settings: RequestSettings
     ) -> Sequence[MissingMember]:
@@ -139,7 +142,7 @@ class Gang:
         """
         placed = set(placed)
         found = {asked.uid: asked}
-        for uid, pod in self.waiting.items():
+        for uid, pod in self.queue():
             if uid in found or uid in placed:
                 continue
             if not _goes_where(pod, asked.pod):
@@ -245,10 +248,8 @@ class Gangs:
         size = found.size if found_object is None else found_object.spec.together
         if not 1 < size <= MOST_MEMBERS:
             return None
-        known = (pending[uid] for uid, each in members.items() if not each.settled and uid in pending)
-        waiting = {
-            pod_key(each): each for each in sorted(known, key=_order) if each.metadata.deletion_timestamp is None
-        }
+        known = {uid: pending[uid] for uid, each in members.items() if not each.settled and uid in pending}
+        waiting = {uid: each for uid, each in known.items() if each.metadata.deletion_timestamp is None}
         settled = sum(1 for each in members.values() if each.settled)
         return Gang(
             group=found.group, source=found.source, size=size, settled=settled, waiting=waiting, object=found_object

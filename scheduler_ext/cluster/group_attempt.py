@@ -8,6 +8,7 @@ member with the nodes of the domain. It binds the best placement without another
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from math import inf
 
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from scheduler_ext.cluster.gangs import MOST_MEMBERS
 from scheduler_ext.cluster.records import PodRecord, Records
 from scheduler_ext.requests import GpuRequest
 
+RENEWAL_SECONDS = 1.0
 LONGEST_PERMIT_SECONDS = 900.0
 """kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
 
@@ -50,6 +52,8 @@ class GroupAttempt:
     """True if kube-scheduler evicts others for the member that was refused: then coscheduling rejects no member."""
     rejected: dict[str, PodRecord] = field(default_factory=dict)
     """The members whose reservations had lapsed when the member was refused."""
+    renewed_until: float = -inf
+    """The time until which what was decided ahead is held at least, in monotonic seconds."""
     again: bool = False
     """True if members wait in Permit whose earlier reservation was dropped, and none was bound since."""
 
@@ -96,10 +100,14 @@ class GroupAttempt:
         """Returns whether several placements were simulated with the member."""
         return sum(uid in each.members for each in self.placements) > 1
 
+    def promise(self, uid: str) -> PodRecord | None:
+        """Returns the member's reservation if no bind has begun for it."""
+        record = self._records.reserved(uid) if uid in self.promised else None
+        return None if record is None or record.pending.binding else record
+
     def promises(self) -> dict[str, PodRecord]:
         """Returns the members' reservations for which no bind has begun."""
-        found = ((uid, self._records.reserved(uid)) for uid in self.promised)
-        return {uid: record for uid, record in found if record is not None and not record.pending.binding}
+        return {uid: record for uid in self.promised if (record := self.promise(uid)) is not None}
 
     def placed(self, offered: AbstractSet[str] | None) -> Sequence[str]:
         """Returns the members that have their places; with `offered` nodes those that have them there or are being
@@ -124,6 +132,12 @@ class GroupAttempt:
         for record in members:
             if record.until < until:
                 self._records.put(replace(record, until=until))
+
+    def renew(self, until: float) -> None:
+        """Extends what was decided ahead, a second at a time: a large group has many questions."""
+        if until >= self.renewed_until + RENEWAL_SECONDS:
+            self.renewed_until = until
+            self.extend((other for other in self.promises().values() if other.pending.ahead), until)
 
     def charge(self, members: Iterable[PodRecord], namespace: str) -> None:
         """Charges them to the quotas of this namespace; to none if it is empty."""

@@ -150,14 +150,14 @@ class Groups:
 
     def _void_of_own(self, uid: str, pod: Pod, ours: GroupAttempt, offered: Collection[str]) -> AbstractSet[str]:
         """Returns the pods whose reservations the question makes void in the pod's own group."""
-        where, held = _where(pod, offered), ours.promises()
-        own = held.get(uid)
+        where, own = _where(pod, offered), ours.promise(uid)
         if ours.refused and ours.needed and _is_bound_alone(pod):
             # The members found before are bound all the same. All that are missing are looked for again.
             ours.placements.clear()
             ours.refused = False
         if ours.is_over(uid, where):
             ours.placements.clear()
+            held = ours.promises()
             if ours.refused:
                 self.lapse(held.values())
             return {uid, *held}
@@ -165,8 +165,8 @@ class Groups:
             return set() if own.node in offered else {uid}
         if own is None or not ours.knows(uid):
             return {uid}
-        elsewhere = held if ours.needed else {uid: own}
-        ours.charge((record for record in elsewhere.values() if where.isdisjoint(record.nodes)), "")
+        elsewhere = ours.promises().values() if ours.needed else [own]
+        ours.charge((record for record in elsewhere if where.isdisjoint(record.nodes)), "")
         return set()
 
     def refused(self, pod: Pod, now: float) -> None:
@@ -225,8 +225,7 @@ class Groups:
             this.again |= record.pending.waits is not None and self._unused.get(uid, 0) > 1
             if this.knows(uid):
                 this.placements[-1].placed.add(uid)
-            ahead = (other for other in this.promises().values() if other.pending.ahead)
-            this.extend(ahead, record.until)
+            this.renew(record.until)
 
     def placed(self, pod: Pod, offered: Collection[str]) -> Sequence[str]:
         """Returns the other members that have their places: of a group with domains, among the `offered` nodes."""

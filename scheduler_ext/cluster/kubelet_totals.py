@@ -179,7 +179,7 @@ class KubeletSums:
             if not on_node:
                 del self._by_node[node]
 
-    def refusing(self, pod: Pod, names: Sequence[str], gone: Collection[str] = ()) -> Mapping[str, str]:
+    def refusing(self, pod: Pod, names: Collection[str], gone: Collection[str] = ()) -> Mapping[str, str]:
         """Returns the nodes whose kubelets would refuse the pod without the pods `gone`, and for each the resource of
         which too little is left.
         """

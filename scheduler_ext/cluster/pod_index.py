@@ -1,6 +1,6 @@
 """An index of pods that request GPUs, and of nodes: the few values that are kept of each."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf
@@ -153,7 +153,7 @@ class PodIndex:
             return True
         return self._resource_names.are_requested_by(pod)
 
-    def not_held(self, nodes: Sequence[str], now: float) -> Sequence[str]:
+    def not_held(self, nodes: Collection[str], now: float) -> Collection[str]:
         """Returns the nodes in their order, without those for whose lock a bind gave up waiting: they are left out
         until the lock changes or expires. `now` is in monotonic seconds.
         """

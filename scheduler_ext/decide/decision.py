@@ -1,6 +1,6 @@
 """Takes a decision: one node and the GPUs of every container, or why no node fits."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proto.devices import PodShares
@@ -61,7 +61,7 @@ class Decision:
         return {name: misfit.reason for name, misfit in self.misfits.items()}
 
 
-def decide(request: GpuRequest, snapshot: Snapshot, node_names: Sequence[str]) -> Decision:
+def decide(request: GpuRequest, snapshot: Snapshot, node_names: Collection[str]) -> Decision:
     """Chooses the best node of `node_names` that fits, by `preference`, and the pod's GPUs there."""
     quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
     placed: dict[str, PodShares] = {}

@@ -266,7 +266,7 @@ MOST_JUDGED = 20
 """Nodes with room kept for other pods that are judged for one pod."""
 
 
-def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]) -> Decision | None:
+def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: Collection[str]) -> Decision | None:
     """Returns a decision for the node whose room is kept for the pod; None if the pod does not fit there yet."""
     room = ledger.records.kept(request.uid)
     if room is None or room.node not in node_names:
@@ -276,7 +276,7 @@ def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: S
 
 
 def in_that_of_others(
-    ledger: Ledger, request: GpuRequest, priority: int, node_names: Sequence[str]
+    ledger: Ledger, request: GpuRequest, priority: int, node_names: Collection[str]
 ) -> tuple[Decision, Collection[str]] | None:
     """Returns a decision for a node whose room is kept for pods of lower priority, and the pods whose room has to be
     given up for it. The pod fits nowhere else. None if no such room is enough.

@@ -248,7 +248,7 @@ class FilterDecision:
             return search.near(asked, node_names, placed, now)
         return search.together(gang, asked, node_names, placed, now=now, until=until)
 
-    def _anywhere(self, request: GpuRequest, priority: int, node_names: Sequence[str], now: float) -> NodeChoice:
+    def _anywhere(self, request: GpuRequest, priority: int, node_names: Collection[str], now: float) -> NodeChoice:
         """Returns the best node. A node whose lock is held for long comes last."""
         free = self.cluster.pods.not_held(node_names, now)
         choice = self._chosen(request, priority, free, now)
@@ -269,7 +269,7 @@ class FilterDecision:
             self.cluster.record(Decided(uid, member, again.node, again.shares, until, request=request), now)
         return ""
 
-    def _chosen(self, request: GpuRequest, priority: int, node_names: Sequence[str], now: float) -> NodeChoice:
+    def _chosen(self, request: GpuRequest, priority: int, node_names: Collection[str], now: float) -> NodeChoice:
         """Returns a node where room is kept for the pod, else the best node. If it fits nowhere, room kept for lower
         priorities is given up for it.
         """

@@ -1,6 +1,6 @@
 """Finds GPUs for all missing members of a group, or for none, at kube-scheduler's question about one of them."""
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from proto.kubernetes.objects import Pod
@@ -51,7 +51,7 @@ class GroupSearch:
 
     cluster: Cluster
     domains: GroupDomains
-    chosen: Callable[[GpuRequest, int, Sequence[str], float], NodeChoice]
+    chosen: Callable[[GpuRequest, int, Collection[str], float], NodeChoice]
 
     def together(
         self,
@@ -76,13 +76,15 @@ class GroupSearch:
         where = self.domains.nodes_of(every, node_names, self._nodes(asked.pod, placed, node_names))
         if isinstance(where, NoDomain):
             return _in_no_domain(gang.group, where, node_names)
+        names = dict.fromkeys(node_names if where is None else where.others)
         found, refusals, full = dict[str, NodeChoice](), list[NodeChoice](), _Full()
 
         def tried(member: MissingMember) -> NodeChoice:
             choice = full.like(member)
             # Room that is kept for the member alone is none for others like it.
             if choice is None or self.cluster.ledger.records.kept(member.uid) is not None:
-                choice = self._where_planned(member, where, node_names, now, until)
+                planned = None if where is None else where.by_uid.get(member.uid)
+                choice = self._where_planned(member, planned, names, now, until)
                 if choice.node is None:
                     full.add(member, choice)
             return choice
@@ -150,20 +152,16 @@ class GroupSearch:
         return [*self.cluster.gangs.nodes(pod), *reserved]
 
     def _where_planned(
-        self, member: MissingMember, where: MemberNodes | None, node_names: Sequence[str], now: float, until: float
+        self, member: MissingMember, planned: str | None, node_names: Collection[str], now: float, until: float
     ) -> NodeChoice:
         """Places the member on its node of the plan. Without one, or if the node has no room after all, on another."""
-        planned = None if where is None else where.by_uid.get(member.uid)
-        if planned is not None:
-            choice = self._placed(member, [planned], now, until)
-            if choice.node is not None:
-                return choice
-        return self._placed(member, node_names if where is None else where.others, now, until)
+        choice = None if planned is None else self._placed(member, [planned], now, until)
+        return choice if choice is not None and choice.node else self._placed(member, node_names, now, until)
 
-    def _placed(self, member: MissingMember, node_names: Sequence[str], now: float, until: float) -> NodeChoice:
+    def _placed(self, member: MissingMember, node_names: Collection[str], now: float, until: float) -> NodeChoice:
         cluster, pod = self.cluster, member.pod
         crowded = cluster.ledger.kubelet.refusing(pod, node_names)
-        names = [name for name in node_names if name not in crowded] if crowded else node_names
+        names = dict.fromkeys(name for name in node_names if name not in crowded) if crowded else node_names
         choice = self.chosen(member.request, pod.spec.priority or 0, names, now)
         if choice.node is not None:
             earlier = self._reserved(member.uid)

@@ -297,7 +297,7 @@ class WaitingJobs:
 
 def _missing(gang: Gang) -> list[Pod]:
     """Returns the members that are needed; none if some of them do not exist yet."""
-    pods = [*gang.waiting.values()][: gang.needed]
+    pods = [pod for _, pod in gang.queue()[: gang.needed]]
     return pods if len(pods) == gang.needed else []
 
 

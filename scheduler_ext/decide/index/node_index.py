@@ -59,7 +59,7 @@ class NodeIndex:
         self._step_effort = step_effort
         self._least_most_effort = least_most_effort
         self._rankings = Rankings(ledger, self._states, most_shapes)
-        self._prepared: tuple[Ranking, int, Sequence[str], Best] | None = None
+        self._prepared: tuple[Ranking, int, Collection[str], Best] | None = None
         """The best node found for the next answer, with its ranking, its number and names."""
 
     def prepare(self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> Iterator[None]:
@@ -85,7 +85,7 @@ class NodeIndex:
             yield
             self._rankings.catch_up()
 
-    def choose(self, request: GpuRequest, node_names: Sequence[str], *, prepared: bool = False) -> NodeChoice:
+    def choose(self, request: GpuRequest, node_names: Collection[str], *, prepared: bool = False) -> NodeChoice:
         """Chooses as `decide` does among `node_names`. GPUs that the pod's own reservation holds count as taken.
 
         After `prepare` this takes at most about a millisecond, whatever has changed since.
@@ -195,7 +195,7 @@ class NodeIndex:
         """Forgets searches for pods that were not polled since the last call."""
         self._polls.end_round()
 
-    def _best_prepared(self, ranking: Ranking, node_names: Sequence[str]) -> Best | None:
+    def _best_prepared(self, ranking: Ranking, node_names: Collection[str]) -> Best | None:
         """Returns what `prepare` found, if it was for the same question; else None."""
         prepared, self._prepared = self._prepared, None
         if prepared is None:
@@ -204,7 +204,7 @@ class NodeIndex:
         known = its_ranking is ranking and changes == self._rankings.changes and names is node_names
         return best if known and best.done else None
 
-    def _any(self, ranking: Ranking, node_names: Sequence[str]) -> str | None:
+    def _any(self, ranking: Ranking, node_names: Collection[str]) -> str | None:
         """Returns the best node that is known to fit; None if none is. If none is known, some nodes are judged."""
         known = ranking.best_known(node_names)
         if known is None:
@@ -219,7 +219,7 @@ class NodeIndex:
         """Returns the effort left for one answer."""
         return self._step_effort if prepared else self._most_effort()
 
-    def _tally(self, ranking: Ranking, node: str, node_names: Sequence[str]) -> Tally:
+    def _tally(self, ranking: Ranking, node: str, node_names: Collection[str]) -> Tally:
         offered, unknown = set(node_names), 0
         if not ranking.judge(node_names, TALLY_EFFORT):
             unknown = len(offered.difference(ranking.fits, ranking.failed, ranking.unresolvable))
@@ -231,7 +231,7 @@ class NodeIndex:
             fitting=fitting, unknown=unknown, scores={name: states[name].score for name in named if name in states}
         )
 
-    def _nowhere(self, ranking: Ranking, node_names: Sequence[str]) -> NodeChoice:
+    def _nowhere(self, ranking: Ranking, node_names: Collection[str]) -> NodeChoice:
         if not node_names:
             return NodeChoice(node=None, error=NO_NODE_OFFERED)
         offered, failed, lost = set(node_names), ranking.failed, ranking.unresolvable

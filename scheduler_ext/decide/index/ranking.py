@@ -89,6 +89,9 @@ class Ranking:
 
     def find(self, offered: Collection[str] | None = None, effort: int | None = None) -> Best:
         """Finds the node that `decide` would take of those offered, or of all. Spends at most about `effort`."""
+        if offered is not None and len(offered) == 1:
+            done = self.judge(offered, effort)
+            return Best(next((name for name in offered if name in self.fits), None), done)
         limit = self._limit(effort)
         if self._unplaced and not self._place_all(limit):
             return Best(None, done=False)

@@ -1,6 +1,6 @@
 """A group whose size is known gets GPUs for all of its pods at the first question, or for none."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
@@ -291,7 +291,7 @@ def test_a_search_refuses_each_shape_once_and_ends_after_a_few() -> None:
         played.step(Applied(member(f"more{number}", "g", 3 + number // 10)))
     looks = list[GpuRequest]()
 
-    def chosen(looked: GpuRequest, _: int, names: Sequence[str], __: float) -> NodeChoice:
+    def chosen(looked: GpuRequest, _: int, names: Collection[str], __: float) -> NodeChoice:
         looks.append(looked)
         return played.index.choose(looked, names)
 
