@@ -1,6 +1,6 @@
 """An index of pods that request GPUs, and of nodes: the few values that are kept of each."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from math import inf

@@ -14,7 +14,7 @@ from scheduler_ext.decide.reasons import Reason, joined
 from scheduler_ext.domains.levels import word
 from scheduler_ext.domains.plan import NoDomain
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.verbs.group_domains import GroupDomains, MemberNodes, kind_of, size_of
+from scheduler_ext.verbs.group_domains import GroupDomains, kind_of, size_of
 
 MOST_REFUSED = 8
 """The shapes of members that are refused before a search ends: each of them costs a look at all nodes."""
