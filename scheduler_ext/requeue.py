@@ -137,8 +137,10 @@ class Requeuer:
             self._begin()
 
     def _has_room(self, pod: QueuedPod) -> bool | None:
-        """Returns whether the pod fits somewhere. None if more work is needed; False if the pod no longer waits."""
-        if not self._waiting.waits(pod.request.uid):
+        """Returns whether the pod fits somewhere. None if more work is needed; False if the pod no longer waits, or was
+        requeued with another of its group.
+        """
+        if not self._waiting.is_due(pod.request.uid, self._monotonic()):
             return False
         # Kept room counts as taken for everything that compares shapes.
         ledger = self._cluster.state.ledger
@@ -157,7 +159,8 @@ class Requeuer:
 
     async def _touch(self, pod: QueuedPod) -> None:
         request = pod.request
-        self._cluster.apply(Requeued(request.uid))
+        for uid in self._cluster.state.gangs.tried_with(request.uid):
+            self._cluster.apply(Requeued(uid))
         stamp = self._now().astimezone(UTC).isoformat(timespec="milliseconds")
         metadata: dict[str, object] = {"annotations": {REQUEUE: stamp}}
         if "/" not in request.uid:

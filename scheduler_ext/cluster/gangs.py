@@ -6,7 +6,7 @@ label and an annotation for groups of plain pods, Volcano annotations (labels.go
 scheduling/v1beta1). The labels of a JobSet lack the number of pods of each Job, so they make no group.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -33,6 +33,10 @@ class GroupSource(StrEnum):
     VOLCANO = "scheduling.volcano.sh"
     KUEUE = "kueue.x-k8s.io"
     """Members come one by one, and kube-scheduler binds each at once."""
+
+
+BOUND_ALONE = frozenset({GroupSource.VOLCANO, GroupSource.KUEUE})
+"""kube-scheduler tries and binds each member without a look at the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,11 +228,19 @@ class Gangs:
     def replace_objects(self, kind: type[PodGroup], objects: Iterable[PodGroup]) -> None:
         self._objects[_SOURCES[kind]] = {_key(each): each for each in objects}
 
-    def apply_object(self, group: PodGroup) -> None:
-        self._objects.setdefault(_SOURCES[type(group)], {})[_key(group)] = group
+    def apply_object(self, group: PodGroup) -> bool:
+        """Returns whether the group's object is new, or what its members need has changed."""
+        known = self._objects.setdefault(_SOURCES[type(group)], {})
+        before, known[_key(group)] = known.get(_key(group)), group
+        return before is None or before.spec != group.spec
 
     def remove_object(self, group: PodGroup) -> None:
         self._objects.get(_SOURCES[type(group)], {}).pop(_key(group), None)
+
+    def tried_with(self, uid: str) -> Collection[str]:
+        """Returns the pod, with the other members of a group that kube-scheduler tries as a whole."""
+        known = self._members.get(uid)
+        return (uid,) if known is None or known.source in BOUND_ALONE else tuple(self._groups[known.group])
 
     def nodes(self, pod: Pod) -> Sequence[str]:
         """Returns the nodes of the members of the pod's group that have their GPUs."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from proto.kubernetes.objects import Pod, version_number
-from scheduler_ext.cluster.gangs import STAND_IN, GroupSource, group_of, membership_of
+from scheduler_ext.cluster.gangs import BOUND_ALONE, STAND_IN, GroupSource, group_of, membership_of
 from scheduler_ext.cluster.group_attempt import GroupAttempt, LapsedPromises
 from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict, namespace_of
 from scheduler_ext.requests import GpuRequest, pod_key
@@ -82,9 +82,8 @@ def _where(pod: Pod, offered: Collection[str]) -> AbstractSet[str]:
 
 
 def _is_bound_alone(pod: Pod) -> bool:
-    """Returns whether kube-scheduler binds the member without a look at the others of its group."""
     found = membership_of(pod)
-    return found is not None and found.source in {GroupSource.KUEUE, GroupSource.VOLCANO}
+    return found is not None and found.source in BOUND_ALONE
 
 
 @dataclass(slots=True)

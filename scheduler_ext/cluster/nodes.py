@@ -12,7 +12,7 @@ from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, 
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.snapshot import NodeUsage, SetAsideNode
 from scheduler_ext.cluster.usage import NodeAlone, usage_of
-from scheduler_ext.domains.levels import LEVELS
+from scheduler_ext.domains.levels import LEVELS, Domains
 
 
 @dataclass(slots=True)
@@ -168,6 +168,10 @@ class Nodes:
     def unregistered(self) -> Mapping[str, str]:
         """Returns for each node without GPUs why it is not registered; the next event changes it."""
         return self._unregistered
+
+    def domains(self, name: str) -> Domains:
+        """Returns the domains of a node; none of one that is not registered."""
+        return self._registered[name].domains if name in self._registered else {}
 
     def why_unregistered(self, name: str) -> str:
         return self._unregistered.get(name, UNREGISTERED)

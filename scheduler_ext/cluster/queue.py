@@ -45,8 +45,10 @@ class PodQueue:
         """Returns the pods that have waited longest, at most `most`."""
         return tuple(islice(self._pods.values(), most))
 
-    def waits(self, uid: str) -> bool:
-        return uid in self._pods
+    def is_due(self, uid: str, now: float) -> bool:
+        """Returns whether the pod waits, and was not requeued a moment ago."""
+        pod = self._pods.get(uid)
+        return pod is not None and pod.not_before <= now
 
     def refused(self, request: GpuRequest, priority: int, now: float) -> None:
         """Records that the pod fits nowhere now. Beyond `MOST_REMEMBERED` no pod is added: kube-scheduler retries by

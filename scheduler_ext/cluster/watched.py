@@ -42,10 +42,12 @@ def _nodes_listed(parts: ClusterParts, event: events.Listed[Node], _: float) -> 
 
 
 def _node_applied(parts: ClusterParts, node: Node, _: float) -> Sequence[Effect]:
+    name, nodes = node.metadata.name, parts.ledger.nodes
+    domains = nodes.domains(name)
     parts.ledger.apply_node(node)
     offers_others = parts.pods.apply_node(node)
-    freed = (_FREED,) if offers_others else ()
-    return [Changed(node.metadata.name), *freed, *_unreadable_node(parts, node)]
+    freed = (_FREED,) if offers_others or nodes.domains(name) != domains else ()
+    return [Changed(name), *freed, *_unreadable_node(parts, node)]
 
 
 def _node_removed(parts: ClusterParts, node: Node, _: float) -> Sequence[Effect]:
@@ -158,6 +160,10 @@ def _quota_removed(parts: ClusterParts, quota: ResourceQuota, _: float) -> Seque
     return (_FREED,)
 
 
+def _group_applied(parts: ClusterParts, group: PodGroup, _: float) -> Sequence[Effect]:
+    return (_FREED,) if parts.gangs.apply_object(group) else _NOTHING
+
+
 def _proposed(parts: ClusterParts, event: events.Proposed, _: float) -> Sequence[Effect]:
     pod, uid = event.pod, pod_key(event.pod)
     is_nominated = pod.status.nominated_node_name in event.victims_of
@@ -196,7 +202,7 @@ _APPLIED: Mapping[type, Handler] = {
     Pod: _pod_applied,
     ResourceQuota: _quota_applied,
     PodDisruptionBudget: lambda parts, budget, _: parts.budgets.apply(budget),
-    **dict.fromkeys(_GROUPS, lambda parts, group, _: parts.gangs.apply_object(group)),
+    **dict.fromkeys(_GROUPS, _group_applied),
 }
 _REMOVED: Mapping[type, Handler] = {
     Node: _node_removed,

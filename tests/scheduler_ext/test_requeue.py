@@ -10,6 +10,8 @@ import pytest
 
 from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
+from scheduler_ext.cluster.events import Applied, nothing_outside
+from scheduler_ext.cluster.gangs import COSCHEDULING_GROUPS, KUEUE_GROUP
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requeue import Requeuer
@@ -106,6 +108,30 @@ async def test_many_pods_that_fit_nowhere_keep_nobody_behind_them_from_the_room(
                 return found is not None and keys.REQUEUE in found["metadata"].get("annotations", {})
 
             await until(requeued)
+
+
+@pytest.mark.parametrize(("labels", "requeues"), [({COSCHEDULING_GROUPS[0]: "g"}, 1), ({KUEUE_GROUP: "g"}, 3)])
+async def test_a_group_that_kube_scheduler_tries_as_a_whole_is_requeued_by_one_of_its_pods(
+    tmp_path: Path, labels: dict[str, str], requeues: int
+) -> None:
+    cluster, seen = with_one_gpu(), list[str]()
+    async with EmbeddedApiServer() as server:
+        for number in range(3):
+            name = f"g{number}"
+            made = pod(container(gpu=1), name=name, labels=labels, uid=server.create(pod_json(name))["metadata"]["uid"])
+            cluster.step(Applied(made), time.monotonic(), nothing_outside)
+            cluster.queue.refused(request(made), 0, time.monotonic())
+        uid = server.create(pod_json("after"))["metadata"]["uid"]
+        cluster.queue.refused(replace(request(pod(container(gpu=1), name="after")), uid=uid), 0, time.monotonic())
+        async with requeuing(server, cluster, tmp_path, leads=lambda: True, requeued=lambda: seen.append("")) as live:
+            live.freed.set()
+
+            async def requeued() -> bool:
+                found = server.store.get("pods", "default", "after")
+                return found is not None and keys.REQUEUE in found["metadata"].get("annotations", {})
+
+            await until(requeued)
+    assert len(seen) == requeues + 1
 
 
 async def test_pods_that_take_long_to_look_at_let_those_behind_them_pass(tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import pytest
 
+from proto.annotations.keys import NODE_CLIQUE
 from proto.kubernetes.objects import (
     CoschedulingPodGroup,
     GangPolicy,
     GroupSchedulingPolicy,
+    Object,
     ObjectMeta,
     Pod,
     PodGroup,
@@ -15,12 +17,12 @@ from proto.kubernetes.objects import (
     SchedulingGroup,
     WorkloadReference,
 )
-from scheduler_ext.cluster.events import Applied, Listed, Removed, nothing_outside
+from scheduler_ext.cluster.events import Applied, Effect, Freed, Listed, Removed, nothing_outside
 from scheduler_ext.cluster.gangs import Gang, MissingMember, membership_of
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import RequestSettings, pod_key
-from tests.builders import container, pod
-from tests.scheduler_ext.gpus import request
+from tests.builders import container, node, pod
+from tests.scheduler_ext.gpus import device, request
 
 SETTINGS = RequestSettings()
 
@@ -76,6 +78,20 @@ def test_a_gang_follows_its_pods_and_its_object() -> None:
         Listed(CoschedulingPodGroup, [CoschedulingPodGroup(metadata=gang_object(2).metadata)]), 0.0, nothing_outside
     )
     assert cluster.gang_of(asked) is None
+
+
+def test_groups_that_wait_are_looked_at_again_where_a_node_or_a_group_changed() -> None:
+    """Neither changes which pod fits on a node."""
+    cluster, found = Cluster(), list[Effect]()
+
+    def frees(changed: Object) -> bool:
+        found.clear()
+        cluster.step(Applied(changed), 0.0, found.append)
+        return Freed() in found
+
+    changes = [node("n", [device(0)], labels={NODE_CLIQUE: clique}) for clique in "aab"]
+    assert [frees(each) for each in changes] == [True, False, True]
+    assert [frees(gang_object(size)) for size in (4, 4, 3)] == [True, False, True]
 
 
 def test_a_group_without_a_size_is_no_gang() -> None:
