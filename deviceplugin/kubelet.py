@@ -15,7 +15,6 @@ handler.go in pkg/kubelet/cm/devicemanager/plugin/v1beta1 of Kubernetes 1.29 to 
 import asyncio
 import logging
 import math
-import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,7 +23,6 @@ from enum import Enum
 import grpc
 
 from deviceplugin.allocator import Allocator
-from deviceplugin.folder_watch import FolderWatch
 from deviceplugin.metrics.kubelet_calls import KubeletCalls
 from deviceplugin.plugin_calls import DevicePlugin, ListedHints, options
 from deviceplugin.plugin_sockets import CannotServe, OtherSockets, ServedSocket, SocketIdentity, identity
@@ -37,7 +35,9 @@ log = logging.getLogger(__name__)
 
 API_VERSION = "v1beta1"
 _LOOK_SECONDS = 0.2
-"""Seconds between two checks while daemons are replaced, and where the kernel does not report changes."""
+"""Seconds between two looks at kubelet's socket, and at all sockets while daemons are replaced. A kubelet that has started
+leaves a second for the registration.
+"""
 _FIRST_RETRY_SECONDS = 0.1
 _SLOWEST_RETRY_SECONDS = 5.0
 _MOST_LOSSES = 3
@@ -98,7 +98,6 @@ class PluginServer:
         self._offers = offers
         self._restarted = restarted
         self._registered = registered
-        self._watch = FolderWatch(*os.path.split(settings.kubelet_socket))
         self._draw = draw
         self._met: SocketIdentity | None = None
         self._served: list[tuple[ServedSocket, DevicePlugin]] = []
@@ -134,7 +133,6 @@ class PluginServer:
                     pause = delay = error.wait_seconds or min(2 * delay, _SLOWEST_RETRY_SECONDS)
                 await self._pause(kubelet, pause)
         finally:
-            self._watch.close()
             await self._end()
 
     async def _follow(self, kubelet: SocketIdentity | None) -> None:
@@ -261,14 +259,10 @@ class PluginServer:
 
     async def _pause(self, kubelet: SocketIdentity | None, seconds: float) -> None:
         """Waits for `seconds`, less when kubelet's socket changes meanwhile."""
-        clock, poll = asyncio.get_running_loop().time, self._settings.poll_seconds
+        clock = asyncio.get_running_loop().time
         ends_at = clock() + seconds
-        while (left := ends_at - clock()) > 0:
-            look = poll if self._watch.begin() else min(poll, _LOOK_SECONDS)
-            # It may have come before the watch began.
-            if identity(self._settings.kubelet_socket) != kubelet:
-                return
-            await self._watch.wait(min(left, look))
+        while (left := ends_at - clock()) > 0 and identity(self._settings.kubelet_socket) == kubelet:
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
 
 
 class _Refusing(DevicePlugin):

@@ -97,7 +97,7 @@ class KubeletSettings:
     root: str = "/var/lib/kubelet"
     resource_name: str = RESOURCE_COUNT
     poll_seconds: float = 1.0
-    """Seconds between two looks at the sockets; a new socket of kubelet's is seen at once."""
+    """Seconds between two looks at the sockets; a new socket of kubelet's is seen sooner."""
     register_seconds: float = 5.0
     """Deadline of one Register call."""
     unheard_seconds: float = 5.0

@@ -108,7 +108,7 @@ async def test_kubelet_is_told_version_socket_resource_and_options() -> None:
         await kubelet.stop()
 
 
-async def test_a_kubelet_that_starts_is_registered_with_at_once_and_not_at_the_next_look() -> None:
+async def test_a_kubelet_that_starts_is_registered_with_within_its_second_and_not_at_the_next_look() -> None:
     async with (
         kubelet_root() as root,
         follow(
