@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 
 API_VERSION = "v1beta1"
 _LOOK_SECONDS = 0.2
-"""Seconds between two looks at kubelet's socket, and at all sockets while daemons are replaced. A kubelet that has started
+"""Seconds between two looks at kubelet's socket, and at all sockets while daemons are replaced. A kubelet that starts
 leaves a second for the registration.
 """
 _FIRST_RETRY_SECONDS = 0.1
@@ -261,7 +261,7 @@ class PluginServer:
         """Waits for `seconds`, less when kubelet's socket changes meanwhile."""
         clock = asyncio.get_running_loop().time
         ends_at = clock() + seconds
-        while (left := ends_at - clock()) > 0 and identity(self._settings.kubelet_socket) == kubelet:
+        while (left := ends_at - clock()) > 0 and identity(self._settings.kubelet_socket) == kubelet:  # noqa: ASYNC110
             await asyncio.sleep(min(left, _LOOK_SECONDS))
 
 

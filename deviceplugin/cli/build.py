@@ -1,20 +1,29 @@
 """Creates the daemon's parts from the configuration."""
 
+import logging
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from deviceplugin.agent import Agent
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
-from deviceplugin.container.cdi_files import SpecGenerator
+from deviceplugin.container.cdi_files import ensure_defined
 from deviceplugin.container.device_nodes import UNIFIED_MEMORY, DeviceFiles, read_hardware
 from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot, driver_root
-from deviceplugin.container.edits import DeviceListStrategy, Mount
+from deviceplugin.container.edits import (
+    CDI_KIND,
+    CDI_STRATEGIES,
+    AllocationSettings,
+    DeviceListStrategy,
+    Mount,
+    cdi_names,
+)
 from deviceplugin.following import Choice
 from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
 from deviceplugin.health.step import FABRIC_PROBLEM
@@ -27,7 +36,6 @@ from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.metrics.processes import has_ended
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.node_setup import set_up_node
 from deviceplugin.nvml.events import NvmlEvents
 from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.memory_limits import MemoryLimits, without_reserved
@@ -42,6 +50,8 @@ from proto.kubernetes.client import ApiServer
 
 if TYPE_CHECKING:
     from deviceplugin.metrics.server import MetricsServer
+
+log = logging.getLogger(__name__)
 
 _NO_UNIFIED_MEMORY = (
     f"{UNIFIED_MEMORY} is missing: CUDA programs in containers that start now will find no GPU; load the kernel "
@@ -68,7 +78,6 @@ def build_daemon(
         thread, nvml.calls, NvmlEvents(), gpus.set_ailing, configuration.health, count=metrics.health_event
     )
     agent = Agent(api, gpus, changes, metrics, configuration, now=_now, memory_limits=MemoryLimits(nvml, thread))
-    generator = SpecGenerator(driver_root=configuration.host.driver_root or "/", dev_root=configuration.host.dev_root)
     server = _metrics_server(
         *(configuration, nvml, thread, metrics),
         view=lambda: replace(agent.view(), xids=health.xids),
@@ -78,7 +87,7 @@ def build_daemon(
         *([agent.follow(choice)] if choice is not None else []),
         health.run(),
         _watch_health(gpus, health, changes),
-        set_up_node(gpus, changes, configuration.containers, generator),
+        _write_cdi_spec(gpus, changes, configuration.containers),
         *([server.run()] if server is not None else []),
     )
 
@@ -87,6 +96,20 @@ async def _watch_health(gpus: Gpus, health: HealthWatch, changes: Changes) -> No
     """Watches the GPUs of each reading. Runs until cancelled."""
     async for physical in changes.of(lambda: gpus.inventory.physical):
         health.watch(physical)
+
+
+async def _write_cdi_spec(gpus: Gpus, changes: Changes, allocation: AllocationSettings) -> None:
+    """Writes the CDI spec of the GPUs once they are known, where it is missing."""
+    if not CDI_STRATEGIES.intersection(allocation.strategies):
+        return
+    while not gpus.inventory.devices:
+        await changes.next().wait()
+    uuids = [device.uuid for device in gpus.inventory.devices]
+    names = cdi_names(uuids, allocation)
+    hardware = gpus.inventory.hardware
+    problem = await OwnThreads("cdi specs").call(partial(ensure_defined, names, CDI_KIND, hardware=hardware))
+    if problem:
+        log.error("%s", problem)
 
 
 def _metrics_server(

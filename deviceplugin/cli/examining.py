@@ -17,13 +17,12 @@ from deviceplugin.cli.options import read
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.container_folders import is_writable
 from deviceplugin.container.driver_root import driver_root
-from deviceplugin.container.edits import cdi_names
+from deviceplugin.container.edits import CDI_STRATEGIES, cdi_names
 from deviceplugin.container.hami_core import find_hami_core
 from deviceplugin.container.limits import Backends
 from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.doctor.cluster import daemon_rights
 from deviceplugin.doctor.cluster_facts import cluster_facts
-from deviceplugin.doctor.containers import CDI_STRATEGIES
 from deviceplugin.doctor.diagnose import NodeFacts, diagnose
 from deviceplugin.doctor.driver import DriverAnswer
 from deviceplugin.doctor.finding import Finding, FindingState, ok, problem, warning

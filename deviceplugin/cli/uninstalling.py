@@ -10,9 +10,8 @@ import click
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
-from deviceplugin.container.edits import CDI_KIND
+from deviceplugin.container.edits import CDI_KIND, CDI_STRATEGIES
 from deviceplugin.container.hami_core_names import LOCK_DIRECTORY
-from deviceplugin.doctor.containers import CDI_STRATEGIES
 from deviceplugin.node.labels import labels_of_ours
 from deviceplugin.removal.cluster import read_node, read_pods, remove_health, remove_metadata, remove_totals
 from deviceplugin.removal.files import find, remove

@@ -66,7 +66,7 @@ class DeviceListStrategy(StrEnum):
     """The runtime is given no list, but the driver's files and the device files one by one."""
 
 
-_CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
+CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
 
 
 class DriverFeature(StrEnum):
@@ -379,7 +379,7 @@ def _device_env(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> Ma
     chosen = settings.strategies
     if DeviceListStrategy.DRIVER_FILES in chosen:
         return NO_RUNTIME_ENV
-    if _CDI_STRATEGIES.issuperset(chosen):
+    if CDI_STRATEGIES.issuperset(chosen):
         return {VISIBLE_DEVICES: VOID}
     by_variable = DeviceListStrategy.ENVVAR in chosen
     channels = ",".join(map(str, settings.imex_channels)) if by_variable else ""
@@ -400,7 +400,7 @@ def _volumes(uuids: Sequence[DeviceUUID], settings: AllocationSettings) -> tuple
 
 def _names_device_files(settings: AllocationSettings) -> bool:
     chosen = frozenset(settings.strategies)
-    return DeviceListStrategy.DRIVER_FILES in chosen or (settings.pass_device_specs and bool(chosen - _CDI_STRATEGIES))
+    return DeviceListStrategy.DRIVER_FILES in chosen or (settings.pass_device_specs and bool(chosen - CDI_STRATEGIES))
 
 
 def _device_nodes(uuids: Sequence[DeviceUUID], hardware: Hardware) -> tuple[DeviceNode, ...]:

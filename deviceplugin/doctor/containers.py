@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deviceplugin.container.cdi import missing_sentence
-from deviceplugin.container.edits import DeviceListStrategy, HamiCore, NoHamiCore
+from deviceplugin.container.edits import CDI_STRATEGIES, DeviceListStrategy, HamiCore, NoHamiCore
 from deviceplugin.container.limits import Backends
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.runtimes import APPLY_FOR_SURE, Runtime, doubt, why_no_cdi
@@ -21,7 +21,6 @@ _DRIVER_NEEDS = (
     "Use a driver of release 615 or newer, control groups of version 2 and allocation by slots, or set limits to auto "
     "or hami-core."
 )
-CDI_STRATEGIES = frozenset({DeviceListStrategy.CDI_ANNOTATIONS, DeviceListStrategy.CDI_CRI})
 
 
 def judge_limits(
