@@ -29,7 +29,8 @@ export class Cards {
     this.width = 0;
     this.current = ""; // the one card that Tab reaches, and that is always in the document
     this.due = new Set(); // names of nodes that changed
-    [this.unsorted, this.unplaced] = [false, false];
+    this.moved = new Set(); // those that changed their place among the others
+    [this.unsorted, this.unplaced, this.chosen] = [false, false, false]; // the reader chose the last, and expects cards to move
     list.addEventListener("click", (event) => {
       const card = event.target.closest(".card");
       if (card) open(card.name);
@@ -53,24 +54,46 @@ export class Cards {
   // Brings the places of all cards up to date, and the cards near the view.
   draw() {
     for (const name of this.due) this.take(name);
-    this.due.clear();
+    const seen = this.unsorted || this.unplaced ? this.seen() : [];
     if (this.unsorted) this.order = [...this.items.keys()].sort((a, b) => byKey(this.items.get(a).key, this.items.get(b).key));
     if (this.unsorted || this.unplaced) this.place();
-    [this.unsorted, this.unplaced] = [false, false];
+    if (!this.chosen) this.stay(seen);
+    [this.unsorted, this.unplaced, this.chosen] = [false, false, false];
+    this.moved.clear();
     this.look();
+  }
+
+  // The lines in view, if the reader has scrolled to cards.
+  seen() {
+    const from = -this.list.getBoundingClientRect().top;
+    return from > 0 ? this.lines.filter(({ top, height, names }) => names && top + height > from && top < from + innerHeight) : [];
+  }
+
+  // Scrolls so that the first card that was seen, and still has its place among the others, is where it was.
+  stay(seen) {
+    for (const { top, names } of seen) {
+      const name = names.find((each) => this.items.get(each)?.shows && !this.moved.has(each));
+      if (name === undefined) continue;
+      scrollBy(0, this.lines.find((line) => line.names?.includes(name)).top - top);
+      return;
+    }
   }
 
   take(name) {
     const node = this.state.nodes.get(name);
     const before = this.items.get(name);
+    if (!node && !this.state.complete) return; // it can still come
+    this.due.delete(name);
     if (!node) {
       if (this.items.delete(name)) this.unsorted = true;
       return;
     }
     const now = { key: this.keyOf(node), shows: matches(node, this.filtered), rows: Math.ceil(node.gpus.length / TILES_IN_A_ROW) || 1, whole: node.whole };
     this.items.set(name, now);
-    if (!before || byKey(before.key, now.key)) this.unsorted = true;
-    else this.unplaced ||= before.shows !== now.shows || before.rows !== now.rows || before.whole !== now.whole;
+    if (!before || byKey(before.key, now.key)) {
+      this.unsorted = true;
+      this.moved.add(name);
+    } else this.unplaced ||= before.shows !== now.shows || before.rows !== now.rows || before.whole !== now.whole;
   }
 
   // Sorts by `sort` within groups by `group`: "" for none, a property of a node, or a level of domains.
@@ -78,7 +101,7 @@ export class Cards {
     if (sort === this.sort && group === this.group) return;
     [this.sort, this.group] = [sort, group];
     for (const [name, item] of this.items) if (this.state.nodes.has(name)) item.key = this.keyOf(this.state.nodes.get(name));
-    this.unsorted = true;
+    [this.unsorted, this.chosen] = [true, true];
   }
 
   keyOf(node) {
@@ -89,12 +112,13 @@ export class Cards {
 
   filter() {
     for (const [name, item] of this.items) item.shows = this.state.nodes.has(name) && matches(this.state.nodes.get(name), this.filtered);
-    this.unplaced = true;
+    [this.unplaced, this.chosen] = [true, true];
   }
 
   // Computes the lines. A group begins with a heading, of a domain with the number of nodes that are free as a whole.
   place() {
     const columns = this.columns();
+    const before = this.shown;
     [this.shown, this.lines] = [[], []];
     let [heading, row] = [null, null];
     for (const name of this.order) {
@@ -110,15 +134,21 @@ export class Cards {
       this.shown.push(name);
       if (heading) [heading.all, heading.whole] = [heading.all + 1, heading.whole + whole];
     }
-    let [top, at] = [0, 1];
+    let [top, nth] = [0, 1];
     for (const line of this.lines) {
-      [line.top, line.at] = [top, at];
+      [line.top, line.at] = [top, nth];
       top += line.height + GAP;
-      at += line.names?.length ?? 1;
+      nth += line.names?.length ?? 1;
     }
-    this.size = at - 1;
+    this.size = nth - 1;
     this.list.style.height = `${Math.max(top - GAP, 0)}px`;
-    if (!this.items.get(this.current)?.shows) this.reach(this.shown[0]);
+    if (!this.items.get(this.current)?.shows) this.reach(this.nextTo(before.indexOf(this.current), before) ?? this.shown[0]);
+  }
+
+  // The card that is shown and was next to a place before.
+  nextTo(at, before) {
+    const shows = (name) => this.items.get(name)?.shows;
+    return at < 0 ? undefined : (before.slice(at).find(shows) ?? before.slice(0, at).findLast(shows));
   }
 
   columns() {
@@ -130,10 +160,10 @@ export class Cards {
     const from = -this.list.getBoundingClientRect().top;
     const near = this.lines.filter(({ top, height, names }) => (top < from + 2 * innerHeight && top + height > from - innerHeight) || names?.includes(this.current));
     const width = (this.width + GAP) / this.columns();
-    const focused = document.activeElement;
+    const focused = this.list.contains(document.activeElement) ? document.activeElement : null;
     const items = near.flatMap((line) => line.names?.map((name, nth) => ({ name, top: line.top, at: line.at + nth, left: nth * width, width: width - GAP })) ?? [line]);
     keep(this.list, items, ({ name, group }) => name ?? `= ${group}`, (item) => this.make(item), (made, item) => this.fill(made, item));
-    if (focused !== document.activeElement && this.list.contains(focused)) focused.focus({ preventScroll: true });
+    if (focused && focused !== document.activeElement) this.cardOf(this.current)?.focus({ preventScroll: true });
   }
 
   make({ name }) {

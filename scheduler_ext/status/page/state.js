@@ -57,7 +57,7 @@ export class State {
     if (message.told) this.told = [...this.told, ...message.told].slice(-MOST_TOLD);
     if (message.history) this.history = [...this.history, ...message.history].slice(-MOST_SAMPLES);
     for (const part of ["told", "history"]) if (message[part]) parts.add(part);
-    const completed = last && !this.complete;
+    const completed = last && !this.complete && Boolean(this.head?.synced);
     if (completed) this.complete = true;
     return { nodes, used, parts, completed };
   }

@@ -699,6 +699,76 @@ def pieces(process: str, *bodies: dict[str, Any], **others: Any) -> list[bytes]:
     return list(board.messages(""))
 
 
+async def seen_first(page: Page) -> tuple[str, float]:
+    """The first card that is wholly below the page's head, and its place in the view."""
+    script = """[...document.querySelectorAll(".card")].map((card) => [card.name, card.getBoundingClientRect().top])
+      .filter(([, top]) => top > 100).sort((a, b) => a[1] - b[1])[0]"""
+    name, top = await page.evaluate(script)
+    return name, top
+
+
+async def top_of(page: Page, name: str) -> float:
+    return float(await page.get_by_role("button", name=f"{name} ").evaluate("card => card.getBoundingClientRect().top"))
+
+
+async def test_cards_stay_where_the_reader_sees_them_while_nodes_come_and_go() -> None:
+    async with fed(*many_nodes()) as (server, page):
+        known = page.locator("#nodes-count")
+        await expect(known).to_have_text(f"{MANY} nodes")
+        await page.evaluate("scrollTo(0, 4000)")
+        await expect(page.get_by_role("button", name="n3 ")).to_have_count(0)
+        name, top = await seen_first(page)
+        gone = tuple(f"n{number}" for number in range(30))
+        await server.show(Poll(monotonic=1.0, at=2.0, gone=gone))
+        await expect(known).to_have_text(f"{MANY - 30} nodes")
+        assert await top_of(page, name) == pytest.approx(top, abs=1)
+        await server.show(Poll(monotonic=2.0, at=3.0, nodes=looked(*(node(f"m{at}", gpus=1) for at in range(60)))))
+        await expect(known).to_have_text(f"{MANY + 30} nodes")
+        assert await top_of(page, name) == pytest.approx(top, abs=1)
+        await server.show(Poll(monotonic=3.0, at=4.0, gone=(name,)))
+        await expect(known).to_have_text(f"{MANY + 29} nodes")
+        assert await top_of(page, f"n{int(name[1:]) + 3}") == pytest.approx(top, abs=150)
+        await page.evaluate("scrollTo(0, 0)")
+        await server.show(Poll(monotonic=4.0, at=5.0, nodes=looked(node("a", gpus=1))))
+        await expect(page.get_by_role("button", name="a ", exact=False).first).to_be_in_viewport()
+
+
+async def test_the_focus_goes_to_the_next_node_where_its_node_goes() -> None:
+    async with fed(*many_nodes()) as (server, page):
+        await page.locator(".card").first.focus()
+        await page.keyboard.press("End")
+        await page.keyboard.press("ArrowUp")
+        focused = page.locator(".card:focus .name")
+        name = await focused.text_content() or ""
+        after = f"n{int(name[1:]) + 1}"
+        place = await page.evaluate("scrollY")
+        await server.show(Poll(monotonic=1.0, at=2.0, gone=(name,)))
+        await expect(focused).to_have_text(after)
+        await server.show(Poll(monotonic=2.0, at=3.0, gone=tuple(f"n{at}" for at in range(int(after[1:]), MANY))))
+        await expect(focused).to_have_text(f"n{int(name[1:]) - 1}")
+        assert await page.evaluate("scrollY") == pytest.approx(place, abs=400)
+
+
+async def test_cards_stay_where_they_are_while_another_extender_lists_the_cluster() -> None:
+    async with told("") as (it, page):
+        known = page.locator("#nodes-count")
+
+        async def comes(message: bytes, count: str) -> None:
+            it.messages.put_nowait(message)
+            await expect(known).to_have_text(count)
+
+        for message, count in zip(pieces("a", *many_nodes()), (100, 200, 300), strict=True):
+            await comes(message, f"{count} nodes")
+        await page.evaluate("scrollTo(0, 6000)")
+        await expect(page.get_by_role("button", name="n150 ")).to_be_attached()
+        name, top = await seen_first(page)
+        await comes(pieces("b", standing=Standing(synced=False))[0], "0 nodes so far")
+        for message, count in zip(pieces("c", *many_nodes()), (100, 200, 300), strict=True):
+            assert await top_of(page, name) == pytest.approx(top, abs=1)
+            await comes(message, f"{count} nodes")
+        assert await top_of(page, name) == pytest.approx(top, abs=1)
+
+
 async def test_an_open_node_that_comes_late_stays_open_while_the_cluster_is_read_again() -> None:
     bodies = [node(f"n{number:03}", gpus=1) for number in range(101)]
     first, last = pieces("a", *bodies)
