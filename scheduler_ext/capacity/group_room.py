@@ -1,36 +1,30 @@
-"""Finds out how many pods of a group fit at once, for the sentences that people read about the group. No IO."""
+"""Finds out what a group lacks, for the sentences that people read about it: those of `/filter`. No IO."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
 
 from program.words import counted
-from proto.devices import ContainerShares
 from scheduler_ext.cluster.gangs import Gang
 from scheduler_ext.cluster.snapshot import NodeUsage, Quota, Snapshot, quota_for
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.misfit import Misfit
-from scheduler_ext.decide.place import place
+from scheduler_ext.decide.place import place, pods_on, with_pod
 from scheduler_ext.domains.levels import word
+from scheduler_ext.domains.plan import Room, no_domain
+from scheduler_ext.domains.wish import DomainWish
 from scheduler_ext.requests import GpuRequest
 
 
-@dataclass(frozen=True, slots=True)
-class GroupRoom:
-    """The number of members that fit of those that a group needs, in one domain if it has to be one. `sentence` follows
-    `waits: `.
+def lack_of(gang: Gang, request: GpuRequest, snapshot: Snapshot, *, alone_fits: bool) -> str:
+    """Returns what the group lacks if its missing pods are like this one, to follow `waits: `; empty if all of them
+    fit, or if not even one does alone and the group needs no domain. The largest domain counts where they have to be
+    in one.
     """
-
-    fit: int
-    needed: int
-    sentence: str
-
-    @property
-    def is_enough(self) -> bool:
-        return self.fit >= self.needed
-
-
-def room_of(gang: Gang, request: GpuRequest, snapshot: Snapshot) -> GroupRoom:
-    """Returns the room for pods like this one. The largest domain counts if the group has to be in one."""
-    level = level_of(gang, request)
+    wish = request.wish
+    if wish is not None and wish.required and (lack := _domain_lacking(gang, request, wish, snapshot)):
+        return lack
+    if gang.needed < 2 or not alone_fits:
+        return ""
+    level = constraint_of(gang)
     domains: dict[str, list[NodeUsage]] = {}
     for usage in snapshot.nodes.values():
         name = usage.node.domains.get(level, "") if level else ""
@@ -39,23 +33,31 @@ def room_of(gang: Gang, request: GpuRequest, snapshot: Snapshot) -> GroupRoom:
     quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
     rooms = {name: _fitting(request, usages, quota, gang.needed) for name, usages in domains.items()}
     best = max(sorted(rooms), key=rooms.__getitem__, default="")
-    where = f" in {word(level)} {best}" if best else ""
     fit = rooms.get(best, 0)
-    return GroupRoom(fit, gang.needed, shortage(gang, request, fit) + where)
+    return "" if fit >= gang.needed else shortage(gang, request, fit, level, best)
 
 
-def level_of(gang: Gang, request: GpuRequest) -> str:
-    """Returns the label whose value all pods of the group need to share on their nodes; empty if they need none."""
-    if request.wish is not None and request.wish.required:
-        return request.wish.level
+def _domain_lacking(gang: Gang, request: GpuRequest, wish: DomainWish, snapshot: Snapshot) -> str:
+    rooms = [
+        Room(name, pods_on(usage, request, Effort()), usage.node.domains) for name, usage in snapshot.nodes.items()
+    ]
+    known = {**snapshot.closed, **snapshot.nodes}
+    beside = [known[name].node.domains if name in known else {} for name in gang.nodes]
+    refusal = no_domain(rooms, gang.needed, wish, beside)
+    return f"group {gang.group} {refusal}" if refusal.largest < gang.needed else ""
+
+
+def constraint_of(gang: Gang) -> str:
+    """Returns the label whose value kube-scheduler wants all nodes of the group to share; empty if none."""
     constraints = gang.object.spec.scheduling_constraints if gang.object is not None else None
     return constraints.topology[0].key if constraints is not None and constraints.topology else ""
 
 
-def shortage(gang: Gang, request: GpuRequest, fit: int) -> str:
-    """Returns `group default/g needs 4 pods of 8 GPUs; 3 fit`."""
+def shortage(gang: Gang, request: GpuRequest, fit: int, level: str = "", domain: str = "") -> str:
+    """Returns `group default/g needs 4 pods of 8 GPUs; 3 fit`, and ` in clique a` with a domain."""
     gpus = sum(need.count for need in request.needs if need is not None)
-    return f"group {gang.group} needs {gang.needed} pods of {counted(gpus, 'GPU')}; {fit} fit"
+    where = f" in {word(level)} {domain}" if domain else ""
+    return f"group {gang.group} needs {gang.needed} pods of {counted(gpus, 'GPU')}; {fit} fit{where}"
 
 
 def _fitting(request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota | None, most: int) -> int:
@@ -66,16 +68,7 @@ def _fitting(request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota | No
             if isinstance(shares, Misfit):
                 break
             number += 1
-            usage = _taken(usage, shares)  # noqa: PLW2901 - the same node with one more pod
+            usage = with_pod(usage, request, shares)  # noqa: PLW2901 - the same node with one more pod
             for each in shares:
                 quota = None if quota is None else quota.charged(each)
     return number
-
-
-def _taken(usage: NodeUsage, shares: Sequence[ContainerShares]) -> NodeUsage:
-    taken = [share for container in shares for share in container]
-    gpus = list(usage.gpus)
-    for number, gpu in enumerate(gpus):
-        for share in taken:
-            gpus[number] = gpus[number].plus(share) if share.uuid == gpu.device.uuid else gpus[number]
-    return replace(usage, gpus=tuple(gpus))

@@ -13,7 +13,7 @@ from proto.annotations.unhealthy_since import stamp
 from proto.environment import is_judged
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.evictions import Way
-from scheduler_ext.capacity.group_room import room_of
+from scheduler_ext.capacity.group_room import lack_of
 from scheduler_ext.capacity.nearest import Refusing, grouped
 from scheduler_ext.cluster.gangs import Gang, membership_of
 from scheduler_ext.cluster.kubelet_refusals import REFUSED_ALIKE
@@ -86,13 +86,17 @@ def judged(pod: Pod, settings: RequestSettings, snapshot: Snapshot, gang: Gang |
     decision = decide_anywhere(request, snapshot)
     never = _never_enough(request, snapshot)
     decision = replace(decision, misfits={**decision.misfits, **never}) if never else decision
-    room = None if gang is None or gang.needed < 2 else room_of(gang, request, snapshot)
-    if decision.node is not None and room is not None and not room.is_enough:
-        return Judged(sentence=f"waits: {room.sentence}", request=request, decision=decision, lacks_group=True)
-    if decision.node is not None:
-        return Judged(sentence=_though_it_fits(pod, decision), request=request, decision=decision)
-    refused = grouped(decision.misfits, request.filter)
-    return Judged(sentence=f"waits: {reasons(refused)}", request=request, decision=decision, refused=refused)
+    fits = decision.node is not None
+    refused = () if fits else grouped(decision.misfits, request.filter)
+    lack = "" if gang is None else lack_of(gang, request, snapshot, alone_fits=fits)
+    sentence = _though_it_fits(pod, decision) if fits else f"waits: {reasons(refused)}"
+    return Judged(
+        sentence=f"waits: {lack}" if lack else sentence,
+        request=request,
+        decision=decision,
+        refused=refused,
+        lacks_group=fits and bool(lack),
+    )
 
 
 def _never_enough(request: GpuRequest, snapshot: Snapshot) -> dict[str, Misfit]:

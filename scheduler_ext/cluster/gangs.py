@@ -113,6 +113,8 @@ class Gang:
     size: int
     settled: int = 0
     waiting: Mapping[str, Pod] = field(default_factory=dict)
+    nodes: Sequence[str] = ()
+    """The nodes of the members that have their GPUs."""
     object: PodGroup | None = None
     """The group's object, where the API server has one and it may be read."""
 
@@ -264,7 +266,13 @@ class Gangs:
         waiting = {uid: each for uid, each in known.items() if each.metadata.deletion_timestamp is None}
         settled = sum(1 for each in members.values() if each.settled)
         return Gang(
-            group=found.group, source=found.source, size=size, settled=settled, waiting=waiting, object=found_object
+            group=found.group,
+            source=found.source,
+            size=size,
+            settled=settled,
+            waiting=waiting,
+            nodes=[each.node for each in members.values() if each.node],
+            object=found_object,
         )
 
 

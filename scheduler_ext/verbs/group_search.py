@@ -4,14 +4,13 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.group_room import level_of, shortage
+from scheduler_ext.capacity.group_room import constraint_of, shortage
 from scheduler_ext.cluster.events import Decided, GroupUndone
 from scheduler_ext.cluster.gangs import Gang, MissingMember, group_of
 from scheduler_ext.cluster.records import PodRecord, RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.reasons import Reason, joined
-from scheduler_ext.domains.levels import word
 from scheduler_ext.domains.plan import NoDomain
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.verbs.group_domains import GroupDomains, kind_of, size_of
@@ -103,15 +102,11 @@ class GroupSearch:
         fit = len(placed) + len(found)
         if not fit:
             return refusals[0]
-        why = shortage(gang, asked.request, fit) + self._where(gang, asked, node_names)
+        level = constraint_of(gang)
+        # With a constraint the nodes of one question are those of one domain.
+        domains = {self.cluster.ledger.nodes.domains(name).get(level, "") for name in node_names if level}
+        why = shortage(gang, asked.request, fit, level, domains.pop() if len(domains) == 1 else "")
         return _refused(refusals[0], why, node_names)
-
-    def _where(self, gang: Gang, asked: MissingMember, node_names: Sequence[str]) -> str:
-        """Returns ` in clique a` for a group that has to be in one domain, where all the nodes are in that domain."""
-        level = level_of(gang, asked.request)
-        usages = map(self.cluster.ledger.nodes.usage, node_names if level else ())
-        names = {usage.node.domains.get(level, "") for usage in usages if usage is not None}
-        return f" in {word(level)} {names.pop()}" if len(names) == 1 and "" not in names else ""
 
     def near(
         self, asked: MissingMember, node_names: Sequence[str], placed: Sequence[str], now: float

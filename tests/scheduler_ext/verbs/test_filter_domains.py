@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from proto.annotations.keys import NODE_CLIQUE, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
 from proto.kubernetes.objects import Node, Pod
+from scheduler_ext.capacity.judged import judged
 from scheduler_ext.cluster.events import Applied, Listed
+from scheduler_ext.cluster.gangs import KUEUE_SIZE
 from scheduler_ext.verbs.filter import FilterDecision
 from tests.builders import node
 from tests.scheduler_ext.cluster.test_gang_decisions import LEASE_SECONDS, Played, member, one_by_one
@@ -90,6 +92,36 @@ def test_a_member_is_offered_its_own_node_though_kube_scheduler_chooses_for_othe
 
     assert [offered(each) for each in wishing(played.gang("g", 2), REQUIRED)] == [1, 1]
     assert offered(member("alone", "")) == 4
+
+
+@pytest.mark.parametrize(
+    ("size", "bound", "gpus", "why"),
+    [
+        (5, 0, 1, "needs 5 nodes of one clique; the largest free clique has 3"),
+        (4, 3, 1, "needs 1 node of the clique of its other pods, which has 0"),
+        (2, 0, 2, "needs 2 nodes of one clique; the largest free clique has 0"),
+    ],
+)
+def test_explain_has_the_sentence_of_the_filter_for_a_group_without_a_clique(
+    size: int, bound: int, gpus: int, why: str
+) -> None:
+    played = cliques(a=3, b=2, _=9)
+    members = wishing(one_by_one(played, "g", size), REQUIRED)
+    for each in members:
+        each.metadata.annotations[KUEUE_SIZE] = str(max(bound, 2))
+        each.spec.containers[0].resources.limits["nvidia.com/gpu"] = gpus
+        played.step(Applied(each))
+    for each in members[:bound]:
+        played.bind(each, played.filter(each))
+    for each in members:
+        each.metadata.annotations[KUEUE_SIZE] = str(size)
+        if each not in members[:bound]:
+            played.step(Applied(each))
+    waiting = members[-1]
+    answer = played.answer(waiting)
+    assert set((answer.failed_and_unresolvable_nodes or {}).values()) == {f"GroupDoesNotFit: group default/g {why}"}
+    snapshot, gang = played.cluster.ledger.snapshot_for(waiting), played.cluster.gang_of(waiting)
+    assert judged(waiting, played.cluster.requests, snapshot, gang).sentence == f"waits: group default/g {why}"
 
 
 def relabel(played: Played, name: str, clique: str) -> None:
