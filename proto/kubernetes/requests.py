@@ -3,7 +3,7 @@
 Source: k8s.io/component-helpers/resource, PodRequests.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -71,23 +71,6 @@ def exclusive_cpus(pod: Pod) -> tuple[int, ...]:
             return ()
         found.append(0 if limits % 1000 else limits // 1000)
     return tuple(found) if any(found) else ()
-
-
-def most_exclusive_cpus(pod: Pod, of: Sequence[object] = ()) -> int:
-    """Returns the most CPUs that kubelet gives to its containers alone at one time; to those with a true entry in `of`,
-    if that has one for each.
-    """
-    cpus = exclusive_cpus(pod)
-    if of:
-        cpus = tuple(amount if each else 0 for amount, each in zip(cpus, of, strict=False))
-    if not cpus:
-        return 0
-    running = most = 0
-    for container, amount in zip(pod.all_containers, cpus, strict=False):
-        most = max(most, running + amount)
-        ends = container in pod.spec.init_containers and not container.is_sidecar
-        running += 0 if ends else amount
-    return most
 
 
 class HostAmount(NamedTuple):

@@ -11,8 +11,9 @@ from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocati
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import ContainerShares, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod
-from proto.kubernetes.requests import most_exclusive_cpus, requested
+from proto.kubernetes.requests import exclusive_cpus, requested
 from scheduler_ext.cluster.accounting import effective
+from scheduler_ext.cluster.pinned_cpus import pinned_containers
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, RecordState, namespace_of, placements_of
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, gpu_count, pod_key
@@ -69,8 +70,8 @@ def _decided(
         return _remembered(pod, known, f"{DEVICES_ALLOCATED} names a GPU that node {known.node} lacks")
     allocations, problem = _read_allocations(pod)
     placements = placements_of(allocations, shares)
-    cpus, gpu_cpus = most_exclusive_cpus(pod), most_exclusive_cpus(pod, shares)
-    part = GpuPart(footprints=footprints, placements=placements, cpus=cpus, gpu_cpus=gpu_cpus)
+    pinned = pinned_containers(exclusive_cpus(pod), kinds, shares)
+    part = GpuPart(footprints=footprints, placements=placements, pinned=pinned)
     return _bound_record(
         pod, part, instances=tuple(each for each in allocations if each.real is not None), problem=problem
     )

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 from proto.annotations.mig_allocations import MigAllocation, mig_allocations
 from proto.devices import DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
-from proto.kubernetes.requests import NO_HOST, HostAmount, most_exclusive_cpus
+from proto.kubernetes.requests import NO_HOST, HostAmount, exclusive_cpus
 from scheduler_ext.cluster.accounting import Footprints, effective
+from scheduler_ext.cluster.pinned_cpus import NO_PINNED, PinnedContainer, pinned_containers
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import ContainerKind, GpuRequest
 
@@ -54,10 +55,7 @@ class GpuPart(Struct, frozen=True, kw_only=True, gc=False):
     """Namespace and name of a pod without a decision, or of a deleted one as its node's daemon names it."""
     undecided: int = 0
     """Device ids that kubelet gave it without a decision."""
-    cpus: int = 0
-    """The CPUs that kubelet gives to its containers alone."""
-    gpu_cpus: int = 0
-    """The CPUs among them of containers with GPUs."""
+    pinned: tuple[PinnedContainer, ...] = NO_PINNED
     everywhere: bool = False
     """True if it may use any part of the GPUs of these ids: of any GPU of the node, unless its daemon names them."""
 
@@ -192,8 +190,8 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
 def decided_part(kinds: Sequence[ContainerKind], shares: PodShares, pod: Pod | None = None) -> GpuPart:
     """Returns what a pod with these containers will hold of a node's GPUs by this decision; its CPUs only of `pod`."""
     placements = placements_of(mig_allocations(shares), shares)
-    cpus, gpu_cpus = (0, 0) if pod is None else (most_exclusive_cpus(pod), most_exclusive_cpus(pod, shares))
-    return GpuPart(footprints=effective(kinds, shares), placements=placements, cpus=cpus, gpu_cpus=gpu_cpus)
+    pinned = NO_PINNED if pod is None else pinned_containers(exclusive_cpus(pod), kinds, shares)
+    return GpuPart(footprints=effective(kinds, shares), placements=placements, pinned=pinned)
 
 
 def kept_record(request: GpuRequest, node: str, shares: PodShares, *, priority: int, until: float) -> PodRecord:

@@ -7,8 +7,9 @@ from math import inf
 
 from proto.annotations.node_numa import TopologyScope
 from proto.annotations.undecided_pods import Given
-from proto.devices import MIG_MODE, UNKNOWN_NUMA, Device, DeviceUUID, MigPlacement
+from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
+from scheduler_ext.cluster.pinned_cpus import taken_cpus
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import GpuPart, PodRecord
 from scheduler_ext.cluster.registered import RegisteredNode
@@ -59,18 +60,16 @@ def usage_of(
 
 
 def _free_cpus(node: RegisteredNode, held: Iterable[GpuPart]) -> Mapping[int, int]:
-    """Returns the CPUs of each NUMA node that no pod has. Those of a pod with GPUs are where its GPUs are; of one with
-    GPUs of several NUMA nodes they may be on each of them. Where containers are aligned one by one, those without GPUs
+    """Returns the CPUs of each NUMA node that no pod has. Where containers are aligned one by one, those without GPUs
     may be anywhere: the daemon takes their CPUs away.
     """
     free = {} if node.numa is None else {number: zone.free for number, zone in node.numa.zones.items()}
     numa = {device.uuid: device.numa for device in node.devices}
     is_whole = node.numa is not None and node.numa.scope is TopologyScope.POD
     for part in held:
-        cpus = part.cpus if is_whole else part.gpu_cpus
-        if cpus:
-            for zone in {numa.get(uuid, UNKNOWN_NUMA) for uuid in part.footprints} & free.keys():
-                free[zone] = max(free[zone] - cpus, 0)
+        if part.pinned:
+            for zone, taken in taken_cpus(part.pinned, numa, free, is_whole=is_whole).items():
+                free[zone] = max(free[zone] - taken, 0)
     return free
 
 

@@ -7,14 +7,15 @@ decision: so the GPUs of a container with CPUs of its own are decided among thos
 Source: pkg/kubelet/cm/topologymanager, cpumanager and devicemanager of Kubernetes 1.29 to 1.37.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations
 from typing import NamedTuple
 
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope
-from proto.devices import DeviceUUID
+from proto.devices import PodShares
+from scheduler_ext.cluster.pinned_cpus import pinned_containers, taken_cpus
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.requests import ContainerKind, GpuRequest
 
@@ -101,14 +102,16 @@ def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | Refused
     return found
 
 
-def free_cpus_with(usage: NodeUsage, request: GpuRequest, gpus: Iterable[DeviceUUID]) -> Mapping[int, int]:
-    """Returns the free CPUs once the pod has these GPUs."""
-    if not usage.free_cpus or not request.cpus:
+def free_cpus_with(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> Mapping[int, int]:
+    """Returns the free CPUs once the pod has these GPUs. A container without GPUs may have its own CPUs anywhere."""
+    if not usage.free_cpus or not request.cpus or usage.node.numa is None:
         return usage.free_cpus
-    held = set(gpus)
-    zones = {gpu.device.numa for gpu in usage.gpus if gpu.device.uuid in held}
-    taken = _at_once(request.kinds, request.cpus)
-    return {zone: max(free - taken, 0) if zone in zones else free for zone, free in usage.free_cpus.items()}
+    is_whole = usage.node.numa.scope is TopologyScope.POD
+    numa = {gpu.device.uuid: gpu.device.numa for gpu in usage.gpus}
+    pinned = pinned_containers(request.cpus, request.kinds, shares)
+    anywhere = 0 if is_whole else sum(each.cpus for each in pinned if not each.gpus)
+    taken = taken_cpus(pinned, numa, usage.free_cpus, is_whole=is_whole)
+    return {zone: max(free - anywhere - taken[zone], 0) for zone, free in usage.free_cpus.items()}
 
 
 def aligns(request: GpuRequest, usage: NodeUsage) -> bool:

@@ -71,7 +71,7 @@ def with_pod(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUs
             cores=gpu.cores + part.cores,
         )
 
-    return replace(usage, gpus=tuple(map(taken, usage.gpus)), free_cpus=free_cpus_with(usage, request, parts))
+    return replace(usage, gpus=tuple(map(taken, usage.gpus)), free_cpus=free_cpus_with(usage, request, shares))
 
 
 def _refused(request: GpuRequest, usage: NodeUsage, refused: Refused) -> Misfit:

@@ -7,10 +7,11 @@ import pytest
 
 from proto.annotations import keys
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope, ZoneCpus, encode_numa
-from proto.devices import PodShares
+from proto.devices import DeviceShare, PodShares
 from proto.kubernetes.objects import Container, Pod, Resources
-from proto.kubernetes.requests import exclusive_cpus, most_exclusive_cpus
+from proto.kubernetes.requests import exclusive_cpus
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.pinned_cpus import pinned_containers, taken_cpus
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.alignment import Refused, zones_of
@@ -19,6 +20,7 @@ from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod
+from scheduler_ext.requests import container_kinds
 from tests.builders import amounts, container, node, pod
 from tests.scheduler_ext.gpus import GIB, device, request, snapshot
 
@@ -73,10 +75,37 @@ def test_only_whole_cpus_of_guaranteed_pods_are_exclusive() -> None:
     assert exclusive_cpus(pod(pinned(), resources=Resources(limits={"cpu": "4"}))) == ()
 
 
-def test_most_exclusive_cpus_count_init_containers_before_and_sidecars_beside_the_others() -> None:
+def test_taken_cpus_count_init_containers_before_and_sidecars_beside_the_others() -> None:
     inits = [pinned("init", cpu=6), pinned("side", cpu=1, restart_policy="Always")]
-    assert most_exclusive_cpus(pod(pinned(cpu=2), pinned("b", cpu=1), inits=inits)) == 6
-    assert most_exclusive_cpus(pod(pinned(cpu=5), pinned("b", cpu=1), inits=inits)) == 7
+
+    def taken(first: int) -> int:
+        made = pod(pinned(cpu=first, gpu=1), pinned("b", cpu=1), inits=inits)
+        shares: PodShares = ((), (), (DeviceShare(uuid=DEVICES[0].uuid, memory_mib=1, cores=0),), ())
+        containers = pinned_containers(exclusive_cpus(made), container_kinds(made), shares)
+        return taken_cpus(containers, {DEVICES[0].uuid: 0}, [0], is_whole=True)[0]
+
+    assert taken(2) == 6
+    assert taken(5) == 7
+
+
+@pytest.mark.parametrize(
+    ("scope", "free"), [(TopologyScope.CONTAINER, {0: 2, 1: 3}), (TopologyScope.POD, {0: 0, 1: 0})]
+)
+def test_cpus_of_several_containers_with_gpus_count_beside_the_gpus_of_each(
+    scope: TopologyScope, free: dict[int, int]
+) -> None:
+    """With scope `pod` they may be beside all of them, and anywhere if the GPUs are on no NUMA node with CPUs."""
+    usage, asking = host(scope=scope), pod(pinned("a", cpu=5, gpu=1), pinned("b", cpu=5, gpu=1))
+    shares = tuple((DeviceShare(uuid=DEVICES[number].uuid, memory_mib=1, cores=0),) for number in (0, 3))
+    assert with_pod(usage, request(asking), shares).free_cpus == free
+    ledger = Ledger()
+    made = node("n", DEVICES)
+    made.metadata.annotations[keys.NODE_NUMA] = encode_numa(NodeNuma(policy=SINGLE, scope=scope, zones=TWO_ZONES))
+    ledger.apply_node(made)
+    ledger.reserve("uid-p", asking, "n", shares, until=100.0)
+    assert ledger.snapshot().nodes["n"].free_cpus == free
+    nowhere = replace(usage, gpus=tuple(GpuUsage(replace(each, numa=5)) for each in DEVICES))
+    assert with_pod(nowhere, request(asking), shares).free_cpus == {0: 0, 1: 0}
 
 
 @pytest.mark.parametrize("policy", [SINGLE, RESTRICTED])
