@@ -21,7 +21,7 @@ from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.limits.watch import LimitsWatch
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.node.announcing import GpuEvents, warn_without_totals
+from deviceplugin.node.announcing import GpuEvents
 from deviceplugin.node.contributors import (
     FeatureLabels,
     NodeSums,
@@ -107,7 +107,7 @@ class Agent:
         registered = RegisteredGpus(
             self._offer, settings.hami_scheduler, lambda taken: self._metrics.reported(outcome(taken))
         )
-        totals = NodeTotals(own, gpus, sources.configuration.total_names, enabled=settings.node_totals)
+        totals = NodeTotals(own, gpus, sources.configuration.total_names)
         sums = NodeSums(own, gpus, resource, enabled=settings.gpu_sums)
         numa = NumaNodes(lambda: self._serving.alignment.numa)
         undecided = UndecidedPods(own, gpus, resource, sources.read_checkpoint)
@@ -152,9 +152,6 @@ class Agent:
         yield GpuEvents(
             sources.own, sources.gpus, sources.changes, self._events, limits=self._limits, labels=self._labels
         ).run()
-        if not sources.settings.node_totals:
-            names = sources.configuration.total_names
-            yield warn_without_totals(self._api, sources.own, self._events, names, sources.resource)
 
     async def follow(self, choice: Choice) -> None:
         """Follows the label of the Node that names a configuration, until another one starts."""

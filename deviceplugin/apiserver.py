@@ -11,10 +11,8 @@ from proto.annotations.node_lock import NodeLock, decode_lock, decode_lock_uid
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, Conflict, Invalid, NotFound
 from proto.kubernetes.objects import (
-    DEVICE_CLASSES,
     NODES,
     PODS,
-    DeviceClass,
     Node,
     Object,
     ObjectReference,
@@ -218,14 +216,6 @@ class OwnNode:
         if not self._problems:
             log.warning("%s; using the last known state", problem)
         self._problems[resource.plural] = problem
-
-
-async def device_classes(api: ApiServer) -> Sequence[DeviceClass]:
-    """Returns all DeviceClasses; none where the cluster has no such objects. Raises ApiError or ApiUnreachable."""
-    try:
-        return (await api.list_page(DEVICE_CLASSES, limit=0)).items
-    except NotFound:
-        return ()
 
 
 def _holds(node: Node, pod: Pod, uids: Collection[str]) -> bool:

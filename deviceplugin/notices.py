@@ -30,15 +30,6 @@ def notices(before: Inventory, after: Inventory) -> Iterator[Notice]:
             yield Notice(reason="AsymmetricGPUP2PLink", message=sentence, distinct=True)
 
 
-def untotalled(device_class: str, resource: str) -> Notice:
-    """Warns of a DeviceClass that lets kubelet refuse pods of a Node without totals."""
-    message = (
-        f"DeviceClass {device_class} makes kube-scheduler refuse this node to pods that ask for memory, cores or "
-        f"priority beside {resource}: the Node's capacity has none. Set node_totals to true"
-    )
-    return Notice(reason="NodeTotalsMissing", message=message, distinct=True)
-
-
 def unlimited(before: NodeLimits | None, now: NodeLimits | None) -> Notice | None:
     """Returns the notice of a node that begins to give out unlimited parts of GPUs, or loses a backend."""
     if now is None or before is now:

@@ -164,6 +164,10 @@ class TaintWhen(StrEnum):
     ANY = "any"
 
 
+REMEDIATION_LEASE = "topogpu-remediation"
+"""The Lease on which the daemons of all nodes count their evictions."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemediationSettings:
     """The measures against GPUs that stay unhealthy, their times and their limits."""
@@ -178,8 +182,8 @@ class RemediationSettings:
     """Evictions from the node."""
     cluster_per_hour: int = 30
     """Evictions by the daemons of all nodes."""
-    lease: tuple[str, str] = ("topogpu-system", "topogpu-remediation")
-    """Namespace and name of the Lease on which the daemons of all nodes count their evictions."""
+    lease_namespace: str = "topogpu-system"
+    """The namespace of the Lease `REMEDIATION_LEASE`, which is that of the daemon's pod."""
 
     @property
     def most_after(self) -> timedelta:
@@ -212,8 +216,6 @@ class AgentSettings:
     retry_seconds: float = 5.0
     """Seconds between two tries while there is no driver or no GPU."""
     hami_scheduler: HamiScheduler = HamiScheduler.NONE
-    node_totals: bool = True
-    """The Node has its totals; else these are taken off it."""
     gpu_sums: bool = False
     """The Node has sums of GPU memory and cores; else these are taken off it."""
     feature_labels: bool = False

@@ -246,7 +246,6 @@ EVENTS: Mapping[str, tuple[str, str]] = {
     "GPUStaysUnhealthy": ("Node, pod", "for how long, and what is done about it"),
     "GPUsSimulated": ("Node", "no GPU is real"),
     "AsymmetricGPUP2PLink": ("Node", "two GPUs report different links to each other"),
-    "NodeTotalsMissing": ("Node", "kubelet does not show the totals of GPU memory and cores"),
     "LimitsNotEnforced": ("Node", "nothing holds containers to parts of GPUs"),
     "DriverLimitsGone": ("Node", "the driver limits GPU memory no more"),
     "GPUMemoryLimitRestored": ("pod", "the driver had lost a container's limit of GPU memory, and has it again"),

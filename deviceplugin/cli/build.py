@@ -1,6 +1,7 @@
 """Creates the daemon's parts from the configuration."""
 
 import logging
+import os
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+POD_NAMESPACE = "POD_NAMESPACE"
+"""The variable with the namespace of the daemon's pod."""
 _NO_UNIFIED_MEMORY = (
     f"{UNIFIED_MEMORY} is missing: CUDA programs in containers that start now will find no GPU; load the kernel "
     "module nvidia-uvm and create its device file (nvidia-modprobe -u -c 0)"
@@ -66,6 +69,7 @@ def build_daemon(
 
     With `choice` it follows the label that names its configuration.
     """
+    configuration = of_this_pod(configuration)
     thread, changes, metrics = OwnThreads("nvml"), Changes(), Metrics(now=time.time)
     gpus = Gpus(
         gpu_reader(nvml, configuration),
@@ -90,6 +94,13 @@ def build_daemon(
         _write_cdi_spec(gpus, changes, configuration.containers),
         *([server.run()] if server is not None else []),
     )
+
+
+def of_this_pod(configuration: Configuration) -> Configuration:
+    """Returns the configuration with the namespace of this process's pod, if it runs in one."""
+    if not (namespace := os.environ.get(POD_NAMESPACE, "")):
+        return configuration
+    return replace(configuration, remediation=replace(configuration.remediation, lease_namespace=namespace))
 
 
 async def _watch_health(gpus: Gpus, health: HealthWatch, changes: Changes) -> None:

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from deviceplugin.cli.build import build_nvml
+from deviceplugin.cli.build import build_nvml, of_this_pod
 from deviceplugin.cli.named import in_use
 from deviceplugin.cli.options import read
 from deviceplugin.configuration.table import Configuration
@@ -110,7 +110,7 @@ def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:
 
 
 async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
-    sharing, remediation = configuration.sharing, configuration.remediation
+    sharing, remediation = configuration.sharing, of_this_pod(configuration).remediation
     seen, cluster = await asyncio.gather(
         _node_facts(configuration),
         cluster_facts(

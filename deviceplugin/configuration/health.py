@@ -7,7 +7,7 @@ from deviceplugin.configuration.groups import MANY, of_health
 from deviceplugin.health.step import HealthSettings
 from deviceplugin.settings import RemediationSettings, Remedy, TaintWhen
 from program.settings.declared import Alias, part
-from program.settings.kinds import NAMESPACED, Number, Parsed, Seconds, Several, Text, Whole, words_of
+from program.settings.kinds import Number, Parsed, Seconds, Several, Text, Whole, words_of
 
 _CHECK = "-?(?i:[0-9]{1,10}|all)|(?i:-(xids|fabric))"
 _HIGHEST_XID = 0xFFFFFFFF
@@ -88,11 +88,5 @@ REMEDIATION: Any = part(
         kind=Whole(minimum=1, maximum=1000),
         help="Pods that the daemons of all nodes together may evict within an hour.",
         key="remediation_evictions_per_hour",
-    ),
-    lease=of_health(
-        kind=NAMESPACED,
-        help="The Lease on which the daemons of all nodes count their evictions. Without it no pod is evicted.",
-        key="remediation_lease",
-        chart="",
     ),
 )

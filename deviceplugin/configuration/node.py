@@ -92,11 +92,6 @@ AGENT: Any = part(
         "container starts, without a node lock. immediate: it is the pod of the node lock, or the only one that waits. "
         "auto: slots, where kubelet and container runtime are known to support them.",
     ),
-    node_totals=of_requests(
-        kind=Switch(),
-        help="The Node's capacity has totals of the resources for memory, cores and priority. Off: the daemon removes "
-        "them. Then, if a DeviceClass exists for the resource of GPUs, kube-scheduler refuses pods that ask for them.",
-    ),
     gpu_sums=of_requests(
         kind=Switch(),
         help="The Node's capacity has what its GPUs have together: topogpu.io/total-gpumem in MiB and "

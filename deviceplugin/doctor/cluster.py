@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from deviceplugin.doctor.annotations import LockHolder
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped
 from deviceplugin.sentences import enumerated
-from deviceplugin.settings import RemediationSettings
+from deviceplugin.settings import REMEDIATION_LEASE, RemediationSettings
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, Forbidden, NotFound, Unauthorized
-from proto.kubernetes.objects import DeviceClass, Node, Pod
+from proto.kubernetes.objects import Node, Pod
 
 API_SERVER = "API server"
 NODE = "Node"
@@ -49,8 +49,8 @@ def daemon_rights(remediation: RemediationSettings) -> tuple[Right, ...]:
     """Returns the rights that a daemon with these settings needs."""
     if not remediation.remedy.evicts:
         return DAEMON_RIGHTS
-    namespace, name = remediation.lease
-    leases = (Right(verb, "leases", namespace, "coordination.k8s.io", name) for verb in ("get", "patch"))
+    namespace = remediation.lease_namespace
+    leases = (Right(verb, "leases", namespace, "coordination.k8s.io", REMEDIATION_LEASE) for verb in ("get", "patch"))
     return (*DAEMON_RIGHTS, Right("create", "pods/eviction"), *leases)
 
 
@@ -65,8 +65,6 @@ class ClusterFacts:
     pods: tuple[Pod, ...] = ()
     """Pods bound to the node."""
     rights: Mapping[Right, bool] = field(default_factory=dict)
-    classes: tuple[DeviceClass, ...] | None = ()
-    """None if they may not be read."""
     holder: LockHolder = field(default_factory=LockHolder)
     """The pod that the node lock names."""
 

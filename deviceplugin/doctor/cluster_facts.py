@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from deviceplugin.apiserver import device_classes
 from deviceplugin.doctor.annotations import LockHolder
 from deviceplugin.doctor.cluster import ClusterFacts, NoAnswer, Right
 from proto.annotations.errors import AnnotationError
@@ -16,7 +15,6 @@ from proto.kubernetes.objects import (
     PODS,
     SELF_SUBJECT_ACCESS_REVIEWS,
     AccessReviewSpec,
-    DeviceClass,
     Node,
     Pod,
     ResourceAttributes,
@@ -45,9 +43,7 @@ async def cluster_facts(
         slow = f"The kubeconfig's credentials were not there within {timeout_seconds:g} s."
         return ClusterFacts(refusal=ApiServerUnconfigured(slow))
     try:
-        node, pods, rights, classes = await asyncio.gather(
-            _node(api, node_name), _pods(api, node_name), _rights(api, needed), _classes(api)
-        )
+        node, pods, rights = await asyncio.gather(_node(api, node_name), _pods(api, node_name), _rights(api, needed))
         known, refusal = (None, node) if isinstance(node, NoAnswer) else (node, None)
         return ClusterFacts(
             url=api.url,
@@ -55,7 +51,6 @@ async def cluster_facts(
             node=known,
             pods=pods,
             rights=rights,
-            classes=classes,
             holder=await _holder(api, known),
         )
     finally:
@@ -83,13 +78,6 @@ async def _pods(api: ApiServer, node_name: str) -> tuple[Pod, ...]:
         return tuple((await api.list_page(PODS, field_selector=f"spec.nodeName={node_name}")).items)
     except (ApiError, ApiUnreachable):
         return ()
-
-
-async def _classes(api: ApiServer) -> tuple[DeviceClass, ...] | None:
-    try:
-        return tuple(await device_classes(api))
-    except (ApiError, ApiUnreachable):
-        return None
 
 
 async def _rights(api: ApiServer, needed: Sequence[Right]) -> Mapping[Right, bool]:

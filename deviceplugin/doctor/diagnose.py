@@ -48,7 +48,7 @@ from deviceplugin.doctor.kubelet import (
 )
 from deviceplugin.doctor.labels import LABELS, judge_labels, judge_without_labels
 from deviceplugin.doctor.nvidia_runtime import RuntimeFacts, judge_runtime
-from deviceplugin.doctor.totals import TOTALS, judge_totals, judge_without_totals
+from deviceplugin.doctor.totals import TOTALS, judge_totals
 from deviceplugin.machine.discovery import NodeSharing, resources
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import MachineReading
@@ -155,8 +155,6 @@ def _totals(
     resource = configuration.kubelet.resource_name
     if cluster.node is None:
         return skipped(TOTALS, _NO_NODE)
-    if not configuration.agent.node_totals:
-        return judge_without_totals(cluster.node, names, resource, cluster.classes)
     devices = resources(seen.machine, sharing, resource)[resource] if seen.machine else ()
     if not devices:
         return skipped(TOTALS, _NO_GPUS)

@@ -1,25 +1,16 @@
 """Records events of the Node about its GPUs, their limits, its labels and its totals (edge)."""
 
 import asyncio
-import logging
 
-from deviceplugin.apiserver import OwnNode, device_classes
+from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.limits.watch import LimitsWatch
 from deviceplugin.node.contributors import FeatureLabels
 from deviceplugin.node.labels import left_to_others
-from deviceplugin.node.totals import hazardous
-from deviceplugin.notices import notices, unlimited, untotalled
-from deviceplugin.settings import TotalNames
+from deviceplugin.notices import notices, unlimited
 from proto.annotations.node_limits import NodeLimits
-from proto.kubernetes.client import ApiServer
-from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.events import EventRecorder
-
-log = logging.getLogger(__name__)
-
-_CLASSES_SECONDS = 600.0
 
 
 class GpuEvents:
@@ -67,21 +58,3 @@ class GpuEvents:
             if notice is not None:
                 self._events.record(self._own.reference(), notice)
             announced = limits
-
-
-async def warn_without_totals(
-    api: ApiServer, own: OwnNode, events: EventRecorder, names: TotalNames, resource: str
-) -> None:
-    """Records an event, once, about every DeviceClass for which pods that name memory or cores are refused here."""
-    announced, problem = frozenset[str](), ""
-    while True:
-        try:
-            found = hazardous(await device_classes(api), resource, names)
-            for name in sorted(set(found) - announced):
-                events.record(own.reference(), untotalled(name, resource))
-            announced, problem = frozenset(found), ""
-        except (ApiError, ApiUnreachable) as error:
-            if str(error) != problem:
-                problem = str(error)
-                log.warning("cannot read whether a DeviceClass keeps pods off this node: %s", problem)
-        await asyncio.sleep(_CLASSES_SECONDS)

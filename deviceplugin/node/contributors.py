@@ -63,20 +63,17 @@ class RegisteredGpus:
 
 
 class NodeTotals:
-    """The amounts of the resources that pods name beside GPUs; without `enabled`, they are taken away."""
+    """The amounts of the resources that pods name beside GPUs."""
 
-    def __init__(self, own: OwnNode, gpus: Gpus, names: TotalNames, *, enabled: bool) -> None:
+    def __init__(self, own: OwnNode, gpus: Gpus, names: TotalNames) -> None:
         self._own = own
         self._gpus = gpus
         self._names = names
-        self._enabled = enabled
         self._requests = ByPod(requested_totals)
 
-    def desired(self, node: Node, _now: datetime) -> Desired | None:
+    def desired(self, _node: Node, _now: datetime) -> Desired | None:
         """Returns the totals; None without a GPU: the Node keeps its totals, as it keeps its registration."""
         names, devices = self._names, self._gpus.inventory.devices
-        if not self._enabled:
-            return Desired(totals=dict.fromkeys(present_totals(node, names)))
         if not devices or not self._own.pods_known:
             return None
         return Desired(totals=totals_with(names, devices, self._requests.of(self._own.pods, names)))

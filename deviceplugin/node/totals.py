@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from deviceplugin.settings import TotalNames
 from proto.devices import Device
-from proto.kubernetes.objects import DeviceClass, Node, Pod
+from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import requested
 
 PRIORITY_TOTAL = 2**31 - 1
@@ -45,9 +45,3 @@ def requested_totals(pod: Pod, names: TotalNames) -> tuple[int, ...]:
 def present_totals(node: Node, names: Iterable[str]) -> tuple[str, ...]:
     """Returns the names among these that the Node has, also with an amount of 0."""
     return tuple(name for name in names if name in node.status.capacity or name in node.status.allocatable)
-
-
-def hazardous(classes: Iterable[DeviceClass], resource: str, names: TotalNames) -> tuple[str, ...]:
-    """Returns the DeviceClasses that make kube-scheduler look for one of these resources on the Node."""
-    ours = {resource, *names}
-    return tuple(sorted(each.metadata.name for each in classes if each.spec.extended_resource_name in ours))

@@ -36,7 +36,7 @@ from deviceplugin.remediation.step import (
 from deviceplugin.remediation.words import desired_condition, desired_marks
 from deviceplugin.replicas import split_replica
 from deviceplugin.sentences import enumerated
-from deviceplugin.settings import RemediationSettings
+from deviceplugin.settings import REMEDIATION_LEASE, RemediationSettings
 from program.tasks import Tasks
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_REGISTER, NODE_UNHEALTHY
@@ -251,7 +251,7 @@ class Remediation:
 
     async def _reserved(self) -> datetime | None:
         """Returns None once an eviction is counted; else when one may be left. Raises ApiError or ApiUnreachable."""
-        namespace, name = self._settings.lease
+        namespace, name = self._settings.lease_namespace, REMEDIATION_LEASE
         for attempt in range(_RESERVE_ATTEMPTS):
             try:
                 lease = await self._api.get(LEASES, name, namespace=namespace)
@@ -267,7 +267,7 @@ class Remediation:
                 log.error("no pod is evicted, because lease %s/%s cannot be read: %s", namespace, name, error)
                 return self._now() + _UNCOUNTED
             except NotFound:
-                missing = "evictions are counted on it; make it, or set remediation_lease"
+                missing = "evictions are counted on it; make it"
                 log.error("no pod is evicted, because there is no lease %s/%s: %s", namespace, name, missing)
                 return self._now() + _UNCOUNTED
             except Conflict:

@@ -339,19 +339,6 @@ OPTIONAL_ADDRESS = Parsed(
     pattern=f"({ADDRESS_PATTERN})?",
 )
 
-_NAMESPACED_PATTERN = rf"{DNS_LABEL}/{DNS_NAME}"
-
-
-def _read_namespaced(text: str) -> tuple[str, str]:
-    """Reads `namespace/name`. Raises ValueError."""
-    if not re.fullmatch(_NAMESPACED_PATTERN, text):
-        raise ValueError(f"{text!r} is not namespace/name")
-    namespace, _, name = text.partition("/")
-    return namespace, name
-
-
-NAMESPACED = Parsed(expected="namespace/name", read=_read_namespaced, write="/".join, pattern=_NAMESPACED_PATTERN)
-
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)")
 _DURATION_PATTERN = rf"0|({_DURATION.pattern})+"
 _UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}

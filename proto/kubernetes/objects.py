@@ -416,16 +416,6 @@ class MutatingWebhookConfiguration(Object):
     """Webhooks as JSON, because a patch of one writes the whole list."""
 
 
-class DeviceClassSpec(Object):
-    extended_resource_name: str | None = None
-    """Pods that request this resource may be served by devices of the class."""
-
-
-class DeviceClass(Object):
-    metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
-    spec: DeviceClassSpec = msgspec.field(default_factory=DeviceClassSpec)
-
-
 class ObjectReference(Object):
     api_version: str = ""
     kind: str = ""
@@ -591,7 +581,6 @@ SECRETS = Resource("v1", "secrets", True, Secret)
 MUTATING_WEBHOOK_CONFIGURATIONS = Resource(
     "admissionregistration.k8s.io/v1", "mutatingwebhookconfigurations", False, MutatingWebhookConfiguration
 )
-DEVICE_CLASSES = Resource("resource.k8s.io/v1", "deviceclasses", False, DeviceClass)
 SELF_SUBJECT_ACCESS_REVIEWS = Resource(
     "authorization.k8s.io/v1", "selfsubjectaccessreviews", False, SelfSubjectAccessReview
 )

@@ -118,7 +118,6 @@ PRIORITY_CLASS = ServedKind(
 POD_GROUP = ServedKind(
     kind="PodGroup", plural="podgroups", group="scheduling.k8s.io", version="v1beta1", has_status=True
 )
-DEVICE_CLASS = ServedKind(kind="DeviceClass", plural="deviceclasses", group="resource.k8s.io", namespaced=False)
 DEPLOYMENT = ServedKind(
     kind="Deployment",
     plural="deployments",
@@ -167,7 +166,6 @@ KINDS: tuple[ServedKind, ...] = (
     BUDGET,
     PRIORITY_CLASS,
     POD_GROUP,
-    DEVICE_CLASS,
     DEPLOYMENT,
     REPLICA_SET,
     JOB,

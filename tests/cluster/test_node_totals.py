@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from deviceplugin.node.desired import NO_TIME, Desired, patch_of
-from deviceplugin.node.totals import hazardous, node_totals
+from deviceplugin.node.totals import node_totals
 from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.annotations.node_register import decode_register
-from proto.kubernetes.objects import DeviceClass, Node
+from proto.kubernetes.objects import Node
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import Peer, real
 from tests.cluster.scheduling import gpu_node, gpu_pod, running
@@ -35,15 +35,15 @@ async def peer(plane: ControlPlane) -> AsyncIterator[Peer]:
 
 
 @pytest.fixture
-async def device_class(peer: Peer) -> AsyncIterator[DeviceClass]:
+async def device_class(peer: Peer) -> AsyncIterator[None]:
     """As NVIDIA's and HAMi's charts make one."""
     name = f"gpu-{uuid.uuid4().hex[:8]}.example.com"
     spec = {
         "selectors": [{"cel": {"expression": "device.driver == 'gpu.example.com'"}}],
         "extendedResourceName": keys.RESOURCE_COUNT,
     }
-    made = await peer.create(CLASSES, {"metadata": {"name": name}, "spec": spec})
-    yield msgspec.convert(made, DeviceClass)
+    await peer.create(CLASSES, {"metadata": {"name": name}, "spec": spec})
+    yield
     await peer.send("DELETE", f"{CLASSES}/{name}")
 
 
@@ -59,10 +59,10 @@ def with_totals(node: dict[str, Any]) -> dict[str, Any]:
     return node | {"status": node["status"] | {"capacity": amounts, "allocatable": amounts}}
 
 
+@pytest.mark.usefixtures("device_class")
 async def test_without_totals_it_keeps_pods_off_their_nodes_and_totals_bring_them_back(
-    plane: ControlPlane, peer: Peer, device_class: DeviceClass, tmp_path: Path
+    plane: ControlPlane, peer: Peer, tmp_path: Path
 ) -> None:
-    assert hazardous([device_class], keys.RESOURCE_COUNT, TotalNames()) == (device_class.metadata.name,)
     node = gpu_node("a")
     async with running(plane, peer, tmp_path, node) as cluster:
         await cluster.add(gpu_pod("whole", 1))
@@ -74,6 +74,7 @@ async def test_without_totals_it_keeps_pods_off_their_nodes_and_totals_bring_the
         await cluster.bound("part")
 
 
+@pytest.mark.usefixtures("device_class")
 async def test_totals_are_taken_away_as_they_are_written(peer: Peer) -> None:
     await peer.create("/api/v1/nodes", gpu_node("a"))
     path, kubelets = "/api/v1/nodes/a/status", {"type": "Ready", "status": "True", "reason": "KubeletReady"}
@@ -89,9 +90,8 @@ async def test_totals_are_taken_away_as_they_are_written(peer: Peer) -> None:
     await peer.send("DELETE", "/api/v1/nodes/a")
 
 
-async def test_with_totals_pods_are_placed_whatever_they_name(
-    plane: ControlPlane, peer: Peer, device_class: DeviceClass, tmp_path: Path
-) -> None:
+@pytest.mark.usefixtures("device_class")
+async def test_with_totals_pods_are_placed_whatever_they_name(plane: ControlPlane, peer: Peer, tmp_path: Path) -> None:
     percentage = gpu_pod("percentage", 2)
     percentage["spec"]["containers"][0]["resources"]["limits"][keys.RESOURCE_MEMORY_PERCENTAGE] = "50"
     async with running(plane, peer, tmp_path, with_totals(gpu_node("a"))) as cluster:
@@ -102,9 +102,8 @@ async def test_with_totals_pods_are_placed_whatever_they_name(
 
 
 @pytest.mark.parametrize("missing", list(TotalNames()))
-async def test_each_of_the_totals_is_needed(
-    plane: ControlPlane, peer: Peer, device_class: DeviceClass, tmp_path: Path, missing: str
-) -> None:
+@pytest.mark.usefixtures("device_class")
+async def test_each_of_the_totals_is_needed(plane: ControlPlane, peer: Peer, tmp_path: Path, missing: str) -> None:
     node = with_totals(gpu_node("a"))
     del node["status"]["capacity"][missing]
     pod = gpu_pod("p", 1)

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
 from daemonset import render
 from daemonset.render import Manifest
+from deviceplugin.cli.build import POD_NAMESPACE
 from deviceplugin.doctor.cluster import Right, daemon_rights
 from deviceplugin.node.labels import FEATURE_LABEL
-from deviceplugin.settings import RemediationSettings, Remedy
+from deviceplugin.settings import REMEDIATION_LEASE, RemediationSettings, Remedy
 from proto import __version__
 from tests.daemonset.shipped import containers, one, pods
 
@@ -230,10 +230,10 @@ def rights(manifests: list[Manifest], account: str) -> set[Right]:
 @pytest.mark.parametrize("remedy", [Remedy.OFF, Remedy.REPORT, Remedy.EVICT_WAITING, Remedy.EVICT])
 def test_the_daemon_may_evict_pods_only_where_it_is_set_to(remedy: Remedy) -> None:
     changed = render.render("", "--set", f"devicePlugin.settings.remediation={remedy}")
-    lease = ("topogpu-system", "topogpu-remediation")
+    lease = (RemediationSettings().lease_namespace, REMEDIATION_LEASE)
     granted = rights(changed, "topogpu-device-plugin")
-    assert granted == set(daemon_rights(RemediationSettings(remedy=remedy, lease=lease)))
+    assert granted == set(daemon_rights(RemediationSettings(remedy=remedy)))
     leases = [one.identity for one in changed if one.content["kind"] == "Lease"]
     assert leases == ([("Lease", *lease)] if remedy.evicts else [])
-    settings = one(changed, "ConfigMap", "topogpu-device-plugin")["data"]["settings.yaml"]
-    assert yaml.safe_load(settings).get("remediation_lease") == ("/".join(lease) if remedy.evicts else None)
+    [daemon] = [each for each in containers(changed) if each.name == "topogpu-device-plugin/device-plugin"]
+    assert (POD_NAMESPACE in [variable["name"] for variable in daemon.spec["env"]]) is remedy.evicts

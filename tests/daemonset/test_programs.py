@@ -84,7 +84,7 @@ def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_por
     own = {
         *("node_name", "kubeconfig", "kubelet_root", "cdi_directory", "hook_path", "metrics_bind_address", "host_root"),
         *("resource_name", "resource_mem", "resource_mem_percentage", "resource_cores", "resource_priority"),
-        *("driver_root", "remediation_lease", "nvml_library", "gpu_sums", "kubelet_config"),
+        *("driver_root", "nvml_library", "gpu_sums", "kubelet_config"),
     }
     offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
     assert offered == DAEMON.settings.keys() - own
@@ -288,7 +288,7 @@ def test_named_configurations_are_mounted_and_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("chart")
-@pytest.mark.parametrize("given", ["configs.a.node_totals=false", "configs.a.nothing=1", "configs.-a.log_level=info"])
+@pytest.mark.parametrize("given", ["configs.a.remediation=evict", "configs.a.nothing=1", "configs.-a.log_level=info"])
 def test_a_named_configuration_has_no_settings_that_volumes_and_rights_hang_on(given: str) -> None:
     with pytest.raises(render.CannotRender, match="specifications of the schema"):
         render.render("", "--set", f"devicePlugin.{given}")

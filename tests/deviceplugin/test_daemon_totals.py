@@ -102,24 +102,6 @@ async def test_a_daemon_that_may_not_write_them_serves_all_the_same_and_says_why
         await until(lambda: totals(node) == WHOLE)
 
 
-async def test_off_takes_them_away_and_an_event_names_a_device_class_that_makes_it_dangerous() -> None:
-    def before(server: EmbeddedApiServer, _: Path) -> None:
-        for name, resource in (("gpu.nvidia.com", "nvidia.com/gpu"), ("nic", "example.com/nic")):
-            spec = {"extendedResourceName": resource}
-            server.create({"kind": "DeviceClass", "metadata": {"name": name}, "spec": spec})
-
-    async with daemon(*QUICK, before=before) as node:
-        await until(lambda: totals(node) == WHOLE)
-        await node.kill()
-        assert node.events("NodeTotalsMissing") == []
-        node.options = (*node.options, "--node-totals", "false")
-        await node.start()
-        await until(lambda: totals(node) == totals(node, "allocatable") == {})
-        await until(lambda: bool(node.events("NodeTotalsMissing")))
-        [message] = node.events("NodeTotalsMissing")
-        assert message.startswith("DeviceClass gpu.nvidia.com makes kube-scheduler refuse this node to pods that ask")
-
-
 async def test_sums_are_written_where_they_are_wanted_and_taken_away_where_they_are_not() -> None:
     def sums(node: DaemonRig) -> dict[str, str]:
         found: Any = node.server.store.get("nodes", "", NODE) or {"status": {}}

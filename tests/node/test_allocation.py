@@ -7,9 +7,8 @@ import pytest
 
 from proto.annotations import keys
 from proto.annotations.node_register import decode_register
-from tests.node.pods import COUNTS_INIT_CONTAINERS, REPLICAS, SEVERAL, Pods, container, decided, pod
+from tests.node.pods import REPLICAS, SEVERAL, Pods, container, decided, pod
 from tests.node.real_node import NODE, RealNode
-from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 BOTH = pytest.mark.parametrize("allocation", ["slots", "immediate"])
@@ -71,21 +70,6 @@ async def test_only_an_init_container_may_ask(scheduled: Pods, allocation: str) 
     await scheduled.check("first", "init")
     (start,) = await scheduled.starts("first", "main")
     assert start.devices == {}
-
-
-async def test_an_old_kubelet_refuses_limits_of_init_containers_that_its_node_does_not_count(scheduled: Pods) -> None:
-    if await scheduled.peer.minor() >= COUNTS_INIT_CONTAINERS:
-        pytest.skip("kubelets from 1.31 on accept them")
-    await scheduled.serve("--node-totals", "false")
-
-    async def uncounted() -> bool:
-        _, node = await scheduled.peer.send("GET", f"/api/v1/nodes/{NODE}")
-        return not {keys.RESOURCE_MEMORY, keys.RESOURCE_CORES} & node["status"]["allocatable"].keys()
-
-    await until(uncounted)
-    await scheduled.add(pod("first", container(gpumem=700), init=(container("init", gpumem=700, ends=True),)))
-    status = await scheduled.failed("first")
-    assert status["reason"] == "OutOfnvidia.com/gpumem"
 
 
 @BOTH

@@ -52,13 +52,13 @@ async def test_the_status_of_a_pod_says_which_of_its_gpus_are_ill(pods: Pods) ->
 
 
 async def test_a_pod_that_waits_for_a_dead_gpu_says_why_and_is_evicted_while_kubelet_keeps_the_condition(
-    pods: Pods,
+    pods: Pods, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = pods.node
     lease = {"metadata": {"name": "topogpu-remediation"}}
     await pods.peer.send("POST", f"/apis/coordination.k8s.io/v1/namespaces/{pods.namespace}/leases", lease)
-    counted = ("--remediation-lease", f"{pods.namespace}/topogpu-remediation")
-    await pods.serve("--allocation", "slots", *QUICK, *SOON, *counted)
+    monkeypatch.setenv("POD_NAMESPACE", pods.namespace)
+    await pods.serve("--allocation", "slots", *QUICK, *SOON)
     owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
     waits, runs = pod("waits", container(ends=True)), pod("runs", container())
     waits["metadata"]["ownerReferences"] = [owner]

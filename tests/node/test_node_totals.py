@@ -115,21 +115,6 @@ async def test_pods_run_on_through_a_restart_of_kubelet_although_a_gpu_is_gone_f
     await told(pods, {keys.RESOURCE_MEMORY: 7 * 40960, keys.RESOURCE_CORES: 700})
 
 
-async def test_off_they_are_gone_and_stay_gone(pods: Pods) -> None:
-    await pods.serve()
-    await told(pods, WHOLE)
-    await asyncio.to_thread(pods.node.stop_daemon)
-    await pods.serve("--node-totals", "false")
-
-    async def gone() -> bool:
-        _, node = await pods.peer.send("GET", f"/api/v1/nodes/{NODE}")
-        return not set(TotalNames()) & (node["status"]["capacity"].keys() | node["status"]["allocatable"].keys())
-
-    await until(gone)
-    await restart_kubelet(pods)
-    await until(gone)
-
-
 def with_sums(made: JsonObject, memory_mib: int, cores: int) -> JsonObject:
     """The pod as the webhook writes it."""
     [main] = made["spec"]["containers"]

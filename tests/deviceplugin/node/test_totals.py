@@ -7,17 +7,13 @@ from hypothesis import strategies as st
 from deviceplugin.node.desired import NO_TIME, Desired, NodePatch, is_met, patch_of
 from deviceplugin.node.totals import (
     PRIORITY_TOTAL,
-    hazardous,
     node_totals,
     present_totals,
 )
 from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.kubernetes.objects import (
-    DeviceClass,
-    DeviceClassSpec,
     Node,
-    ObjectMeta,
     Pod,
 )
 from proto.kubernetes.requests import requested
@@ -94,17 +90,3 @@ def test_what_is_taken_off_is_what_the_node_says_be_it_nothing() -> None:
     patch = patch_of(said, Desired(totals={**gone, "nvidia.com/other": None}), NO_TIME)
     assert patch == NodePatch({"status": {"capacity": gone, "allocatable": gone}}, of_status=True)
     assert present_totals(node(gpu="20"), NAMES) == ()
-
-
-def test_device_classes_of_our_resources_are_a_hazard_and_others_are_not() -> None:
-    classes = [
-        DeviceClass(metadata=ObjectMeta(name=name), spec=DeviceClassSpec(extended_resource_name=resource))
-        for name, resource in (
-            ("b", "nvidia.com/gpu"),
-            ("a", "nvidia.com/gpumem"),
-            ("c", "example.com/nic"),
-            ("d", None),
-        )
-    ]
-    assert hazardous(classes, "nvidia.com/gpu", NAMES) == ("a", "b")
-    assert hazardous(classes, "example.com/gpu", TotalNames(memory="example.com/mem")) == ()
