@@ -12,7 +12,7 @@ from proto.annotations.memory_resize import resize_words
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.capacity import unused
-from scheduler_ext.capacity.judged import asks_for_gpus, waits
+from scheduler_ext.capacity.judged import waits
 from scheduler_ext.cluster.gangs import Gang, Gangs, membership_of
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
@@ -182,7 +182,7 @@ class _Reading:
         if _is_daemon(pod):
             name = pod.metadata.namespace or "default", pod.metadata.name
             self._daemons.setdefault(pod.spec.node_name, []).append(name)
-        asks = asks_for_gpus(pod, self._settings)
+        asks = self._settings.names.are_requested_by(pod)
         self._gangs.apply_pod(pod, with_gpus=asks)
         if not asks and DEVICES_ALLOCATED not in pod.metadata.annotations:
             if self._wanted.fgd:

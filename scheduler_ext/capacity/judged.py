@@ -47,16 +47,9 @@ class Judged:
         return self.decision is not None and self.decision.node is not None and not self.lacks_group
 
 
-def asks_for_gpus(pod: Pod, settings: RequestSettings) -> bool:
-    """Returns whether a container names a resource of ours, readable or not."""
-    names = settings.names
-    ours = {names.count, names.memory, names.memory_percentage, names.cores}
-    return any(not ours.isdisjoint((*each.resources.limits, *each.resources.requests)) for each in pod.all_containers)
-
-
 def waits(pod: Pod, settings: RequestSettings) -> bool:
     """Returns whether the pod requests GPUs and has neither a node nor an end. Then it is listed as waiting."""
-    return not pod.spec.node_name and not pod.has_ended and asks_for_gpus(pod, settings)
+    return not pod.spec.node_name and not pod.has_ended and settings.names.are_requested_by(pod)
 
 
 def request_of(pod: Pod, settings: RequestSettings) -> GpuRequest | Judged:
@@ -72,7 +65,7 @@ def request_of(pod: Pod, settings: RequestSettings) -> GpuRequest | Judged:
         return Judged(sentence=f"waits until its scheduling gates are removed: {gates}", request=request)
     if request is None:
         alone = "kube-scheduler places it alone"
-        if not asks_for_gpus(pod, settings):
+        if not settings.names.are_requested_by(pod):
             return Judged(sentence=f"asks for no GPU: {alone}")
         return Judged(sentence=f"gets no GPU, because it asks for no {settings.names.count}: {alone}")
     return request

@@ -2,20 +2,11 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 LIFETIME = timedelta(days=365)
 
 CLOCK_SKEW = timedelta(hours=1)
 """The time by which a new certificate's validity begins earlier, for peers whose clocks are behind."""
-
-
-class CertificateStep(StrEnum):
-    CREATE = "create"
-    """There is no certificate."""
-    RENEW = "renew"
-    """The certificate ends soon or cannot be used."""
-    KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +22,17 @@ class Validity:
         """Returns the time when two thirds of its life have passed: one third is left to solve any problem."""
         return self.not_before + (self.not_after - self.not_before) * 2 / 3
 
+    def is_good(self, now: datetime) -> bool:
+        return self.not_before <= now < self.renewed_at()
 
-def due(exists: bool, current: Validity | None, names: frozenset[str], now: datetime) -> CertificateStep:
-    """Returns what is due. `current` is None if the stored certificate cannot be used. It must serve `names`."""
-    if not exists:
-        return CertificateStep.CREATE
-    if current is None or not names <= current.names or not current.not_before <= now < current.renewed_at():
-        return CertificateStep.RENEW
-    return CertificateStep.KEEP
+
+def is_due(current: Validity | None, names: frozenset[str], now: datetime) -> bool:
+    """Returns whether a new one is due. `current` is None if there is none that can be used. It must serve `names`."""
+    return current is None or not names <= current.names or not current.is_good(now)
 
 
 def names_to_serve(current: Validity | None, names: frozenset[str], now: datetime) -> frozenset[str]:
     """Names for a new certificate: ours, and those of a current one that is still valid. Otherwise two versions of the
     extender would replace each other's certificates in turn.
     """
-    is_good = current is not None and current.not_before <= now < current.renewed_at()
-    return names | current.names if current is not None and is_good else names
+    return names | current.names if current is not None and current.is_good(now) else names

@@ -10,7 +10,7 @@ from datetime import datetime
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import MUTATING_WEBHOOK_CONFIGURATIONS, SECRETS, ObjectMeta, Secret
-from scheduler_ext.certificates.due import CertificateStep, due, names_to_serve
+from scheduler_ext.certificates.due import is_due, names_to_serve
 from scheduler_ext.certificates.issue import Issued, issue, read
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
 
@@ -74,7 +74,7 @@ class CertificateSecret:
             secret = await self._stored()
             issued, now = _content(secret), self._now()
             current = read(issued)
-            if due(secret is not None, current, place.names, now) is CertificateStep.KEEP:
+            if not is_due(current, place.names, now):
                 return issued
             fresh = issue(names_to_serve(current, place.names, now), now, issued.authorities)
             attempts -= 1

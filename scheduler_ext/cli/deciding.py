@@ -105,9 +105,8 @@ def _read_files(options: DecideOptions, settings: RequestSettings) -> tuple[Worl
     if [cluster, *options.pod_files].count("-") > 1:
         raise StateError(f"{option} and --filename cannot both be standard input; name a file for one of them")
     document = read_document(cluster)
-    world: World
     if options.is_snapshot:
-        world = SnapshotWorld(read_snapshot(document, cluster))
+        world: World = SnapshotWorld(read_snapshot(document, cluster))
     else:
         ledger, names = read_state(document, cluster, settings)
         # A node that offers nothing is in the answer, with the reason.

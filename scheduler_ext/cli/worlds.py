@@ -1,8 +1,7 @@
 """Clusters in which several pods are placed one after the other, each beside those before it."""
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Protocol
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -18,34 +17,24 @@ from scheduler_ext.quota_class import are_in
 from scheduler_ext.requests import GpuRequest
 
 
-class World(Protocol):
-    """A cluster. `names` are its nodes in the order of the document."""
+@dataclass(frozen=True, slots=True)
+class StateWorld:
+    """A cluster of objects. `names` are its nodes in the order of the document."""
 
+    ledger: Ledger
     names: Sequence[str]
 
     def snapshot_for(self, pod: Pod) -> Snapshot:
         """Returns the cluster without the pod itself."""
+        return self.ledger.snapshot_for(pod)
 
-    def place(self, pod: Pod, request: GpuRequest, decision: Decision) -> None:
+    def place(self, pod: Pod, _: GpuRequest, decision: Decision) -> None:
         """Places the pod where the decision puts it."""
-
-
-class StateWorld:
-    """A cluster of objects."""
-
-    def __init__(self, ledger: Ledger, names: Sequence[str]) -> None:
-        self.names = names
-        self._ledger = ledger
-
-    def snapshot_for(self, pod: Pod) -> Snapshot:
-        return self._ledger.snapshot_for(pod)
-
-    def place(self, pod: Pod, request: GpuRequest, decision: Decision) -> None:  # noqa: ARG002 - as World has it
         node, devices = decision.node or "", encode_pod_devices(decision.shares)
         annotations = {**pod.metadata.annotations, POD_NODE: node, DEVICES_ALLOCATED: devices}
         metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
         spec = msgspec.structs.replace(pod.spec, node_name=node)
-        self._ledger.apply_pod(msgspec.structs.replace(pod, metadata=metadata, spec=spec))
+        self.ledger.apply_pod(msgspec.structs.replace(pod, metadata=metadata, spec=spec))
 
 
 class SnapshotWorld:
@@ -55,10 +44,11 @@ class SnapshotWorld:
         self.names: Sequence[str] = [*snapshot.nodes, *snapshot.unregistered]
         self._snapshot = snapshot
 
-    def snapshot_for(self, pod: Pod) -> Snapshot:  # noqa: ARG002 - the snapshot does not say which pods it counts
+    def snapshot_for(self, _: Pod) -> Snapshot:
+        """Returns all of it: a snapshot does not say which pods it counts."""
         return self._snapshot
 
-    def place(self, pod: Pod, request: GpuRequest, decision: Decision) -> None:  # noqa: ARG002 - as World has it
+    def place(self, _: Pod, request: GpuRequest, decision: Decision) -> None:
         if decision.node is None:
             return
         before = self._snapshot
@@ -73,3 +63,6 @@ class SnapshotWorld:
             nodes={**before.nodes, decision.node: usage},
             quotas={**before.quotas, request.namespace: quotas},
         )
+
+
+World = StateWorld | SnapshotWorld

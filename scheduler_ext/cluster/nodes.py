@@ -3,16 +3,37 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from proto.devices import DeviceUUID
+from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Toleration
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
-from scheduler_ext.cluster.gpu_sizes import GpuSizes
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, RecordState
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.snapshot import NodeUsage, SetAsideNode
 from scheduler_ext.cluster.usage import NodeAlone, usage_of
 from scheduler_ext.domains.levels import LEVELS, Domains
+from scheduler_ext.requests import DeviceFilter
+
+
+class GpuSizes:
+    """The smallest GPU of each type that any node has had since the start. A node that is away comes back, perhaps with
+    pods that would be counted with too much; so none is forgotten. Any thread may read it.
+    """
+
+    def __init__(self) -> None:
+        self._smallest: dict[str, int] = {}
+
+    def apply(self, devices: Sequence[Device]) -> None:
+        for device in devices:
+            known = self._smallest.get(device.type)
+            # A GPU whose memory could not be read is no size.
+            if device.memory_mib > 0 and (known is None or device.memory_mib < known):
+                self._smallest[device.type] = device.memory_mib
+
+    def smallest(self, wanted: DeviceFilter) -> int:
+        """Returns the MiB of the smallest GPU of a type that the filter allows; 0 if there is none."""
+        known = self._smallest.copy().items()
+        return min((size for model, size in known if wanted.allows_type(model)), default=0)
 
 
 @dataclass(slots=True)

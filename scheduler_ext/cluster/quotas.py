@@ -1,7 +1,8 @@
 """Limits of a namespace's pods on GPUs, GPU memory and cores, from its ResourceQuotas."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from proto.kubernetes.objects import ResourceQuota, ScopedResourceSelectorRequirement
 from proto.quantity import QuantityError, integer_quantity
@@ -12,20 +13,11 @@ from scheduler_ext.quota_class import EXISTS, QuotaClass, Scope, ScopeError, are
 from scheduler_ext.requests import RequestSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of one ResourceQuota. None does not limit; `scopes` are those of a `Quota`."""
+class Limits(NamedTuple):
+    """The limits of one ResourceQuota, without use, and what of it cannot be read."""
 
-    memory_mib: int | None = None
-    cores: int | None = None
-    gpus: int | None = None
-    scopes: tuple[Scope, ...] = ()
+    quota: Quota
     problems: tuple[str, ...] = ()
-
-    def quota(self, held: Mapping[QuotaClass, Footprint]) -> Quota:
-        """Returns the quota with its use. `held` is what the namespace's pods hold, by their class."""
-        used = total(amount for pods, amount in held.items() if are_in(pods, self.scopes))
-        return Quota(memory_mib=self.memory_mib, cores=self.cores, gpus=self.gpus, used=used, scopes=self.scopes)
 
 
 @dataclass(slots=True)
@@ -86,7 +78,7 @@ class Quotas:
         for record in gone:
             if record.namespace == namespace:
                 held[record.quota_class] = held.get(record.quota_class, NOTHING) - _charged(record)
-        return tuple(each.quota(held) for each in limits.copy().values())
+        return tuple(_in_use(each.quota, held) for each in limits.copy().values())
 
     def left(self, namespace: str, pods: QuotaClass) -> Quota | None:
         """Returns what the namespace's quotas leave to these pods, combined; None if no quota applies to them."""
@@ -110,6 +102,11 @@ class Quotas:
             for name, limits in by_name.items()
             if limits.problems
         }
+
+
+def _in_use(quota: Quota, held: Mapping[QuotaClass, Footprint]) -> Quota:
+    """Returns the quota with its use. `held` is what the namespace's pods hold, by their class."""
+    return replace(quota, used=total(amount for pods, amount in held.items() if are_in(pods, quota.scopes)))
 
 
 def _charged(record: PodRecord) -> Footprint:
@@ -142,13 +139,9 @@ def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:
             scopes.append(Scope(each.scope_name, each.operator, tuple(each.values)))
         except ScopeError as error:
             problems.append(f"{error}; until it is corrected the quota applies to pods in and out of this scope")
-    return Limits(
-        memory_mib=None if memory is None else memory * settings.memory_factor,
-        cores=cores,
-        gpus=min(gpus, default=None),
-        scopes=tuple(scopes),
-        problems=tuple(problems),
-    )
+    memory_mib = None if memory is None else memory * settings.memory_factor
+    quota_of = Quota(memory_mib=memory_mib, cores=cores, gpus=min(gpus, default=None), scopes=tuple(scopes))
+    return Limits(quota_of, tuple(problems))
 
 
 def _namespace(quota: ResourceQuota) -> str:

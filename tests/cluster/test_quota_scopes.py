@@ -83,7 +83,7 @@ async def test_quotas_count_the_pods_that_a_real_api_server_charges_to_them(peer
         limits = read_limits(msgspec.convert(quota, ResourceQuota), RequestSettings())
         assert limits.problems == ()
         charged[name] = int(quota["status"]["used"][GPUS])
-        counted[name] = sum(are_in(quota_class(pod), limits.scopes) for pod in pods)
+        counted[name] = sum(are_in(quota_class(pod), limits.quota.scopes) for pod in pods)
     assert counted == charged
     assert 0 not in charged.values()
 

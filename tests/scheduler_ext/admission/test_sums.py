@@ -18,7 +18,7 @@ from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.settings import AdmissionSettings
 from scheduler_ext.admission.templates import MOST_TEMPLATES, admit_templates
 from scheduler_ext.cluster.accounting import least
-from scheduler_ext.cluster.gpu_sizes import GpuSizes
+from scheduler_ext.cluster.nodes import GpuSizes
 from scheduler_ext.requests import RequestSettings, container_kinds, read_needs
 from tests.scheduler_ext.admission.pods import container, patched, pod, review
 from tests.scheduler_ext.gpus import device

@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler_ext.certificates.due import CertificateStep, Validity, due, names_to_serve
+from scheduler_ext.certificates.due import Validity, is_due, names_to_serve
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 NAMES = frozenset({"a.svc"})
@@ -10,31 +10,27 @@ YEAR = Validity(not_before=T0, not_after=T0 + timedelta(days=360), names=NAMES)
 
 
 @pytest.mark.parametrize(
-    ("days", "step"),
+    ("days", "due"),
     [
-        (-1, CertificateStep.RENEW),
-        (0, CertificateStep.KEEP),
-        (239.99, CertificateStep.KEEP),
-        (240, CertificateStep.RENEW),
-        (360, CertificateStep.RENEW),
-        (999, CertificateStep.RENEW),
+        (-1, True),
+        (0, False),
+        (239.99, False),
+        (240, True),
+        (360, True),
+        (999, True),
     ],
 )
-def test_it_is_renewed_after_two_thirds_of_its_life(days: float, step: CertificateStep) -> None:
-    assert due(True, YEAR, NAMES, T0 + timedelta(days=days)) is step
+def test_it_is_renewed_after_two_thirds_of_its_life(days: float, due: bool) -> None:
+    assert is_due(YEAR, NAMES, T0 + timedelta(days=days)) is due
 
 
-def test_without_a_secret_one_is_created() -> None:
-    assert due(False, None, NAMES, T0) is CertificateStep.CREATE
-
-
-def test_one_that_cannot_be_used_is_renewed() -> None:
-    assert due(True, None, NAMES, T0) is CertificateStep.RENEW
+def test_a_new_certificate_is_due_without_one_that_can_be_used() -> None:
+    assert is_due(None, NAMES, T0)
 
 
 def test_one_that_lacks_a_name_is_renewed_and_one_that_has_more_is_kept() -> None:
-    assert due(True, YEAR, NAMES | {"b.svc"}, T0) is CertificateStep.RENEW
-    assert due(True, YEAR, frozenset(), T0) is CertificateStep.KEEP
+    assert is_due(YEAR, NAMES | {"b.svc"}, T0)
+    assert not is_due(YEAR, frozenset(), T0)
 
 
 def test_replicas_with_different_names_agree_on_all_of_them_until_it_is_time_anyway() -> None:
@@ -49,7 +45,7 @@ def test_over_ten_years_there_is_always_a_good_one_and_few_are_made() -> None:
     current, made = YEAR, 0
     for day in range(3650):
         now = T0 + timedelta(days=day)
-        if due(True, current, NAMES, now) is not CertificateStep.KEEP:
+        if is_due(current, NAMES, now):
             current, made = Validity(not_before=now, not_after=now + timedelta(days=360), names=NAMES), made + 1
         assert current.not_before <= now < current.not_after - timedelta(days=119)
     assert made == 15
