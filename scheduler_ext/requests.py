@@ -240,6 +240,14 @@ def read_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
     )
 
 
+def readable_request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
+    """Returns the pod's request; None also for one that cannot be read."""
+    try:
+        return read_request(pod, settings)
+    except RequestError:
+        return None
+
+
 def read_needs(asking: Sequence[Container], settings: RequestSettings) -> tuple[ContainerNeed | None, ...]:
     """Returns what each container requests. Raises RequestError, also for a pod that requests more than it may."""
     needs: list[ContainerNeed | None] = []

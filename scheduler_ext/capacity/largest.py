@@ -1,6 +1,6 @@
 """The largest request that still fits, and the nearest smaller request that would."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import chain
@@ -76,7 +76,7 @@ def largest(snapshot: Snapshot, counts: Iterable[int] = COUNTS) -> tuple[Largest
             gpus=count,
             whole_pods=sum(free // count for free in idle),
             whole_pods_if_empty=sum(len(usage.gpus) // count for usage in usages),
-            share_mib=_most_memory(_asking_for(count), kinds, None),
+            share_mib=_most(Amount.MEMORY, _asking_for(count), kinds, None),
         )
         for count in counts
         if count <= most
@@ -99,90 +99,59 @@ def smaller(request: GpuRequest, snapshot: Snapshot) -> Smaller | None:
         Amount.CORES: max(need.reserved_cores for need in needs),
         Amount.GPUS: max(need.count for need in needs),
     }
-    searches = {Amount.MEMORY: _most_memory, Amount.CORES: _most_cores, Amount.GPUS: _most_gpus}
-    found = {
-        amount: search(request, usages, quota)
-        for amount, search in searches.items()
-        if asked[amount] > (amount is Amount.GPUS)
-    }
-    fitting = [
-        Smaller(amount=amount, at_most=most, asked=asked[amount])
-        for amount, most in found.items()
-        if 0 < most < asked[amount]
-    ]
+    lowered = [amount for amount in Amount if asked[amount] > (amount is Amount.GPUS)]
+    found = [Smaller(amount=each, at_most=_most(each, request, usages, quota), asked=asked[each]) for each in lowered]
+    fitting = [each for each in found if 0 < each.at_most < each.asked]
     return max(fitting, key=lambda each: each.at_most / each.asked, default=None)
 
 
 _BEYOND = 2**31 - 1
 """MiB. More than any GPU has."""
-Change = Callable[[GpuRequest, int], GpuRequest]
 
 
-def _most_memory(request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota | None) -> int:
-    """The most MiB of each GPU with which the request fits on a node, all else as requested; 0 if it fits with none."""
-    gpus = _gpus(request)
-    left = [] if quota is None or quota.memory_mib is None else [(quota.memory_mib - quota.used.memory_mib) // gpus]
-
-    def amounts(usage: NodeUsage) -> Iterable[int]:
-        return chain(left, *(_memories(gpu) for gpu in usage.gpus if is_open(usage.node, gpu)))
-
-    def change(request: GpuRequest, mib: int) -> GpuRequest:
-        return _changed(
-            request, lambda need: replace(need, memory_mib=min(need.reserved_mib(_BEYOND), mib), memory_percent=None)
-        )
-
-    return _most(request, usages, quota, amounts, change)
-
-
-def _most_cores(request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota | None) -> int:
-    """Returns the same as `_most_memory`, in percent."""
-    left = [] if quota is None or quota.cores is None else [(quota.cores - quota.used.cores) // _gpus(request)]
-
-    def amounts(usage: NodeUsage) -> Iterable[int]:
-        return chain(left, (min(free_cores(gpu), 100) for gpu in usage.gpus if is_open(usage.node, gpu)))
-
-    def change(request: GpuRequest, cores: int) -> GpuRequest:
-        return _changed(request, lambda need: replace(need, cores=min(need.cores, cores)))
-
-    return _most(request, usages, quota, amounts, change)
-
-
-def _most_gpus(request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota | None) -> int:
-    """Returns the same as `_most_memory`, for GPUs of each container."""
-
-    def change(request: GpuRequest, gpus: int) -> GpuRequest:
-        return _changed(request, lambda need: replace(need, count=min(need.count, gpus)))
-
-    asked = max(need.count for need in request.needs if need is not None)
-    return _most(request, usages, quota, lambda usage: range(1, min(len(usage.gpus), asked) + 1), change)
-
-
-def _gpus(request: GpuRequest) -> int:
-    return sum(need.count for need in request.needs if need is not None)
-
-
-def _changed(request: GpuRequest, change: Callable[[ContainerNeed], ContainerNeed]) -> GpuRequest:
-    return replace(request, needs=tuple(None if need is None else change(need) for need in request.needs))
-
-
-def _most(
-    request: GpuRequest,
-    usages: Iterable[NodeUsage],
-    quota: Quota | None,
-    amounts: Callable[[NodeUsage], Iterable[int]],
-    change: Change,
-) -> int:
-    """Tries the amounts that a node could give, the largest first, and only those above the best one found."""
-    offers = [(sorted({each for each in amounts(usage) if each > 0}, reverse=True), usage) for usage in usages]
+def _most(amount: Amount, request: GpuRequest, usages: Iterable[NodeUsage], quota: Quota | None) -> int:
+    """Returns the most of this amount with which the request fits on a node, all else as requested; 0 if it fits with
+    none. It tries what a node could give, the largest first, and only what is above the best one found.
+    """
+    offers = [(sorted(set(_offered(amount, request, usage, quota)), reverse=True), usage) for usage in usages]
     best, placed = 0, 0
     for tried, usage in sorted((each for each in offers if each[0]), key=lambda each: -each[0][0]):
-        for amount in tried:
-            if amount <= best or placed >= MOST_PLACED:
+        for most in tried:
+            if most <= best or placed >= MOST_PLACED:
                 break
             placed += 1
-            if not isinstance(place(change(request, amount), usage, quota), Misfit):
-                best = amount
+            needs = tuple(None if need is None else _lowered(need, amount, most) for need in request.needs)
+            if not isinstance(place(replace(request, needs=needs), usage, quota), Misfit):
+                best = most
     return best
+
+
+def _offered(amount: Amount, request: GpuRequest, usage: NodeUsage, quota: Quota | None) -> Iterator[int]:
+    """Yields how much of the amount the node's GPUs have, and what the quota leaves for each GPU."""
+    counts = [need.count for need in request.needs if need is not None]
+    gpus = [gpu for gpu in usage.gpus if is_open(usage.node, gpu)]
+    found: Iterable[int]
+    match amount:
+        case Amount.MEMORY:
+            limit, used = (None, 0) if quota is None else (quota.memory_mib, quota.used.memory_mib)
+            found = chain.from_iterable(map(_memories, gpus))
+        case Amount.CORES:
+            limit, used = (None, 0) if quota is None else (quota.cores, quota.used.cores)
+            found = (min(free_cores(gpu), 100) for gpu in gpus)
+        case Amount.GPUS:
+            limit, used, found = None, 0, range(1, min(len(usage.gpus), max(counts)) + 1)
+    left = () if limit is None else ((limit - used) // sum(counts),)
+    yield from (each for each in chain(left, found) if each > 0)
+
+
+def _lowered(need: ContainerNeed, amount: Amount, most: int) -> ContainerNeed:
+    match amount:
+        case Amount.MEMORY:
+            return replace(need, memory_mib=min(need.reserved_mib(_BEYOND), most), memory_percent=None)
+        case Amount.CORES:
+            return replace(need, cores=min(need.cores, most))
+        case Amount.GPUS:
+            return replace(need, count=min(need.count, most))
 
 
 def _kinds(usages: Iterable[NodeUsage]) -> Sequence[NodeUsage]:

@@ -45,7 +45,7 @@ class SnapshotWorld:
         self._snapshot = snapshot
 
     def snapshot_for(self, _: Pod) -> Snapshot:
-        """Returns all of it: a snapshot does not say which pods it counts."""
+        """Returns all of it: a snapshot has no record of the pods that it counts."""
         return self._snapshot
 
     def place(self, _: Pod, request: GpuRequest, decision: Decision) -> None:

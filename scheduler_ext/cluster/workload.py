@@ -10,7 +10,14 @@ from proto.devices import Device
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.registered import RegisteredNode
-from scheduler_ext.requests import ContainerNeed, GpuRequest, RequestError, RequestSettings, read_request
+from scheduler_ext.requests import (
+    ContainerNeed,
+    GpuRequest,
+    RequestError,
+    RequestSettings,
+    read_request,
+    readable_request,
+)
 from scheduler_ext.usual_pods import ANNOTATIONS, HOST_RESOURCES
 
 REMEMBERED = 10_000
@@ -137,10 +144,7 @@ class Classes:
         """
         if not pod.is_running or uid in self._seen:
             return
-        try:
-            request = read_request(pod, settings)
-        except RequestError:
-            return
+        request = readable_request(pod, settings)
         if request is not None:
             self.see(uid, replace(request, host=host_requested(pod)))
 

@@ -16,18 +16,7 @@ from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.bind_decision import BindRefused, alive
-from scheduler_ext.verbs.state_machine import BindAttempt, BindEffect, BindEvent, BindState, step
-
-_AT_ONCE = frozenset(
-    {
-        BindEffect.HOLD,
-        BindEffect.HOLD_LONG,
-        BindEffect.DROP,
-        BindEffect.MARK,
-        BindEffect.WRITE_DOWN,
-        BindEffect.CROSS_OUT,
-    }
-)
+from scheduler_ext.verbs.state_machine import AT_ONCE, BindAttempt, BindEffect, BindEvent, BindState, step
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +124,7 @@ class Attempts:
                     return self.after(attempt, BindEvent.STOPPED)._replace(problem=problem)
             else:
                 self._perform(attempt, effect)
-        return Progress(attempt, tuple(effect for effect in effects if effect not in _AT_ONCE))
+        return Progress(attempt, tuple(effect for effect in effects if effect not in AT_ONCE))
 
     def _perform(self, attempt: BindAttempt, effect: BindEffect) -> None:
         match effect:

@@ -158,44 +158,60 @@ class Evictor:
         served = cluster.ledger.records.reserved(uid) is not None or cluster.nominations.of(uid) is not None
         if served or entry.nominated:
             return
-        if group_of(pod.pod):
-            await self._serve_group(pod)
+        group = group_of(pod.pod)
+        members = self._missing(pod) if group else [pod]
+        if not members or (not group and not await self._fits_nowhere(pod)):
             return
+        plans = await self._plans(members)
+        victims = tuple({victim.uid: victim for each in plans for victim in each.victims}.values())
+        helps = len(plans) == len(members) and not cluster.budgets.violating(reversed(victims))
+        if helps and (victims or not group):
+            await self._make_room(pod, members, plans, victims)
+        else:
+            self._give_up(members)
+
+    async def _fits_nowhere(self, pod: RefusedPod) -> bool:
+        """Returns whether the pod fits on no node. One that does only has to be tried again by kube-scheduler."""
         for _ in self._index.prepare(pod.request, pod.nodes, every=True):
             await asyncio.sleep(0)
-        # A pod that fits without any eviction only has to be tried again by kube-scheduler.
-        if not self._index.fits_nowhere(pod.request, pod.nodes, prepared=True):
-            return
-        best = await self._best(pod)
-        # Nothing may change between this check and the room that is kept.
-        if best is not None and self._still_helps(pod, best):
-            await self._carry_out(pod, best)
+        return self._index.fits_nowhere(pod.request, pod.nodes, prepared=True)
 
-    async def _serve_group(self, pod: RefusedPod) -> None:
-        """Makes room for all members that are missing, or evicts no pod. All rooms are kept before the first
-        eviction.
-        """
-        cluster, gang = self._cluster, self._cluster.gang_of(pod.pod)
+    def _missing(self, pod: RefusedPod) -> list[RefusedPod]:
+        """Returns all members that are missing of the pod's group; none if no room is made for them."""
+        gang, settings = self._cluster.gang_of(pod.pod), self._cluster.requests
+        if gang is None or not 0 < gang.needed <= MOST_MEMBERS:
+            return []
         asked = MissingMember(uid=pod.request.uid, pod=pod.pod, request=pod.request)
-        members = [] if gang is None else list(gang.missing(asked, (), cluster.requests))[: gang.needed]
-        if gang is None or len(members) < gang.needed or not 0 < len(members) <= MOST_MEMBERS:
-            return
-        plans = await self._plans([replace(pod, pod=each.pod, request=each.request) for each in members])
-        victims = tuple({victim.uid: victim for each in plans for victim in each.victims}.values())
-        helps = len(plans) == len(members) and bool(victims) and not cluster.budgets.violating(reversed(victims))
-        problem = "" if not helps else await self._evict(pod, victims, f"group {gang.group}")
-        if problem or not helps:
-            for each in members:
-                self._live.apply(NominationEnded(each.uid))
-        if helps:
-            self._wait(pod, FIRST_PAUSE_SECONDS if problem else AFTER_EVICTING_SECONDS)
-            nodes = ", ".join(dict.fromkeys(each.node for each in plans))
-            message = (
-                f"room is made for group {gang.group} on {nodes}, and kept for its pods: evicted: {_names(victims)}"
-            )
-            log.info("%s", problem or message)
-            notice = Notice(reason="PreemptionFailed", message=problem) if problem else _preempting(message)
-            self._live.record_event(_reference(pod.name, pod.request.uid), notice)
+        found = list(gang.missing(asked, (), settings))[: gang.needed]
+        return [replace(pod, pod=each.pod, request=each.request) for each in found] if len(found) == gang.needed else []
+
+    async def _make_room(
+        self, pod: RefusedPod, members: Sequence[RefusedPod], plans: Sequence[Plan], victims: Sequence[GpuHolder]
+    ) -> None:
+        """Evicts the pods of the plans. All rooms are kept before the first eviction, so that nothing that becomes free
+        is lost.
+        """
+        group, nodes = group_of(pod.pod), ", ".join(dict.fromkeys(each.node for each in plans))
+        problem = await self._evict(pod, victims, f"group {group}" if group else f"pod {pod.name}")
+        if problem:
+            self._give_up(members)
+        self._wait(pod, FIRST_PAUSE_SECONDS if problem else AFTER_EVICTING_SECONDS)
+        gone = _names(victims) or "pods that end anyway"
+        message = (
+            f"room is made for group {group} on {nodes}, and kept for its pods: evicted: {gone}"
+            if group
+            else f"room is made on node {nodes}, and kept for this pod: evicted for it: {gone}"
+        )
+        log.info("pod %s: %s", pod.name, problem or message)
+        notice = Notice(
+            reason="PreemptionFailed" if problem else "Preempting", message=problem or message, warning=bool(problem)
+        )
+        self._live.record_event(_reference(pod.name, pod.request.uid), notice)
+
+    def _give_up(self, members: Iterable[RefusedPod]) -> None:
+        for each in members:
+            if self._cluster.nominations.of(each.request.uid) is not None:
+                self._live.apply(NominationEnded(each.request.uid))
 
     async def _plans(self, members: Sequence[RefusedPod]) -> Sequence[Plan]:
         """Returns the node of each member with the pods to evict there, and keeps the room. It ends at a member that no
@@ -205,7 +221,8 @@ class Evictor:
         for member in members:
             node = self._index.choose(member.request, member.nodes).node
             best = Plan(node=node, victims=()) if node is not None else await self._best(member)
-            if best is None or (best.victims and not self._still_helps(member, best)):
+            # Nothing may change between this check and the room that is kept.
+            if best is None or (node is None and not self._still_helps(member, best)):
                 break
             nomination = Nomination(request=member.request, priority=member.priority, node=best.node, ours=True)
             gone = [victim.uid for victim in best.victims]
@@ -252,28 +269,6 @@ class Evictor:
             and chosen.node not in ledger.kubelet.refusing(pod.pod, [chosen.node], gone)
             and (not chosen.victims or not trial.fits(leaving))
         )
-
-    async def _carry_out(self, pod: RefusedPod, chosen: Plan) -> None:
-        """Evicts the pods of the plan. The room is kept before the first eviction, so that nothing that becomes free is
-        lost.
-        """
-        uid, node = pod.request.uid, chosen.node
-        nomination = Nomination(request=pod.request, priority=pod.priority, node=node, ours=True)
-        if not keep_room(self._cluster, nomination, [victim.uid for victim in chosen.victims], self._monotonic()):
-            self._live.apply(NominationEnded(uid))
-            return
-        self._wait(pod, AFTER_EVICTING_SECONDS)
-        problem = await self._evict(pod, chosen.victims, f"pod {pod.name}")
-        if problem:
-            self._live.apply(NominationEnded(uid))
-            self._wait(pod, FIRST_PAUSE_SECONDS)
-            log.info("pod %s gets no room on node %s: %s", pod.name, node, problem)
-            self._live.record_event(_reference(pod.name, uid), Notice(reason="PreemptionFailed", message=problem))
-            return
-        gone = _names(chosen.victims) or "pods that end anyway"
-        message = f"room is made on node {node}, and kept for this pod: evicted for it: {gone}"
-        log.info("pod %s: %s", pod.name, message)
-        self._live.record_event(_reference(pod.name, uid), _preempting(message))
 
     async def _evict(self, pod: RefusedPod, victims: Sequence[GpuHolder], whom: str) -> str:
         """Returns why not all of them are evicted; empty if they are. All are checked first, so that no eviction is
@@ -324,10 +319,6 @@ class Evictor:
 
 def _names(victims: Iterable[GpuHolder]) -> str:
     return ", ".join(f"{victim.namespace}/{victim.name}" for victim in victims)
-
-
-def _preempting(message: str) -> Notice:
-    return Notice(reason="Preempting", message=message, warning=False)
 
 
 def _from(nodes: tuple[str, ...], start: int) -> tuple[str, ...]:

@@ -7,38 +7,11 @@ as the owner has its devices.
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from enum import Enum
 
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.node_lock import NodeLock, decode_lock, encode_lock
 from scheduler_ext.cluster.pod_index import PodEntry, PodName
-
-
-class Owner(Enum):
-    """The state of the pod that a lock names."""
-
-    OURSELVES = "ourselves"
-    """The same pod, not an earlier one of the same name. It takes its lock again: the watch may not have shown the
-    release yet.
-    """
-    WAITING = "waiting"
-    """A pod that does not have its devices yet, or whose lock the node's daemon, which is HAMi's, has not
-    removed yet.
-    """
-    SERVED = "served"
-    """A pod that is bound to the node, with the bind phase success or failed."""
-    ELSEWHERE = "elsewhere"
-    """A pod that is bound to another node."""
-    GONE = "gone"
-    """A pod that was deleted, or whose containers have ended."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Take:
-    """The pod may take the lock: it writes `value` over the lock that was seen."""
-
-    value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,19 +22,16 @@ class Wait:
     why: str
 
 
-def owner_state(pod: PodEntry | None, node: str, *, served_by_hami: bool) -> Owner:
-    """Returns the state of the pod that a lock on `node` names. `pod` is None if it does not exist.
+def lacks_devices(pod: PodEntry | None, node: str, *, served_by_hami: bool) -> bool:
+    """Returns whether the pod that a lock on `node` names waits for its devices there. `pod` is None if it does not
+    exist.
 
     HAMi's daemon writes that the pod is served, and removes the lock after that; 2.4's removes whatever lock is there
     by then (pkg/util/nodelock, ReleaseNodeLock). So the next pod must not take it earlier.
     """
-    if pod is None or pod.ended:
-        return Owner.GONE
-    if pod.node and pod.node != node:
-        return Owner.ELSEWHERE
-    if pod.node and pod.phase in (BindPhase.SUCCESS, BindPhase.FAILED) and not served_by_hami:
-        return Owner.SERVED
-    return Owner.WAITING
+    if pod is None or pod.ended or pod.node not in ("", node):
+        return False
+    return not pod.node or served_by_hami or pod.phase not in (BindPhase.SUCCESS, BindPhase.FAILED)
 
 
 def owner_of(value: str) -> PodName | None:
@@ -71,27 +41,27 @@ def owner_of(value: str) -> PodName | None:
 
 
 def judge(
-    value: str, pod: PodName, owner: Owner, *, first_seen: datetime, now: datetime, ttl: timedelta
-) -> Take | Wait:
-    """Returns whether `pod` may take a node whose lock annotation reads `value` (empty: no lock).
+    value: str, pod: PodName, *, owner_waits: bool, first_seen: datetime, now: datetime, ttl: timedelta
+) -> str | Wait:
+    """Returns what `pod` writes to take a node whose lock annotation reads `value` (empty: no lock), or why it waits.
 
-    `owner` is the state of the pod that the lock names, and is ignored if it names none. `first_seen` is when we first
-    saw this value.
+    `owner_waits` is true if the pod that the lock names lacks its devices, and is ignored if it names none.
+    `first_seen` is when we first saw this value.
     """
-    take = Take(value=encode_lock(NodeLock(taken_at=now.astimezone(UTC), namespace=pod.namespace, pod=pod.name)))
+    taken = encode_lock(NodeLock(taken_at=now.astimezone(UTC), namespace=pod.namespace, pod=pod.name))
     if not value:
-        return take
+        return taken
     lock = _read(value)
     expires_at = (min(lock.taken_at, first_seen) if lock else first_seen) + ttl
     if now >= expires_at:
-        return take
+        return taken
     ends = f"ends at {expires_at.astimezone(UTC).isoformat(timespec='seconds')} at the latest"
     if lock is None or not lock.pod:
         return Wait(until=expires_at, why=f"its lock {value!r} names no pod; it {ends}")
-    if owner is Owner.WAITING:
-        holder = PodName(namespace=lock.namespace, name=lock.pod)
-        return Wait(until=expires_at, why=f"pod {holder} holds its lock since {lock.taken_at.isoformat()}; it {ends}")
-    return take
+    if not owner_waits:
+        return taken
+    holder = PodName(namespace=lock.namespace, name=lock.pod)
+    return Wait(until=expires_at, why=f"pod {holder} holds its lock since {lock.taken_at.isoformat()}; it {ends}")
 
 
 def is_held_by(value: str, remembered_uid: str, pod: PodName, uid: str) -> bool:

@@ -12,7 +12,7 @@ from proto.kubernetes.objects import NODES, PODS
 from scheduler_ext.cluster.events import LockHeld, PodRead
 from scheduler_ext.cluster.pod_index import NodeEntry, PodName, node_entry, pod_entry
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.lock_rules import Owner, Take, Wait, is_held_by, judge, owner_of, owner_state
+from scheduler_ext.verbs.lock_rules import Wait, is_held_by, judge, lacks_devices, owner_of
 
 
 class NodeUnknown(Exception):
@@ -47,10 +47,10 @@ class NodeLocks:
             if entry is None:
                 raise NodeUnknown(node)
             changed = self._cluster.next_change(node, owner_of(entry.lock))
-            verdict = await self._judge(node, entry, pod, uid)
-            if isinstance(verdict, Take):
-                beside = encode_lock_uid(verdict.value, uid)
-                if await self._write(node, verdict.value, beside, entry.resource_version):
+            verdict = await self._judge(node, entry, pod)
+            if isinstance(verdict, str):
+                beside = encode_lock_uid(verdict, uid)
+                if await self._write(node, verdict, beside, entry.resource_version):
                     return
                 # Another writer was faster than our watch.
                 entry = node_entry(await self._api.get(NODES, node))
@@ -75,35 +75,33 @@ class NodeLocks:
         except (NotFound, NodeUnknown):
             return True
 
-    async def _judge(self, node: str, entry: NodeEntry, pod: PodName, uid: str) -> Take | Wait:
+    async def _judge(self, node: str, entry: NodeEntry, pod: PodName) -> str | Wait:
         return judge(
             entry.lock,
             pod,
-            await self._owner(node, entry, pod, uid),
+            owner_waits=await self._owner_waits(node, entry, pod),
             first_seen=self._seen(node, entry.lock),
             now=self._now(),
             ttl=self._ttl,
         )
 
-    async def _owner(self, node: str, entry: NodeEntry, pod: PodName, uid: str) -> Owner:
-        holder = owner_of(entry.lock)
-        if holder is None:
-            return Owner.WAITING
-        if holder == pod:
-            return Owner.OURSELVES if entry.lock_uid in ("", uid) else Owner.GONE
-        kept = self._cluster.state.pods
+    async def _owner_waits(self, node: str, entry: NodeEntry, pod: PodName) -> bool:
+        holder, kept = owner_of(entry.lock), self._cluster.state.pods
+        # The same pod takes its lock again: the watch may not have shown the release yet.
+        if holder is None or holder == pod:
+            return False
         known = kept.pod(holder)
-        if known is not None and entry.lock_uid in ("", known.uid):
-            return owner_state(known, node, served_by_hami=entry.served_by_hami)
-        # A pod that the watch has not shown yet must not lose its lock.
-        try:
-            found = await self._api.get(PODS, holder.name, holder.namespace)
-        except NotFound:
-            return Owner.GONE
-        if not kept.concerns_gpus(found) or entry.lock_uid not in ("", found.metadata.uid):
-            return Owner.GONE
-        self._cluster.apply(PodRead(found))
-        return owner_state(pod_entry(found), node, served_by_hami=entry.served_by_hami)
+        if known is None or entry.lock_uid not in ("", known.uid):
+            # A pod that the watch has not shown yet must not lose its lock.
+            try:
+                found = await self._api.get(PODS, holder.name, holder.namespace)
+            except NotFound:
+                return False
+            if not kept.concerns_gpus(found) or entry.lock_uid not in ("", found.metadata.uid):
+                return False
+            self._cluster.apply(PodRead(found))
+            known = pod_entry(found)
+        return lacks_devices(known, node, served_by_hami=entry.served_by_hami)
 
     def _seen(self, node: str, value: str) -> datetime:
         if not value:

@@ -14,7 +14,7 @@ from scheduler_ext.cluster.records import RecordState, kept_record
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.preempt import EvictionTrial, finished, gpu_holders, placed, victims, within
-from scheduler_ext.requests import RequestError, read_request
+from scheduler_ext.requests import readable_request
 
 LONGEST_SECONDS = 3600.0
 """The longest time for which room is kept, for victims that end slowly."""
@@ -52,10 +52,7 @@ def keep_room_for(cluster: Cluster, pod: Pod, node: str, now: float) -> None:
     """Keeps room after kube-scheduler nominated the pod for the node. The victims are those of our last answer; after a
     restart they are computed again.
     """
-    try:
-        request = read_request(pod, cluster.requests)
-    except RequestError:
-        return
+    request = readable_request(pod, cluster.requests)
     if request is None:
         return
     priority = pod.spec.priority or 0

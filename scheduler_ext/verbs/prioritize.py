@@ -14,7 +14,7 @@ from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.score import Preference
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.policies import NodePolicy
-from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, gpu_count, read_request
+from scheduler_ext.requests import GpuRequest, RequestSettings, gpu_count, readable_request
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
 from scheduler_ext.verbs.readiness import VerbReadiness
 from scheduler_ext.verbs.turns import giving_way
@@ -55,10 +55,7 @@ class Prioritize:
         return HttpAnswer(encode_host_priorities(scores))
 
     async def _with_gpus(self, args: ExtenderArgs, names: list[str]) -> Sequence[HostPriority]:
-        try:
-            request = read_request(args.pod, self._cluster.requests)
-        except RequestError:
-            request = None
+        request = readable_request(args.pod, self._cluster.requests)
         if request is None or (args.nodes is None and await self._readiness.wait()):
             return [HostPriority(name, 0) for name in names]
         if args.nodes is not None:

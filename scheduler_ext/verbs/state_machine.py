@@ -74,17 +74,11 @@ class BindEffect(StrEnum):
     UNLOCK = "release the lock"
 
 
-AWAITED = frozenset(
-    {
-        BindEffect.DECIDE,
-        BindEffect.TAKE_TURN,
-        BindEffect.TAKE_LOCK,
-        BindEffect.GET_PERMISSION,
-        BindEffect.GET_PERMISSION_LATER,
-        BindEffect.SEND,
-        BindEffect.READ,
-    }
-)
+S, E, D = BindState, BindEvent, BindEffect
+
+AT_ONCE = frozenset({D.HOLD, D.HOLD_LONG, D.DROP, D.MARK, D.WRITE_DOWN, D.CROSS_OUT})
+"""The effects on what this process knows and keeps: they need no waiting."""
+AWAITED = frozenset(BindEffect) - AT_ONCE - {D.ANSWER, D.CHECK_LATER, D.UNLOCK}
 """The effects for which kube-scheduler waits: each ends in the next event."""
 
 
@@ -96,8 +90,6 @@ class Transition(NamedTuple):
     effects: tuple[BindEffect, ...] = ()
     unanswered: bool | None = None
 
-
-S, E, D = BindState, BindEvent, BindEffect
 
 _BEGIN_WRITING = (D.HOLD, D.MARK, D.WRITE_DOWN, D.GET_PERMISSION)
 _DONE = Transition(S.BOUND, (D.HOLD_LONG, D.CROSS_OUT, D.ANSWER), unanswered=False)

@@ -32,7 +32,7 @@ from scheduler_ext.decide.setting_aside import (
     most_set_aside,
     why_over,
 )
-from scheduler_ext.requests import GpuRequest, RequestError, pod_key, read_request
+from scheduler_ext.requests import GpuRequest, pod_key, readable_request
 
 MOST_NAMES = 500_000
 """Names of nodes that are remembered, of all pods with wishes together: 25 MiB at 5 000 nodes."""
@@ -186,10 +186,7 @@ class WaitingJobs:
         has_room = records.reserved(uid) is not None or records.kept(uid) is not None
         if has_room or uid in self._cluster.ledger.set_asides.every() or not _waits(pod):
             return None
-        try:
-            return read_request(pod, self._cluster.requests)
-        except RequestError:
-            return None
+        return readable_request(pod, self._cluster.requests)
 
     def _able(self, pods: Iterable[Pod], nodes: Collection[str] | None) -> Collection[str] | None:
         """Returns the nodes without those that keep the pods away, and those too small for one of them by CPU or memory
@@ -247,12 +244,7 @@ class WaitingJobs:
         pod, name = self._cluster.pods.pending().get(each.uid), each.aside.node
         if not self._after:
             return "nodes are no longer set aside"
-        request = None
-        if pod is not None and _waits(pod):
-            try:
-                request = read_request(pod, self._cluster.requests)
-            except RequestError:
-                request = None
+        request = readable_request(pod, self._cluster.requests) if pod is not None and _waits(pod) else None
         closed = pod is not None and name in self._cluster.ledger.nodes.repelling(pod.spec.tolerations)
         node = None if closed else self._ahead(name, now)
         fits = request is not None and node is not None and not isinstance(place(request, node.usage, None), Misfit)
