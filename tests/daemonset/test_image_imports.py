@@ -4,8 +4,10 @@ import ast
 import re
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
+from pathlib import Path
 
 from daemonset import prune, render
 
@@ -60,3 +62,11 @@ def test_no_import_within_a_function_needs_more_than_the_locked_packages() -> No
     files = [path for package in prune.OURS for path in (ROOT / package).rglob("*.py")]
     lacking = {(str(path.relative_to(ROOT)), name) for path in files for name in imported(ast.parse(path.read_text()))}
     assert {(path, name) for path, name in lacking if name not in there} == set()
+
+
+def test_pruning_the_image_takes_away_what_no_module_of_ours_loads() -> None:
+    """What lies here beside the locked packages is not in the image."""
+    site = Path(sysconfig.get_path("purelib"))
+    gone = {plain(each.name) for each in prune.unused(site, prune.loaded())} & pinned()
+    assert {"pydantic-core", "pygments", "requests"} <= gone
+    assert gone.isdisjoint({"aiohttp", "cffi", "cryptography", "grpcio", "idna", "kubernetes", "nvidia-ml-py", "rich"})
