@@ -10,7 +10,7 @@ from prometheus_client.metrics_core import Metric
 
 from deviceplugin.metrics import metrics as daemon
 from deviceplugin.metrics.telemetry import AGE, AGE_DOCUMENTATION, HOLDER, HOLDER_DOCUMENTATION
-from deviceplugin.usage.telemetry import FAMILIES
+from deviceplugin.usage.telemetry import Quantity
 from scheduler_ext.metrics import counters as extender
 from scheduler_ext.metrics.families import families
 from scheduler_ext.metrics.gauges import Gauges
@@ -73,10 +73,7 @@ def telemetry_families() -> tuple[Family, ...]:
     """Of the daemon's page in DCGM exporter's names."""
     held = ("UUID", "namespace", "pod", "container")
     told = (
-        *(
-            (quantity.value, family.kind, TELEMETRY_LABELS, family.documentation)
-            for quantity, family in FAMILIES.items()
-        ),
+        *((quantity.value, quantity.kind, TELEMETRY_LABELS, quantity.documentation) for quantity in Quantity),
         (HOLDER, "gauge", held, HOLDER_DOCUMENTATION),
         (AGE, "gauge", (), AGE_DOCUMENTATION),
     )

@@ -10,7 +10,6 @@ from typing import TypeVar
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.usage.shared_region import RegionDevice
 from deviceplugin.usage.used import GpuSample, MigUse, NodeSample, Usage, VgpuUsage
 from proto.build import BUILD_LABELS, build_labels
 
@@ -33,47 +32,41 @@ def build_family() -> Metric:
     return _family("hami_build_info", "Version of the node daemon.", BUILD_LABELS, [(build_labels(), 1)])
 
 
+_HAMI_GPU_FAMILIES = (
+    ("memory_used_bytes", "GPU memory in use, with the driver's reserved part.", "memory_used_bytes"),
+    ("utilization_ratio", "Time in which the GPU computed, 0 to 100.", "busy_percent"),
+    ("temperature_celsius", "Temperature of the GPU.", "temperature_celsius"),
+    ("power_usage_watts", "Power drawn by the GPU.", "power_watts"),
+)
+"""The end of the name, the documentation, and what of a sample it shows."""
+_GPU_FAMILIES = (
+    ("topogpu_gpu_memory_bytes", "Memory of the GPU.", "memory_total_bytes"),
+    ("topogpu_gpu_nvlinks", "NVLinks of the GPU.", "nvlinks"),
+    ("topogpu_gpu_nvlinks_active", "NVLinks of the GPU that are up.", "nvlinks_active"),
+)
+_REGION_FAMILIES = (
+    ("container_device_memory_bytes", "GPU memory the container uses by HAMi-core's own account.", "total_bytes"),
+    ("vgpu_memory_context_bytes", "Part of HAMi-core's account: CUDA contexts.", "context_bytes"),
+    ("vgpu_memory_module_bytes", "Part of HAMi-core's account: loaded modules.", "module_bytes"),
+    ("vgpu_memory_buffer_bytes", "Part of HAMi-core's account: allocated buffers.", "buffer_bytes"),
+)
+
+
 def gpu_families(view: DaemonView, sample: NodeSample) -> Iterator[Metric]:
     """Yields series per GPU; none for what the driver does not report."""
     samples = {gpu.uuid: gpu for gpu in sample.gpus}
     gpus = [(device, samples.get(device.uuid, GpuSample(uuid=device.uuid))) for device in view.devices]
     named = [((str(device.index), device.uuid, device.type), gpu) for device, gpu in gpus]
     placed = [((view.node_name, *labels), gpu) for labels, gpu in named]
-    yield from _hami_gpus(placed, named)
-    yield from _our_gpus(view, [(labels[:2], gpu) for labels, gpu in named])
-
-
-def _hami_gpus(placed: _Labelled[GpuSample], named: _Labelled[GpuSample]) -> Iterator[Metric]:
-    yield _hami(
-        "hami_host_gpu_memory_used_bytes",
-        "GPU memory in use, with the driver's reserved part.",
-        _NODE_GPU,
-        ((labels, gpu.memory_used_bytes) for labels, gpu in placed),
-    )
-    yield _hami(
-        "hami_host_gpu_utilization_ratio",
-        "Time in which the GPU computed, 0 to 100.",
-        _NODE_GPU,
-        ((labels, gpu.busy_percent) for labels, gpu in placed),
-    )
+    for name, documentation, shown in _HAMI_GPU_FAMILIES:
+        yield _hami(f"hami_host_gpu_{name}", documentation, _NODE_GPU, _shown(placed, shown))
     yield _hami(
         "hami_host_gpu_memory_controller_utilization_ratio",
         "Time in which GPU memory was read or written, 0 to 100.",
         _GPU,
-        ((labels, gpu.memory_busy_percent) for labels, gpu in named),
+        _shown(named, "memory_busy_percent"),
     )
-    yield _hami(
-        "hami_host_gpu_temperature_celsius",
-        "Temperature of the GPU.",
-        _NODE_GPU,
-        ((labels, gpu.temperature_celsius) for labels, gpu in placed),
-    )
-    yield _hami(
-        "hami_host_gpu_power_usage_watts",
-        "Power drawn by the GPU.",
-        _NODE_GPU,
-        ((labels, gpu.power_watts) for labels, gpu in placed),
-    )
+    yield from _our_gpus(view, [(labels[:2], gpu) for labels, gpu in named])
 
 
 def _our_gpus(view: DaemonView, short: _Labelled[GpuSample]) -> Iterator[Metric]:
@@ -92,28 +85,17 @@ def _our_gpus(view: DaemonView, short: _Labelled[GpuSample]) -> Iterator[Metric]
         (),
         [((), len(view.devices) + len(view.missing))],
     )
-    yield _family(
-        "topogpu_gpu_memory_bytes",
-        "Memory of the GPU.",
-        _OUR_GPU,
-        ((labels, gpu.memory_total_bytes) for labels, gpu in short),
-    )
-    yield _family(
-        "topogpu_gpu_nvlinks", "NVLinks of the GPU.", _OUR_GPU, ((labels, gpu.nvlinks) for labels, gpu in short)
-    )
-    yield _family(
-        "topogpu_gpu_nvlinks_active",
-        "NVLinks of the GPU that are up.",
-        _OUR_GPU,
-        ((labels, gpu.nvlinks_active) for labels, gpu in short),
-    )
+    for name, documentation, shown in _GPU_FAMILIES:
+        yield _family(name, documentation, _OUR_GPU, _shown(short, shown))
 
 
 def usage_families(view: DaemonView, usage: Usage, now: float) -> Iterator[Metric]:
     """Yields series per share of a container; `now` is Unix time in seconds."""
     rows = [(_vgpu_labels(vgpu), vgpu) for vgpu in usage.vgpus[:MOST_VGPUS]]
     yield from _hami_shares(rows)
-    yield from _hami_core_accounts([(labels, vgpu.region) for labels, vgpu in rows if vgpu.region is not None])
+    regions = [(labels, vgpu.region) for labels, vgpu in rows if vgpu.region is not None]
+    for name, documentation, shown in _REGION_FAMILIES:
+        yield _hami(f"hami_{name}", documentation, _VGPU, _shown(regions, shown))
     yield _hami(
         "hami_container_last_kernel_elapsed_seconds",
         "Time since the container launched its last kernel.",
@@ -145,7 +127,7 @@ def _hami_shares(rows: _Labelled[VgpuUsage]) -> Iterator[Metric]:
         "hami_vgpu_memory_used_bytes",
         "GPU memory the container's processes use, by the driver if it reports it, else by HAMi-core.",
         _VGPU,
-        ((labels, vgpu.memory_used_bytes) for labels, vgpu in rows),
+        _shown(rows, "memory_used_bytes"),
     )
     yield _hami(
         "hami_vgpu_memory_limit_bytes",
@@ -157,34 +139,7 @@ def _hami_shares(rows: _Labelled[VgpuUsage]) -> Iterator[Metric]:
         "hami_container_device_utilization_ratio",
         "Share of the GPU's SM time the container used, 0 to 100, by the driver if it reports it, else by HAMi-core.",
         _VGPU,
-        ((labels, vgpu.busy_percent) for labels, vgpu in rows),
-    )
-
-
-def _hami_core_accounts(regions: _Labelled[RegionDevice]) -> Iterator[Metric]:
-    yield _hami(
-        "hami_container_device_memory_bytes",
-        "GPU memory the container uses by HAMi-core's own account.",
-        _VGPU,
-        ((labels, region.total_bytes) for labels, region in regions),
-    )
-    yield _hami(
-        "hami_vgpu_memory_context_bytes",
-        "Part of HAMi-core's account: CUDA contexts.",
-        _VGPU,
-        ((labels, region.context_bytes) for labels, region in regions),
-    )
-    yield _hami(
-        "hami_vgpu_memory_module_bytes",
-        "Part of HAMi-core's account: loaded modules.",
-        _VGPU,
-        ((labels, region.module_bytes) for labels, region in regions),
-    )
-    yield _hami(
-        "hami_vgpu_memory_buffer_bytes",
-        "Part of HAMi-core's account: allocated buffers.",
-        _VGPU,
-        ((labels, region.buffer_bytes) for labels, region in regions),
+        _shown(rows, "busy_percent"),
     )
 
 
@@ -259,6 +214,10 @@ def ages_family(name: str, documentation: str, label: str, seconds: Iterable[tup
 
 def plain_family(name: str, documentation: str, value: float | None) -> Metric:
     return _family(name, documentation, (), [((), value)])
+
+
+def _shown(rows: _Labelled[T], field: str) -> _Rows:
+    return ((labels, getattr(each, field)) for labels, each in rows)
 
 
 def _hami(name: str, documentation: str, labels: Sequence[str], rows: _Rows) -> Metric:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from deviceplugin.metrics.series import MOST_VGPUS
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.usage.telemetry import FAMILIES, Instance, NodeTelemetry, Quantity, Telemetry, Values
+from deviceplugin.usage.telemetry import Instance, NodeTelemetry, Quantity, Telemetry, Values
 from deviceplugin.usage.used import NodeSample, VgpuUsage, node_usage
 from program.words import escaped_label
 from proto.devices import DeviceUUID
@@ -31,7 +31,7 @@ def telemetry_page(view: DaemonView, telemetry: NodeTelemetry, age_seconds: floa
         for labels, values in _described(one, view, telemetry.driver, holders):
             for quantity, value in values.items():
                 series[quantity].append((labels, value))
-    parts = [_family(name, *FAMILIES[name], series[name]) for name in FAMILIES if series[name]]
+    parts = [_family(each, each.kind, each.documentation, series[each]) for each in Quantity if series[each]]
     parts.append(_family(HOLDER, "gauge", HOLDER_DOCUMENTATION, _held(holders)))
     if age_seconds is not None:
         parts.append(_family(AGE, "gauge", AGE_DOCUMENTATION, [({}, age_seconds)]))

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from deviceplugin.health.step import recovery_problem
 from deviceplugin.machine.readings import Fabric, GpuReading
-from deviceplugin.nvml.calls import CallFailed, NvmlCalls, as_text
+from deviceplugin.nvml.calls import CallFailed, NvmlCalls
 from deviceplugin.nvml.signals import RECOVERY_ACTION_FIELD
 
 
@@ -27,7 +27,7 @@ def with_abilities(calls: NvmlCalls, handle: object, gpu: GpuReading) -> GpuRead
 def driver_version(calls: NvmlCalls) -> str:
     """Empty where the driver does not report it."""
     try:
-        return as_text(calls.ask("nvmlSystemGetDriverVersion"))
+        return str(calls.ask("nvmlSystemGetDriverVersion"))
     except CallFailed:
         return ""
 
@@ -43,10 +43,7 @@ def cuda_version(calls: NvmlCalls) -> tuple[int, int] | None:
 
 def _fabric(calls: NvmlCalls, handle: object) -> Fabric | None:
     """Returns None before Hopper and on drivers without the call."""
-    make = getattr(calls.pynvml, "c_nvmlGpuFabricInfoV_t", None)
-    if make is None:
-        return None
-    info = make()
+    info = calls.pynvml.c_nvmlGpuFabricInfoV_t()
     if calls.ask_or(None, "nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info)) is None:
         return None
     cluster = str(UUID(bytes=bytes(info.clusterUuid)))

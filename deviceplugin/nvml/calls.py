@@ -67,16 +67,16 @@ class NvmlCalls:
     """The loaded package, for one initialisation. Handles and structs are its own untyped objects."""
 
     def __init__(self, pynvml: ModuleType, shared: "NvmlCalls | None" = None) -> None:
-        """Takes over all that `shared` has, except for `failures`."""
+        """Takes over all that `shared` has, except for `failure`."""
         self.pynvml = pynvml
         self.lanes: Lanes = Lanes() if shared is None else shared.lanes
         """Threads for calls that may hang, shared by all threads that use the library."""
-        self.failures: list[CallFailed] = []
-        """Answers that `ask_or` and `field` did without, and that may come the next time."""
+        self.failure: CallFailed | None = None
+        """The first answer that `ask_or` and `field` did without, and that may come the next time."""
         self._refused: set[tuple[Hashable, ...]] = set() if shared is None else shared._refused
 
     def noting(self) -> "NvmlCalls":
-        """Returns the same library; what fails from now on is in its own `failures`."""
+        """Returns the same library; what fails from now on is its own `failure`."""
         return NvmlCalls(self.pynvml, self)
 
     def ask(self, function: str, *arguments: object) -> Any:
@@ -96,7 +96,7 @@ class NvmlCalls:
             kind = GpuGone if error.value in (GPU_IS_LOST, RESET_REQUIRED) else CallFailed
             raise kind(function, error.value, str(error)) from error
         except (AttributeError, getattr(self.pynvml, "NVMLLibraryMismatchError", AttributeError)) as error:
-            # An nvidia-ml-py older than the call, or newer than the driver: the same as a driver without it.
+            # An nvidia-ml-py newer than the driver: the same as a driver without the call.
             raise CallFailed(function, FUNCTION_NOT_FOUND, str(error)) from error
         except UnicodeDecodeError as error:
             raise CallFailed(function, FUNCTION_NOT_FOUND, "the answer is no text") from error
@@ -163,7 +163,7 @@ class NvmlCalls:
         if isinstance(error, GpuGone):
             raise error
         if error.is_passing:
-            self.failures.append(error)
+            self.failure = self.failure or error
         elif error.is_absent and not error.function.startswith(_OF_A_LINK) and not _is_about_handle(error):
             self._refused.add(question)
 
@@ -197,7 +197,7 @@ def _same(argument: object) -> Hashable:
 
 def read_uuid(calls: NvmlCalls, handle: object) -> DeviceUUID:
     """Reads the UUID of a GPU or MIG device. Raises CallFailed, also if annotations and kubelet could not name it."""
-    uuid = as_text(calls.ask("nvmlDeviceGetUUID", handle))
+    uuid = calls.ask("nvmlDeviceGetUUID", handle)
     if not _UUID.fullmatch(uuid):
         raise CallFailed("nvmlDeviceGetUUID", FUNCTION_NOT_FOUND, "the driver reports no UUID that can be one")
     return DeviceUUID(uuid)
@@ -206,11 +206,6 @@ def read_uuid(calls: NvmlCalls, handle: object) -> DeviceUUID:
 def bus_id_of(pci: Any) -> str:
     """Returns the bus id in an answer's struct, which nvidia-ml-py decodes on access; empty if it is no text."""
     try:
-        return as_text(pci.busId).upper()
+        return str(pci.busId).upper()
     except UnicodeDecodeError:
         return ""
-
-
-def as_text(value: str | bytes) -> str:
-    """Returns text, because nvidia-ml-py up to 11.510 answers bytes."""
-    return value.decode(errors="replace") if isinstance(value, bytes) else value

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from deviceplugin.health.step import DoubleBitError, HealthEvent, Hint, Monitored, XidSeen
-from deviceplugin.nvml.calls import NOT_SUPPORTED, TIMEOUT, CallFailed, NvmlCalls, as_text
+from deviceplugin.nvml.calls import NOT_SUPPORTED, TIMEOUT, CallFailed, NvmlCalls
 from deviceplugin.nvml.lanes import Hangs, Lanes
 from proto.devices import DeviceUUID
 
@@ -220,7 +220,7 @@ class _EventSet:
         if known is not None:
             return known
         try:
-            return DeviceUUID(as_text(self._calls.ask("nvmlDeviceGetUUID", handle)))
+            return DeviceUUID(self._calls.ask("nvmlDeviceGetUUID", handle))
         except CallFailed:
             return None
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from deviceplugin.machine.readings import FIRST_LIMITING_BRANCH, GpuReading, MachineReading, driver_branch
-from deviceplugin.nvml.calls import FUNCTION_NOT_FOUND, CallFailed, GpuGone, NvmlCalls
+from deviceplugin.nvml.calls import CallFailed, GpuGone, NvmlCalls
 from deviceplugin.nvml.lanes import Hangs
 from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.reader import Nvml
@@ -97,14 +97,13 @@ class MemoryLimits:
     def read_now(self, groups: Mapping[str, Collection[DeviceUUID]]) -> dict[str, dict[DeviceUUID, Answer]]:
         """Returns the same, on the thread that owns NVML."""
         return {
-            group: self._answers(f"limits of {group}", gpus, partial(_read_one, group))
-            for group, gpus in groups.items()
+            group: self._answers(f"limits of {group}", gpus, partial(_read, group)) for group, gpus in groups.items()
         }
 
     def _set(self, group: str, limits: Limits) -> dict[DeviceUUID, NoAnswer]:
         def set_one(calls: NvmlCalls, handle: object, gpu: DeviceUUID) -> MemoryLimit:
             _set(calls, handle, group, limits[gpu])
-            return _read(calls, handle, group)
+            return _read(group, calls, handle, gpu)
 
         refused: dict[DeviceUUID, NoAnswer] = {}
         for gpu, found in self._answers(f"set limits of {group} to {limits}", limits, set_one).items():
@@ -159,28 +158,16 @@ def without_reserved(machine: MachineReading, nvml: Nvml) -> MachineReading:
 def _set(calls: NvmlCalls, handle: object, group: str, hard_bytes: int | None) -> None:
     """Raises CallFailed."""
     hard = _NONE if hard_bytes is None else hard_bytes
-    calls.ask("nvmlDeviceSetMemoryLimits_v1", handle, _struct(calls, "c_nvmlSetMemoryLimits_v1_t", group, 0, hard))
+    wanted = calls.pynvml.c_nvmlSetMemoryLimits_v1_t(os.fsencode(group), 0, hard)
+    calls.ask("nvmlDeviceSetMemoryLimits_v1", handle, wanted)
 
 
-def _read_one(group: str, calls: NvmlCalls, handle: object, _: DeviceUUID) -> MemoryLimit:
+def _read(group: str, calls: NvmlCalls, handle: object, _: DeviceUUID) -> MemoryLimit:
     """Raises CallFailed."""
-    return _read(calls, handle, group)
-
-
-def _read(calls: NvmlCalls, handle: object, group: str) -> MemoryLimit:
-    """Raises CallFailed."""
-    found = _struct(calls, "c_nvmlGetMemoryLimits_v1_t", group)
+    found = calls.pynvml.c_nvmlGetMemoryLimits_v1_t(os.fsencode(group))
     calls.ask("nvmlDeviceGetMemoryLimits_v1", handle, found)
     return MemoryLimit(
         hard_bytes=None if found.hardLimit == _NONE else found.hardLimit,
         soft_bytes=found.softLimit,
         used_bytes=found.currentUsed,
     )
-
-
-def _struct(calls: NvmlCalls, name: str, group: str, *amounts: int) -> Any:
-    """Raises CallFailed where nvidia-ml-py is older than the call."""
-    make = getattr(calls.pynvml, name, None)
-    if make is None:
-        raise CallFailed(name, FUNCTION_NOT_FOUND, "this release of nvidia-ml-py has no limits of memory")
-    return make(os.fsencode(group), *amounts)

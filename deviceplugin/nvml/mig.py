@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from deviceplugin.machine.readings import GpuReading, MigReading, MigSize
-from deviceplugin.nvml.calls import NOT_FOUND, CallFailed, GpuGone, NvmlCalls, as_text, read_uuid
+from deviceplugin.nvml.calls import NOT_FOUND, CallFailed, GpuGone, NvmlCalls, read_uuid
 
 _MOST_DEVICES = 32
 """The most MIG devices that are read of one GPU, whatever the driver reports. GPUs of 2026 have up to 7."""
@@ -62,8 +62,8 @@ def _size(attributes: Any) -> MigSize | None:
 
 def _profile(calls: NvmlCalls, handle: object, gpu_memory_mib: int | None) -> str:
     """Returns the profile at the end of the device's name, else the name of its size. Raises CallFailed."""
-    profile = as_text(calls.ask_or("", "nvmlDeviceGetName", handle)).partition(" MIG ")[2].strip()
-    if profile:
+    name: str = calls.ask_or("", "nvmlDeviceGetName", handle)
+    if profile := name.partition(" MIG ")[2].strip():
         return profile
     size: Any = calls.ask("nvmlDeviceGetAttributes", handle)
     slices = (size.computeInstanceSliceCount, size.gpuInstanceSliceCount)

@@ -16,7 +16,7 @@ from typing import Any
 from deviceplugin.machine.numa import format_cpu_list, host_node, mask_bits
 from deviceplugin.machine.readings import GpuReading, MachineReading, MissingGpu, PairReading
 from deviceplugin.nvml.abilities import cuda_version, driver_version, with_abilities
-from deviceplugin.nvml.calls import CallFailed, GpuGone, NvmlCalls, as_text, bus_id_of, read_uuid
+from deviceplugin.nvml.calls import CallFailed, GpuGone, NvmlCalls, bus_id_of, read_uuid
 from deviceplugin.nvml.doubts import Doubts
 from deviceplugin.nvml.lanes import Hangs
 from deviceplugin.nvml.library import NvmlLibrary
@@ -252,7 +252,7 @@ class Nvml:
             found.handle,
             links,
             problems,
-            next(iter(calls.failures), None),
+            calls.failure,
         )
 
     def _with_places(
@@ -278,7 +278,7 @@ def _find(calls: NvmlCalls, index: int) -> _Found:
         with suppress(CallFailed):
             bus_id = bus_id_of(calls.ask("nvmlDeviceGetPciInfo", handle))
         uuid = read_uuid(calls, handle)
-        return _Found(index, handle, bus_id, uuid, as_text(calls.ask("nvmlDeviceGetName", handle)))
+        return _Found(index, handle, bus_id, uuid, calls.ask("nvmlDeviceGetName", handle))
     except CallFailed as error:
         return _Found(index, handle, bus_id, failure=error)
 
@@ -325,7 +325,7 @@ def _read_pairs(calls: NvmlCalls, gpus: Sequence[_Gpu]) -> dict[_Pair, tuple[Pai
         noting = calls.noting()
         with suppress(GpuGone):
             pair = _read_pair(noting, first, first.links, second, second.links)
-            pairs[first.reading.uuid, second.reading.uuid] = pair, next(iter(noting.failures), None)
+            pairs[first.reading.uuid, second.reading.uuid] = pair, noting.failure
     return pairs
 
 

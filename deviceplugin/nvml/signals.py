@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from deviceplugin.health.step import GpuLost, Polled, Signals
-from deviceplugin.nvml.calls import ARGUMENT_VERSION_MISMATCH, FUNCTION_NOT_FOUND, CallFailed, GpuGone, NvmlCalls
+from deviceplugin.nvml.calls import ARGUMENT_VERSION_MISMATCH, CallFailed, GpuGone, NvmlCalls
 from deviceplugin.nvml.lanes import Hangs
 from proto.devices import DeviceUUID
 
@@ -119,9 +119,6 @@ def _fabric(calls: NvmlCalls, handle: object) -> tuple[int, int, int]:
 
 
 def _fabric_info(calls: NvmlCalls, handle: object, struct: str) -> Any:
-    make = getattr(calls.pynvml, struct, None)
-    if make is None:
-        raise CallFailed("nvmlDeviceGetGpuFabricInfoV", FUNCTION_NOT_FOUND, f"this nvidia-ml-py has no {struct}")
-    info = make()
+    info = getattr(calls.pynvml, struct)()
     calls.ask("nvmlDeviceGetGpuFabricInfoV", handle, ctypes.byref(info))
     return info

@@ -8,19 +8,17 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from deviceplugin.nvml.calls import CallFailed, GpuGone, NvmlCalls
+from deviceplugin.nvml.calls import NOT_FOUND, CallFailed, GpuGone, NvmlCalls
 from deviceplugin.nvml.lanes import Hangs
 from deviceplugin.usage.used import GpuProcess, GpuSample
 from proto.devices import DeviceUUID
 
 _DIE = 0
 """nvmlTemperatureSensors_t of the GPU itself."""
-_NO_SAMPLES = (0, 6)
+_NO_SAMPLES = (0, NOT_FOUND)
 """nvmlReturn_t: not found, or success with an empty list, which nvidia-ml-py raises as an error."""
-_INSUFFICIENT_SIZE = 7
 _LINK_COUNT = 91
 """NVML_FI_DEV_NVLINK_LINK_COUNT."""
-_LIST_ATTEMPTS = 3
 _PROCESS_LISTS = (
     "nvmlDeviceGetComputeRunningProcesses",
     "nvmlDeviceGetGraphicsRunningProcesses",
@@ -118,20 +116,12 @@ def _link_states(calls: NvmlCalls, handle: object) -> list[bool]:
 
 def _listed(calls: NvmlCalls, function: str, handle: object) -> Mapping[int, int | None] | None:
     """Returns bytes by pid, summed over MIG instances; None where the list is refused. Raises GpuGone."""
-    for _ in range(_LIST_ATTEMPTS):
-        try:
-            processes: list[Any] = calls.ask(function, handle)
-        except GpuGone:
-            raise
-        except CallFailed as error:
-            # The list may grow between reading its size and reading it.
-            if error.code == _INSUFFICIENT_SIZE:
-                continue
-            return None
-        used: dict[int, int | None] = {}
-        for process in processes:
-            before = used.get(process.pid, 0)
-            known = before is not None and process.usedGpuMemory is not None
-            used[process.pid] = before + process.usedGpuMemory if known else None
-        return used
-    return None
+    processes: list[Any] | None = calls.ask_or(None, function, handle)
+    if processes is None:
+        return None
+    used: dict[int, int | None] = {}
+    for process in processes:
+        before = used.get(process.pid, 0)
+        known = before is not None and process.usedGpuMemory is not None
+        used[process.pid] = before + process.usedGpuMemory if known else None
+    return used

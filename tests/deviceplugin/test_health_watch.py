@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeVar
 
+import pynvml
 import pytest
 
 from deviceplugin.health.step import HealthEvent, HealthSettings, Monitored, XidSeen
@@ -35,6 +36,8 @@ T = TypeVar("T")
 
 class Driver(ModuleType):
     """In the place of nvidia-ml-py: GPUs with no signal at all, or lost."""
+
+    c_nvmlGpuFabricInfo_v3_t = pynvml.c_nvmlGpuFabricInfo_v3_t  # noqa: N815 - NVML's name
 
     class NVMLError(Exception):
         value = 15
