@@ -25,9 +25,9 @@ class KubeletAlignment(msgspec.Struct, frozen=True, rename="camel"):
     cpu_manager_policy: str = "none"
 
     @property
-    def pins(self) -> bool:
-        """Returns whether containers of guaranteed pods get whole CPUs of their own."""
-        return self.cpu_manager_policy == "static"
+    def aligns(self) -> bool:
+        """Returns whether containers of guaranteed pods get whole CPUs of their own, beside their devices."""
+        return self.cpu_manager_policy == "static" and self.topology_manager_policy.aligns
 
 
 def decode_configuration(text: bytes) -> KubeletAlignment:

@@ -22,7 +22,7 @@ from deviceplugin.records.listed import ExclusiveCpus
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
-from proto.annotations.node_numa import NodeNuma, TopologyPolicy
+from proto.annotations.node_numa import NodeNuma
 from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import TOPOLOGY_AFFINITY_ERROR, ObjectReference, Pod
@@ -68,7 +68,7 @@ class AlignmentWatch:
     def hints(self) -> NumaHints | None:
         """Returns the hints for kubelet; None if it gets none."""
         kubelet = self._kubelet
-        if not self._always and (kubelet is None or kubelet.topology_manager_policy is TopologyPolicy.NONE):
+        if not self._always and (kubelet is None or not kubelet.topology_manager_policy.aligns):
             return None
         return NumaHints(
             zones=frozenset(zone for zone, cpus in self._cpus_of_zone.items() if cpus),
@@ -85,7 +85,7 @@ class AlignmentWatch:
             change = self._sources.changes.next()
             before = self._kubelet, self._cpus, self._leading
             self._kubelet = None if self._file is None else self._file.read()
-            if self._refuses:
+            if self._kubelet is not None and self._kubelet.aligns:
                 # The last answer counts until kubelet answers again.
                 with suppress(PodResourcesUnavailable):
                     self._cpus = await self._pod_resources.cpus()
@@ -97,11 +97,6 @@ class AlignmentWatch:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PAUSE_SECONDS if self._leading.is_changing else _LOOK_SECONDS):
                     await change.wait()
-
-    @property
-    def _refuses(self) -> bool:
-        """Returns whether kubelet refuses pods for the place of their CPUs."""
-        return self._kubelet is not None and self._kubelet.pins and self._kubelet.topology_manager_policy.refuses
 
     def _lead(self) -> None:
         """Takes the next step in closing and opening NUMA nodes to kubelet.

@@ -26,7 +26,7 @@ def node_numa(
     """Returns what the Node shows. `cpus` is None while kubelet does not answer."""
     zones: dict[int, ZoneCpus] = {}
     own = {zone: frozenset(has) for zone, has in cpus_of_zone.items() if has and zone <= LARGEST_NUMBER}
-    if kubelet.pins and kubelet.topology_manager_policy.refuses and cpus is not None and 1 < len(own) <= MOST_ZONES:
+    if kubelet.aligns and cpus is not None and 1 < len(own) <= MOST_ZONES:
         free = cpus.all - cpus.of_others
         # With scope `pod` they are on the NUMA nodes of the pod's GPUs, where the extender counts them.
         if kubelet.topology_manager_scope is TopologyScope.CONTAINER:

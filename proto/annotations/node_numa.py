@@ -1,8 +1,7 @@
 """`topogpu.io/numa`: how kubelet's Topology Manager admits pods on the node, and the CPUs of each NUMA node.
 
 `{"version":1,"policy":"single-numa-node","scope":"container","zones":{"0":{"cpus":64,"free":62}}}`. The node daemon
-writes it. `zones` is there only where kubelet gives containers CPUs of their own and refuses pods whose CPUs and GPUs
-are apart.
+writes it. `zones` is there only where kubelet gives containers CPUs of their own and keeps them beside their GPUs.
 """
 
 from collections.abc import Mapping
@@ -31,6 +30,11 @@ class TopologyPolicy(StrEnum):
     SINGLE_NUMA_NODE = "single-numa-node"
 
     @property
+    def aligns(self) -> bool:
+        """Returns whether kubelet keeps CPUs and devices together."""
+        return self is not TopologyPolicy.NONE
+
+    @property
     def refuses(self) -> bool:
         """Returns whether kubelet refuses pods that it cannot align."""
         return self in (TopologyPolicy.RESTRICTED, TopologyPolicy.SINGLE_NUMA_NODE)
@@ -56,7 +60,7 @@ class ZoneCpus(msgspec.Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeNuma:
-    """`zones` is empty where kubelet refuses no pod for the place of its CPUs, or that is unknown. `changing`: other
+    """`zones` is empty where kubelet does not look at the place of CPUs, or that is unknown. `changing`: other
     zones are about to be closed, so it is unknown where kubelet would put a pod.
     """
 

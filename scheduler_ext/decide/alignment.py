@@ -74,7 +74,7 @@ class _Part(NamedTuple):
 
 
 def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | Refused | None:
-    """Returns the NUMA nodes for each container's GPUs; None where kubelet refuses no pod for them."""
+    """Returns the NUMA nodes for each container's GPUs; None where kubelet does not look at them."""
     numa = usage.node.numa
     if numa is None or not numa.zones or not aligns(request, usage):
         return None
@@ -87,7 +87,8 @@ def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | Refused
     for part in _parts(request, numa.scope):
         chosen = _chosen(part, cpus, replicas, numa)
         if chosen is None:
-            return Refused(part.position)
+            # It is not foreseen which of several bad places kubelet takes.
+            return Refused(part.position) if numa.policy.refuses else found
         positions = [part.position] if numa.scope is TopologyScope.CONTAINER else range(len(request.needs))
         for position in positions:
             need = request.needs[position]

@@ -6,7 +6,7 @@ from dataclasses import replace
 from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
-from scheduler_ext.decide.alignment import Refused, free_cpus_with, zones_of
+from scheduler_ext.decide.alignment import Refused, Zones, free_cpus_with, zones_of
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fit import Rules, cards_of, fit
 from scheduler_ext.decide.misfit import Misfit
@@ -34,6 +34,15 @@ def place(
     zones = zones_of(request, usage)
     if isinstance(zones, Refused):
         return _refused(request, usage, zones)
+    found = _placed(request, usage, quota, rules, zones)
+    if zones is None or not isinstance(found, Misfit) or usage.node.numa is None or usage.node.numa.policy.refuses:
+        return found
+    return _placed(request, usage, quota, rules, None)
+
+
+def _placed(
+    request: GpuRequest, usage: NodeUsage, quota: Quota | None, rules: Rules, zones: Sequence[Zones] | None
+) -> PodShares | Misfit:
     by_container = [rules if zones is None else replace(rules, zones=zones[at]) for at in range(len(request.needs))]
     placing = _Placing(request, usage, quota, by_container)
     misfit = placing.add_all()

@@ -100,12 +100,12 @@ def test_cpus_of_a_container_without_gpus_are_not_free_where_containers_are_alig
 @pytest.mark.parametrize(
     ("kubelet", "zones"),
     [
-        (KubeletAlignment(TopologyPolicy.BEST_EFFORT, cpu_manager_policy="static"), ZONES),
+        (KubeletAlignment(TopologyPolicy.NONE, cpu_manager_policy="static"), ZONES),
         (KubeletAlignment(TopologyPolicy.RESTRICTED), ZONES),
         (STRICT, {0: range(8)}),
     ],
 )
-def test_zones_are_shown_only_where_kubelet_refuses_pods_for_their_cpus(
+def test_zones_are_shown_only_where_kubelet_keeps_cpus_and_gpus_together(
     kubelet: KubeletAlignment, zones: dict[int, range]
 ) -> None:
     cpus = ExclusiveCpus(all=frozenset(range(8)), of_others=frozenset())

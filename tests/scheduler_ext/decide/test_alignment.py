@@ -215,8 +215,19 @@ def test_cpus_of_a_container_without_gpus_are_counted_beside_the_gpus_only_where
     assert ledger.snapshot().nodes["n"].free_cpus == free
 
 
-def test_nothing_changes_where_kubelet_refuses_nothing() -> None:
-    quiet = replace(host(), node=replace(host().node, numa=NodeNuma(policy=TopologyPolicy.BEST_EFFORT)))
+def test_gpus_are_beside_the_cpus_also_where_kubelet_refuses_nothing_and_elsewhere_if_none_is_free_there() -> None:
+    best_effort = TopologyPolicy.BEST_EFFORT
+    assert gpus_of(pod(pinned(cpu=8, gpu=2)), host(best_effort)) == [["G2", "G3"]]
+    assert gpus_of(pod(pinned(cpu=9, gpu=1)), host(best_effort)) == [["G3"]]
+    full = {0: 40 * GIB, 1: 40 * GIB}
+    assert gpus_of(pod(pinned(gpu=1)), host(best_effort, used=full)) == [["G3"]]
+    assert gpus_of(pod(pinned(gpu=3)), host(best_effort, used=full)) == (
+        "AllocatedCardsInsufficientRequest 2/4 + CardInsufficientMemory 2/4"
+    )
+
+
+def test_nothing_changes_where_kubelet_keeps_nothing_together() -> None:
+    quiet = replace(host(), node=replace(host().node, numa=NodeNuma(policy=TopologyPolicy.NONE)))
     assert zones_of(request(pod(pinned(cpu=9, gpu=1))), quiet) is None
     assert zones_of(request(pod(container(gpu=1))), host()) is None
 

@@ -1,4 +1,6 @@
-"""A pod that is placed is one that kubelet's Topology Manager admits, as an independent model of it judges."""
+"""A pod that is placed is one that kubelet's Topology Manager admits, and puts where the extender expects it, as an
+independent model of it judges.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope,
 from proto.kubernetes.objects import Container
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.decide.alignment import Refused, zones_of
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
 from tests.builders import container, pod
@@ -18,6 +21,7 @@ from tests.scheduler_ext.decide.topology_manager import Asking, Pool, TopologyMa
 from tests.scheduler_ext.gpus import device, request
 
 SINGLE, RESTRICTED = TopologyPolicy.SINGLE_NUMA_NODE, TopologyPolicy.RESTRICTED
+ALIGNING = [SINGLE, RESTRICTED, TopologyPolicy.BEST_EFFORT]
 TWO, ONE_AND_TWO = [(1, 0, 1), (1, 0, 1)], [(1, 0, 1), (2, 0, 1)]
 
 
@@ -43,7 +47,7 @@ CASES = st.builds(
     zones=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2), st.integers(0, 3)), min_size=2, max_size=4).filter(
         lambda zones: sum(cpus > 0 for cpus, _, _ in zones) > 1
     ),
-    policy=st.sampled_from([SINGLE, RESTRICTED]),
+    policy=st.sampled_from(ALIGNING),
     scope=st.sampled_from(TopologyScope),
     replicas=st.integers(1, 3),
     nowhere=st.integers(0, 2),
@@ -64,11 +68,16 @@ CASES = st.builds(
 @example(Case(zones=ONE_AND_TWO, policy=RESTRICTED, inits=[Asking(0, 1, lasts=False)], apps=[Asking(2, 1)]))
 @example(Case(zones=ONE_AND_TWO, policy=SINGLE, inits=[Asking(1, 0, lasts=False)], apps=[Asking(2, 1)]))
 @example(Case(zones=[(1, 0, 0), (1, 0, 1)], policy=RESTRICTED, nowhere=1, held=[1], apps=[Asking(0, 1)]))
-def test_a_pod_that_is_placed_is_admitted_by_kubelets_topology_manager(case: Case) -> None:
+def test_a_pod_that_is_placed_is_admitted_by_kubelets_topology_manager_and_put_where_it_is_expected(case: Case) -> None:
     usage, kubelet = node_of(case)
     wanted = pod(*map(made, case.apps), inits=[made(each, init=True) for each in case.inits])
+    expected, places = zones_of(request(wanted), usage), kubelet.admits([*case.inits, *case.apps])
     if not isinstance(place(request(wanted), usage, None), Misfit):
-        assert kubelet.admits([*case.inits, *case.apps])
+        assert places is not None
+        assert not isinstance(expected, Refused)
+        # Where kubelet has no preference, the extender expects nothing.
+        found = zip(expected or (), places, strict=False)
+        assert all(zones is None or (zones, True) == place_of for zones, place_of in found)
 
 
 def made(asking: Asking, *, init: bool = False) -> Container:

@@ -64,21 +64,23 @@ class TopologyManager:
     cpus: Pool
     replicas: Pool
 
-    def admits(self, containers: Sequence[Asking]) -> bool:
-        if self.scope is TopologyScope.POD:
-            return self._best(
-                _peak([(each.cpus, each.lasts) for each in containers]),
-                _peak([(each.replicas, each.lasts) for each in containers]),
-            )[1]
+    def admits(self, containers: Sequence[Asking]) -> Sequence[Hint] | None:
+        """The places of the containers; None for a pod that is refused."""
+        found = []
+        whole = self._best(
+            _peak([(each.cpus, each.lasts) for each in containers]),
+            _peak([(each.replicas, each.lasts) for each in containers]),
+        )
         for each in containers:
-            mask, preferred = self._best(each.cpus, each.replicas)
-            if not preferred:
-                return False
+            found.append(whole if self.scope is TopologyScope.POD else self._best(each.cpus, each.replicas))
+            mask, preferred = found[-1]
+            if not preferred and self.policy.refuses:
+                return None
             if each.cpus:
                 self.cpus.allocate(each.cpus, mask, reused_first=False, lasts=each.lasts)
             if each.replicas:
                 self.replicas.allocate(each.replicas, mask, reused_first=True, lasts=each.lasts)
-        return True
+        return found
 
     def _best(self, cpus: int, replicas: int) -> Hint:
         aligns = any(zone is not None for zone in self.replicas.zone.values())
