@@ -173,11 +173,11 @@ class Board:
         more = [*_pieces(b'{"nodes":', rest), *_pieces(b'{"use":', uses)]
         return self._written(b"{" + b",".join(fields) + b"}", more, self.id)
 
-    def beat(self, age: float | None) -> bytes:
+    def beat(self, age: float) -> bytes:
         """Returns a message without news: the reader learns that the connection lives, and the seconds since the last
-        look; None before the first.
+        look.
         """
-        return _message(_encode({"age": None if age is None else round(age, 1)}))
+        return _message(_encode({"age": round(age, 1)}))
 
     @staticmethod
     def _written(first: bytes, more: "Sequence[_Piece]", last_id: str) -> Iterator[bytes]:

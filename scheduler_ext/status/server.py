@@ -100,7 +100,8 @@ class StatusServer:
         """The last messages, and the ids from which and to which they lead: most readers need the same ones."""
         self._streams = 0
         self._ending = False
-        self._looked_at: float | None = None
+        self._looked_at = 0.0
+        """The time of the last look, before the first one that of the start."""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
@@ -169,6 +170,7 @@ class StatusServer:
 
     async def _started(self, _: web.Application) -> AsyncIterator[None]:
         self._loop = asyncio.get_running_loop()
+        self._looked_at = self._loop.time()
         yield
         self._loop, self._remembered = None, self._board.remembered()
 
@@ -237,8 +239,7 @@ class StatusServer:
                 async with asyncio.timeout(BEAT_SECONDS):
                     await changed.wait()
             except TimeoutError:
-                looked_at = self._looked_at
-                await self._write(response, self._board.beat(None if looked_at is None else loop.time() - looked_at))
+                await self._write(response, self._board.beat(loop.time() - self._looked_at))
 
     def _messages(self, seen: str) -> list[bytes]:
         ids = seen, self._board.id

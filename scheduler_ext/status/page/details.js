@@ -1,32 +1,18 @@
 // One node in a dialog: how its GPUs are connected, and who holds what.
 
-import * as address from "./address.js";
-import { element, svg } from "./dom.js";
 import { described } from "./cards.js";
+import { Opened } from "./dialog.js";
+import { element, svg } from "./dom.js";
 import { podLink } from "./pods.js";
 import { counted, link, memory, percent } from "./words.js";
 
 const SIZE = 320;
 const MOST_IN_GRAPH = 32; // GPUs: beyond, lines are a solid disc
 
-export class Details {
-  constructor(dialog) {
-    this.dialog = dialog;
-    this.name = "";
-    dialog.addEventListener("close", () => {
-      const { name } = this;
-      this.name = "";
-      if (name && address.read().node === name) address.close();
-    });
-    dialog.addEventListener("click", (event) => {
-      if (event.target === dialog) dialog.close();
-    });
-  }
-
+export class Details extends Opened {
   open(node, use) {
     this.name = node.name;
     this.fill(node, use);
-    if (!this.dialog.open) this.dialog.showModal();
   }
 
   // Brings an open dialog up to date; `node` is undefined once it is gone.
@@ -36,14 +22,8 @@ export class Details {
   }
 
   fill(node, use) {
-    const scrolled = this.dialog.scrollTop;
-    const focused = this.stops().indexOf(document.activeElement);
-    const aside = this.stops().map((stop) => stop.scrollLeft);
     const opened = this.dialog.querySelector("details")?.open;
-    const close = element("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
-    close.addEventListener("click", () => this.dialog.close());
-    const parts = [element("div", { class: "heading" }, element("h2", { id: "node-title" }, node.name), element("p", { class: "count" }, summary(node)), close)];
-    for (const note of [node.problem, ...node.notes].filter(Boolean)) parts.push(element("p", { class: "problem" }, note));
+    const parts = [node.problem, ...node.notes].filter(Boolean).map((note) => element("p", { class: "problem" }, note));
     const about = [node.pool && `pool ${node.pool}`, ...node.domains.map((domain) => domain.join(" ")), node.limits && `parts held by: ${node.limits}`, ...node.taints.map((taint) => `taint ${taint}`)].filter(Boolean);
     if (about.length) parts.push(element("p", { class: "count" }, about.join(", ")));
     if (node.gpus.length) {
@@ -61,15 +41,7 @@ export class Details {
       if (opened) links.append(matrix(node)); // at once, so that the reader's place is still there
       parts.push(more);
     }
-    this.dialog.replaceChildren(...parts);
-    this.dialog.scrollTop = scrolled;
-    this.stops().forEach((stop, at) => (stop.scrollLeft = aside[at] ?? 0));
-    this.stops()[focused]?.focus({ preventScroll: true });
-  }
-
-  // What Tab reaches.
-  stops() {
-    return [...this.dialog.querySelectorAll("button, summary, .scroll")];
+    this.show(summary(node), ...parts);
   }
 }
 

@@ -1,18 +1,20 @@
 // Pods that wait, and decisions.
 
-import { byId, element, keep, write } from "./dom.js";
+import { byId, element, keep, renew, write } from "./dom.js";
 import { podLink } from "./pods.js";
 import { waiting as matching } from "./state.js";
 import { counted, duration, number, ranges, time } from "./words.js";
 
 const MOST_LINES = 50; // of decisions
+const MOST_GROUPS = 200; // of waiting pods, that the extender names
 
 // Pods with one reason are one entry; within it those of one owner are one line.
 export function showWaiting(waiting, head, now, filter) {
   const none = head.synced ? "none: every pod that asked has a node" : "not known yet: the extender is still reading the cluster";
   const groups = waiting.map((group) => matching(group, filter)).filter(Boolean);
-  const found = filter.text ? `${number(groups.reduce((sum, group) => sum + group.count, 0))} of ` : "";
-  write(byId("waiting-count"), head.waiting ? `${found}${counted(head.waiting, "pod")} on no node${head.synced ? "" : " so far"}` : none);
+  const found = filter.text ? `${number(podsOf(groups))} of ` : "";
+  const more = waiting.length < MOST_GROUPS ? "" : `; the first ${number(podsOf(waiting))} are listed`;
+  write(byId("waiting-count"), head.waiting ? `${found}${counted(head.waiting, "pod")} on no node${head.synced ? "" : " so far"}${more}` : none);
   const reasons = new Map();
   for (const group of groups) {
     const reason = group.why?.sentence ?? "not judged yet";
@@ -22,6 +24,10 @@ export function showWaiting(waiting, head, now, filter) {
   keep(byId("waiting-list"), [...reasons.values()], ({ groups: [first] }) => `${first.namespace}/${first.pods[0][0]}`, makeWaiting, (made, each) => fillWaiting(made, each, now));
 }
 
+export function podsOf(groups) {
+  return groups.reduce((sum, group) => sum + group.count, 0);
+}
+
 function makeWaiting() {
   const summary = element("summary", {}, element("span", { class: "pod" }), element("span", { class: "since" }), element("span", { class: "asks because" }));
   return element("li", {}, element("details", {}, summary, element("div", { class: "reasons" })));
@@ -29,16 +35,15 @@ function makeWaiting() {
 
 function fillWaiting(made, { reason, groups }, now) {
   const [summary, reasons] = made.firstChild.children;
-  const pods = groups.reduce((sum, group) => sum + group.count, 0);
+  const pods = podsOf(groups);
   const first = `${groups[0].namespace}/${groups[0].pods[0][0]}`;
   const longest = Math.min(...groups.flatMap((group) => group.pods.map(([, since]) => since)));
   write(summary.children[0], pods === 1 ? first : counted(pods, "pod"));
   write(summary.children[1], `${pods === 1 ? "" : "up to "}${duration(now - longest)}`);
   write(summary.children[2], reason);
-  const text = JSON.stringify(groups);
-  if (made.text === text) return;
-  made.text = text;
-  reasons.replaceChildren(...groups.map(ownerOf), ...whyOf(groups[0].why));
+  if (groups.length === made.groups?.length && groups.every((group, at) => group === made.groups[at])) return;
+  made.groups = groups;
+  renew(reasons, [...groups.map(ownerOf), ...whyOf(groups[0].why)]);
 }
 
 function ownerOf(group) {

@@ -1,60 +1,49 @@
 // One pod in a dialog: where it is and why, what its containers get, and what happened to it.
 
-import * as address from "./address.js";
+import { Opened } from "./dialog.js";
 import { element } from "./dom.js";
 import { whyOf } from "./lists.js";
 import { MARKS_OF_DIRECTION } from "./stream.js";
 import { duration, memory } from "./words.js";
 
 const AGAIN_MILLISECONDS = 2_000;
+const SILENT_MILLISECONDS = 2_900; // what is older is not shown as if it were true
 
-export class PodPage {
+export class PodPage extends Opened {
   // `headers` returns those of a request. `known` is the state of the page.
   constructor(dialog, headers, known) {
-    this.dialog = dialog;
+    super(dialog);
     this.headers = headers;
     this.known = known;
     this.pod = null;
-    this.name = "";
-    this.text = "";
-    dialog.addEventListener("close", () => {
-      const { name } = this;
-      this.name = "";
-      if (name && address.read().pod === name) address.close();
-    });
-    dialog.addEventListener("click", (event) => {
-      if (event.target === dialog) dialog.close();
-    });
   }
 
   open(name) {
     if (this.name === name) return;
     this.name = name;
-    this.text = "";
     this.pod = null;
-    this.show(element("p", {}, "Reading …"));
-    if (!this.dialog.open) this.dialog.showModal();
+    this.show("", element("p", {}, "Reading …"));
     this.follow(name);
   }
 
   // Reads the pod again while it is open.
   async follow(name) {
-    while (this.name === name) {
-      let text = "";
+    const turn = (this.turn = {}); // it may be closed and opened again meanwhile
+    const asked = () => this.name === name && this.turn === turn;
+    while (asked()) {
+      let [pod, problem] = [null, ""];
       try {
-        const answer = await fetch(`pod?name=${encodeURIComponent(name)}`, { headers: this.headers(), cache: "no-store" });
-        text = await answer.text();
-        if (this.name !== name) return;
-        if (text !== this.text) {
-          this.pod = answer.ok ? JSON.parse(text.replace(MARKS_OF_DIRECTION, "\ufffd")) : null;
-          if (this.pod) this.update();
-          else this.show(element("p", { class: "problem" }, text));
-        }
-        this.text = text;
+        const answer = await fetch(`pod?name=${encodeURIComponent(name)}`, { headers: this.headers(), cache: "no-store", signal: AbortSignal.timeout(SILENT_MILLISECONDS) });
+        const text = await answer.text();
+        if (answer.ok) pod = JSON.parse(text.replace(MARKS_OF_DIRECTION, "\ufffd"));
+        else problem = text;
       } catch {
-        this.text = "";
-        if (this.name === name) this.show(element("p", { class: "problem" }, "The extender does not answer."));
+        problem = "The extender does not answer.";
       }
+      if (!asked()) return;
+      this.pod = pod;
+      if (problem) this.show("", element("p", { class: "problem" }, problem));
+      this.update();
       await new Promise((resolve) => setTimeout(resolve, AGAIN_MILLISECONDS));
     }
   }
@@ -62,16 +51,8 @@ export class PodPage {
   // Brings an open dialog up to date.
   update() {
     if (!this.name || !this.pod) return;
-    const at = this.dialog.scrollTop;
     const use = this.known.use.get(this.pod.node)?.containers.filter(([pod]) => pod === this.pod.pod) ?? [];
-    this.show(...parts(this.pod, use, this.known.at || Date.now() / 1000));
-    this.dialog.scrollTop = at;
-  }
-
-  show(...found) {
-    const close = element("button", { type: "button", class: "close", "aria-label": "Close" }, "×");
-    close.addEventListener("click", () => this.dialog.close());
-    this.dialog.replaceChildren(element("div", { class: "heading" }, element("h2", { id: "pod-title" }, this.name), close), ...found);
+    this.show("", ...parts(this.pod, use, this.known.at || Date.now() / 1000));
   }
 }
 

@@ -11,6 +11,7 @@ const byName = new Intl.Collator("en", { numeric: true });
 
 // What a column is sorted by: numbers from the largest, names from a.
 const COLUMNS = {
+  __proto__: null, // the address names one
   pod: (row) => row.pod,
   node: (row) => row.node,
   GPUs: (row) => -row.gpus.length,
@@ -20,6 +21,7 @@ const COLUMNS = {
   state: (row) => row.state,
 };
 const GROUPS = {
+  __proto__: null,
   namespace: (row) => namespaceOf(row.pod),
   model: (row) => row.of.models.join(", "),
   pool: (row) => row.of.pool,

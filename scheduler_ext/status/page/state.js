@@ -34,7 +34,10 @@ export class State {
       this.forget();
       for (const part of PARTS) parts.add(part);
     }
-    if (message.at) this.at = message.at;
+    if (message.at) {
+      this.at = message.at;
+      parts.add("waiting"); // for the ages
+    }
     for (const [name, node] of Object.entries(message.nodes ?? {})) {
       if (node === null) {
         this.nodes.delete(name);

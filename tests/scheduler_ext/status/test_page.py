@@ -26,7 +26,7 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.board import Board
 from scheduler_ext.status.poll import Poll, Standing, Uses
 from scheduler_ext.status.server import BEAT_SECONDS, StatusServer
-from scheduler_ext.status.waiting import WaitingGroups
+from scheduler_ext.status.waiting import WaitingGroup, WaitingGroups
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import pod_json
 from tests.scheduler_ext.rig import ANY_PORT
@@ -836,3 +836,84 @@ async def test_a_large_node_makes_no_other_card_tall_and_marks_of_direction_turn
         checked = page.locator("#show label").first
         await expect(checked).not_to_have_css("background-color", "rgba(0, 0, 0, 0)")
         await expect(page.locator(".card .tile").first).not_to_have_css("box-shadow", "none")
+
+
+async def test_long_names_need_no_scrolling_sideways() -> None:
+    bodies = [node("n" * 253), running_pod("p", "n" * 253, (0,), memory_mib=100)]
+    for width in (360, 1280):
+        async with fed(*bodies, viewport={"width": width, "height": 740}) as (server, page):
+            standing = Standing(problem="x" * 500, leader="l" * 253, cluster=f"https://{'c' * 253}", version="1")
+            await server.show(Poll(monotonic=1.0, at=2.0, standing=standing))
+            await expect(page.locator("#problem")).to_contain_text("xxx")
+            assert await page.evaluate("document.documentElement.scrollWidth") == width
+
+
+async def test_an_address_that_names_no_column_shows_the_pods() -> None:
+    pods = [running_pod(f"p{gpu}", "n", (gpu,), memory_mib=100) for gpu in range(2)]
+    async with told("#psort=__proto__&pgroup=__proto__&sort=__proto__&show=%22%5D&node=__proto__") as (it, page):
+        it.messages.put_nowait(pieces("a", node("n"), *pods)[0])
+        await expect(page.locator("#pod-rows tr")).to_have_count(2)
+
+
+def jobs_that_wait(count: int) -> tuple[WaitingGroup, ...]:
+    pods = {}
+    for number in range(count):
+        job = f"job-{number % (count // 4)}"
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job, "controller": True}
+        pods[f"uid-{number}"] = pod = msgspec.convert(pod_json(f"p-{number}", memory_mib=0), Pod)
+        pod.metadata.owner_references = (msgspec.convert(owner, OwnerReference),)
+        pod.metadata.creation_timestamp = "1970-01-01T00:00:01Z"
+    return WaitingGroups(RequestSettings()).of(pods, lambda _: None)
+
+
+async def test_many_pods_that_wait_are_counted_grow_older_and_keep_the_focus() -> None:
+    async with fed(node("n")) as (server, page):
+        for count in (2_000, 2_004):
+            at = float(count)
+            groups = jobs_that_wait(count)
+            await server.show(Poll(monotonic=at, at=at, waiting=groups, waiting_total=count))
+            await expect(page.locator("#waiting-count")).to_have_text(
+                f"{count:,} pods on no node; the first 800 are listed"
+            )
+            if count == 2_000:
+                await page.locator("#waiting-list summary").click()
+                link = page.locator("#waiting-list a", has_text="default Job/job-100")
+                await link.focus()
+        await expect(link).to_be_focused()
+        await expect(page.locator("#waiting-list .since")).to_have_text("up to 33 min")
+        await server.show(Poll(monotonic=9_001.0, at=7_201.0, waiting=groups, waiting_total=2_004))
+        await expect(page.locator("#waiting-list .since")).to_have_text("up to 2 h 0 min")
+
+
+async def test_a_dialog_keeps_the_focus_while_its_pods_change() -> None:
+    groups = jobs_that_wait(8)
+    async with fed(node("n")) as (server, page):
+        await server.show(Poll(monotonic=1.0, at=2.0, waiting=groups, waiting_total=8))
+        await page.locator("#waiting-list summary").click()
+        await page.locator("#waiting-list .owner a").first.click()
+        last = page.locator("#owner .story a").last
+        await last.focus()
+        first, *rest = groups
+        await server.show(
+            Poll(
+                monotonic=2.0,
+                at=3.0,
+                waiting=(replace(first, shown=msgspec.structs.replace(first.shown, count=9)), *rest),
+                waiting_total=15,
+            )
+        )
+        await expect(page.locator("#owner .count").first).to_have_text("9 pods on no node")
+        await expect(last).to_be_focused()
+
+
+async def test_a_pod_that_the_extender_does_not_answer_about_is_not_read_for_ever() -> None:
+    async def silent(_namespace: str, _name: str) -> None:
+        await asyncio.Event().wait()
+
+    server = StatusServer("p", pod_of=silent)
+    async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
+        page = await chromium.new_page()
+        await page.goto(f"{url}/#pod=ml%2Fp")
+        await expect(page.locator("#pod .problem")).to_have_text("The extender does not answer.", timeout=10_000)
+        await page.keyboard.press("Escape")
+        await expect(page.locator("#live")).to_contain_text("has not looked at its cluster for", timeout=10_000)
