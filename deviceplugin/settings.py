@@ -107,7 +107,7 @@ class KubeletSettings:
     numa_hints: bool = False
     """Kubelet gets each GPU's NUMA node although its configuration is not known to use it."""
     configuration: str = "/var/lib/kubelet/config.yaml"
-    """The host's path of kubelet's configuration file; it may be missing."""
+    """The host's paths of kubelet's configuration file and drop-in folders, with commas; they may be missing."""
 
     @property
     def kubelet_socket(self) -> str:

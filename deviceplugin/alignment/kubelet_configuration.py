@@ -1,4 +1,4 @@
-"""Reads how kubelet aligns CPUs and devices from its configuration file. Pure.
+"""Reads how kubelet aligns CPUs and devices from its configuration files. Pure.
 
 Source of names and defaults: k8s.io/kubelet/config/v1beta1, KubeletConfiguration.
 """
@@ -30,14 +30,17 @@ class KubeletAlignment(msgspec.Struct, frozen=True, rename="camel"):
         return self.cpu_manager_policy == "static" and self.topology_manager_policy.aligns
 
 
-def decode_configuration(text: bytes) -> KubeletAlignment:
-    """Reads YAML or JSON. Raises ConfigurationUnreadable."""
+def decode_configuration(*texts: bytes) -> KubeletAlignment:
+    """Reads YAML or JSON. What a later text has counts before an earlier one. Raises ConfigurationUnreadable."""
+    merged: dict[object, object] = {}
     try:
-        document = yaml.load(text, _Loader)  # noqa: S506 - safe
-        if not isinstance(document, dict) or document.get("kind") != "KubeletConfiguration":
-            raise ConfigurationUnreadable("is no KubeletConfiguration")
+        for text in texts:
+            document = yaml.load(text, _Loader)  # noqa: S506 - safe
+            if not isinstance(document, dict) or document.get("kind") != "KubeletConfiguration":
+                raise ConfigurationUnreadable("is no KubeletConfiguration")
+            merged |= document
         # An empty text and null are the default, as for kubelet.
-        own = {key: value for key, value in document.items() if isinstance(key, str) and value not in ("", None)}
+        own = {key: value for key, value in merged.items() if isinstance(key, str) and value not in ("", None)}
         return msgspec.convert(own, KubeletAlignment)
     # ValueError: a text that looks like a date or a number and is none.
     except (yaml.YAMLError, ValueError, RecursionError, msgspec.ValidationError) as error:

@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from deviceplugin.alignment.kubelet_configuration import KubeletAlignment
-from deviceplugin.alignment.kubelet_file import KubeletFile
+from deviceplugin.alignment.kubelet_file import KubeletFiles
 from deviceplugin.alignment.leading import Leading, next_leading
 from deviceplugin.alignment.notices import apart, refused
 from deviceplugin.alignment.zones import closed_zones, held_zones, is_served, node_numa, shown_numa
@@ -44,8 +44,8 @@ class AlignmentWatch:
         host_root = sources.configuration.host.root
         self._sources = sources
         self._pod_resources = pod_resources
-        path = Path(seen(host_root, settings.configuration))
-        self._file = KubeletFile(path) if settings.configuration else None
+        paths = [Path(seen(host_root, path)) for path in settings.configuration.split(",") if path]
+        self._files = KubeletFiles(*paths) if paths else None
         self._always = settings.numa_hints
         self._cpus_of_zone = Sysfs(sysfs(host_root)).cpus_of_node()
         self._kubelet: KubeletAlignment | None = None
@@ -84,7 +84,7 @@ class AlignmentWatch:
         while True:
             change = self._sources.changes.next()
             before = self._kubelet, self._cpus, self._leading
-            self._kubelet = None if self._file is None else self._file.read()
+            self._kubelet = None if self._files is None else self._files.read()
             if self._kubelet is not None and self._kubelet.aligns:
                 # The last answer counts until kubelet answers again.
                 with suppress(PodResourcesUnavailable):

@@ -69,8 +69,9 @@ KUBELET: Any = part(
     ),
     configuration=of_node(
         kind=path(absolute=True, optional=True),
-        help="The host's file with kubelet's configuration, below host_root or at its own path. The daemon reads its "
-        "Topology Manager and CPU manager from it; without the file, or if this is empty, they are unknown.",
+        help="The host's file with kubelet's configuration, below host_root or at its own path, from which the daemon "
+        "reads kubelet's Topology Manager and CPU manager. Drop-in folders follow it behind commas. Empty, or "
+        "without the file: unknown.",
         key="kubelet_config",
         chart="devicePlugin.kubeletConfig",
     ),

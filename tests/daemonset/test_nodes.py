@@ -112,13 +112,15 @@ def test_doctor_reads_the_configuration_of_nvidias_runtime_where_the_host_has_it
 
 
 def test_kubelets_configuration_is_mounted_alone_where_the_chart_names_it() -> None:
-    path = "/var/lib/kubelet/config.yaml"
-    manifests = render.render("", "--set", f"devicePlugin.kubeletConfig={path}")
-    read = told(manifests)
-    [volume] = [each for each in template(manifests)["volumes"] if each["name"] == "kubelet-config"]
-    [mount] = [each for each in daemon(manifests).spec["volumeMounts"] if each["name"] == volume["name"]]
-    assert volume["hostPath"] == {"path": path, "type": "File"}
-    assert (read.kubelet.configuration, mount["mountPath"], mount["readOnly"]) == (path, read.host.root + path, True)
+    paths = ["/var/lib/kubelet/config.yaml", "/etc/kubernetes/kubelet.conf.d/"]
+    manifests = render.render("", "--set", "devicePlugin.kubeletConfig=" + "\\,".join(paths))
+    read, mounts = told(manifests), daemon(manifests).spec["volumeMounts"]
+    assert read.kubelet.configuration == ",".join(paths)
+    found = {each["name"]: each.get("hostPath") for each in template(manifests)["volumes"]}
+    for number, (path, kind) in enumerate(zip(paths, ("File", "Directory"), strict=True)):
+        name = f"kubelet-config-{number}"
+        assert found[name] == {"path": path, "type": kind}
+        assert {"name": name, "mountPath": read.host.root + path, "readOnly": True} in mounts
 
 
 def test_device_files_lie_on_the_host_or_with_the_driver() -> None:
