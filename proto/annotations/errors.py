@@ -1,5 +1,10 @@
 """The one error of every annotation decoder."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
 _LONGEST_WORDS = 200
 """An annotation may have 256 KiB, and its author is not trusted: it must not fill logs, events and answers."""
 
@@ -16,6 +21,14 @@ class AnnotationError(ValueError):
         self.key = key
         self.where = where
         self.problem = problem
+
+
+def readable(decode: Callable[[str], T], value: str | None) -> T | None:
+    """Returns the decoded annotation; None without one, or for one that cannot be read."""
+    try:
+        return decode(value) if value else None
+    except AnnotationError:
+        return None
 
 
 def _shortened(words: str) -> str:

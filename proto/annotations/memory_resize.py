@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import msgspec
 
-from proto.annotations.errors import AnnotationError
+from proto.annotations.errors import AnnotationError, readable
 from proto.annotations.keys import MEMORY_RESIZE, MEMORY_WISH
 from proto.annotations.values import LARGEST, decode_json
 from proto.devices import ContainerShares, DeviceUUID, PodShares
@@ -78,11 +78,7 @@ def wish_in(annotations: Mapping[str, str]) -> str:
 
 def answer_in(annotations: Mapping[str, str]) -> ResizeAnswer | None:
     """Returns the answer on a pod. One that cannot be read promises nothing, so it counts as none."""
-    value = annotations.get(MEMORY_RESIZE, "")
-    try:
-        return decode_answer(value) if value else None
-    except AnnotationError:
-        return None
+    return readable(decode_answer, annotations.get(MEMORY_RESIZE))
 
 
 def answer_words(answer: ResizeAnswer) -> str:

@@ -1,6 +1,7 @@
 """Writes the sums into pod templates: Kueue counts a Job by its template, before there is a pod."""
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ def admit_templates(review: TemplateReview, settings: AdmissionSettings, gpu_mem
     patch: list[Json] = []
     # The API server validates an object after the webhooks: it may still be of any size.
     containers, size = MOST_CONTAINERS, LONGEST_RESOURCES
-    for path, template in _found(review.object):
+    for path, template in islice(_templates(review.object.get("spec"), "/spec", DEEPEST), MOST_TEMPLATES):
         rows = _containers(template["spec"])
         containers -= len(rows)
         if containers < 0 or (size := size - sum(map(_length_of_resources, rows))) < 0:
@@ -36,17 +37,8 @@ def admit_templates(review: TemplateReview, settings: AdmissionSettings, gpu_mem
     return AdmissionVerdict(allowed=True, patch=tuple(patch), reason=Why.TEMPLATES)
 
 
-def _found(document: Json) -> Iterator[tuple[str, Json]]:
-    """Yields path and template, wherever one is."""
-    left = MOST_TEMPLATES
-    for found in _templates(document.get("spec"), "/spec", DEEPEST):
-        if not left:
-            return
-        left -= 1
-        yield found
-
-
 def _templates(value: Any, path: str, depth: int) -> Iterator[tuple[str, Json]]:
+    """Yields path and template, wherever one is."""
     if not depth:
         return
     if isinstance(value, list):

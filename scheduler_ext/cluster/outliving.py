@@ -6,7 +6,7 @@ they hold them for a time.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from proto.annotations.errors import AnnotationError
+from proto.annotations.errors import readable
 from proto.annotations.keys import NODE_OUTLIVING
 from proto.annotations.outliving_pods import Outliving, decode_outliving
 from proto.kubernetes.objects import Node
@@ -37,11 +37,8 @@ class OutlivingReports:
         """Records the report of the node's daemon. An unreadable report counts as none. Returns whether the daemon
         reports nothing any more.
         """
-        name, value = node.metadata.name, node.metadata.annotations.get(NODE_OUTLIVING, "")
-        try:
-            report = decode_outliving(value) if value else None
-        except AnnotationError:
-            report = None
+        name = node.metadata.name
+        report = readable(decode_outliving, node.metadata.annotations.get(NODE_OUTLIVING))
         if report is None:
             return self.forget(name)
         self._reports[name] = report

@@ -22,7 +22,7 @@ from proto.annotations.keys import (
 )
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_lock import decode_lock_uid
-from proto.kubernetes.objects import Node, Pod
+from proto.kubernetes.objects import Node, ObjectReference, Pod
 from scheduler_ext.requests import ResourceNames
 
 
@@ -33,6 +33,10 @@ class PodName:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    def reference(self, uid: str) -> ObjectReference:
+        """Returns what events name as their object."""
+        return ObjectReference(api_version="v1", kind="Pod", namespace=self.namespace, name=self.name, uid=uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

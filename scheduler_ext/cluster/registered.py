@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proto.annotations.device_cordon import decode_cordon
-from proto.annotations.errors import AnnotationError
+from proto.annotations.errors import AnnotationError, readable
 from proto.annotations.keys import (
     DEVICE_CORDON,
     NODE_ALLOCATION,
@@ -120,27 +120,13 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
         by_slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
         limits=decode_limits(annotations.get(NODE_LIMITS)),
         simulated=NODE_SIMULATED in annotations,
-        numa=_numa(annotations.get(NODE_NUMA, "")),
-        given=_given(annotations.get(NODE_UNDECIDED, "")),
+        numa=readable(decode_numa, annotations.get(NODE_NUMA)),
+        # Without a readable report such pods count as more than they may hold.
+        given=readable(decode_undecided, annotations.get(NODE_UNDECIDED)) or {},
         pool=next((node.metadata.labels[each] for each in POOL_LABELS if node.metadata.labels.get(each)), ""),
         taints=repelling(node),
         domains=domains_of(node.metadata.labels, levels),
     )
-
-
-def _numa(value: str) -> NodeNuma | None:
-    try:
-        return decode_numa(value) if value else None
-    except AnnotationError:
-        return None
-
-
-def _given(value: str) -> Mapping[str, Given]:
-    """Reads the daemon's report. Without a readable one such pods count as more than they may hold."""
-    try:
-        return decode_undecided(value) if value else {}
-    except AnnotationError:
-        return {}
 
 
 def _kubelet_offers_none(node: Node, count_name: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
-from proto.annotations.errors import AnnotationError
+from proto.annotations.errors import readable
 from proto.annotations.keys import SET_ASIDE
 from proto.annotations.set_aside import SetAside, decode_set_aside
 from proto.kubernetes.objects import Pod
@@ -140,8 +140,4 @@ def _read(pod: Pod, names: ResourceNames) -> SetAsideFor | None:
 
 def last_set_aside(pod: Pod) -> SetAside | None:
     """Returns what the pod's annotation has, also if it is over; None without one that can be read."""
-    value = pod.metadata.annotations.get(SET_ASIDE)
-    try:
-        return None if value is None else decode_set_aside(value)
-    except AnnotationError:
-        return None
+    return readable(decode_set_aside, pod.metadata.annotations.get(SET_ASIDE))

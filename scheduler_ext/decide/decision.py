@@ -15,7 +15,8 @@ from scheduler_ext.decide.reasons import joined
 from scheduler_ext.decide.score import (
     NodeScore,
     Preference,
-    compared_connections,
+    compares_connections,
+    connected,
     gpus_of,
     is_spared,
     node_score,
@@ -81,7 +82,11 @@ def decide(request: GpuRequest, snapshot: Snapshot, node_names: Collection[str])
     if not fits:
         error = "" if node_names else NO_NODE_OFFERED
         return Decision(node=None, misfits=misfits, error=error)
-    connections = compared_connections(request, snapshot, placed)
+    connections = {}
+    if compares_connections(request):
+        connections = {
+            name: connected(shares, snapshot.nodes[name].node.pair_scores) for name, shares in placed.items()
+        }
     levels = _levels(request, snapshot, placed)
     policy, gpus = request.policies.node, gpus_of(request)
 

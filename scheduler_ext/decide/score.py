@@ -4,7 +4,7 @@ Scores are in 32-bit floats as in HAMi, so that ties break the same way. The dev
 request in. Source of the formulas: HAMi v2.10, pkg/scheduler/policy.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf
@@ -12,7 +12,7 @@ from struct import Struct
 
 from proto.devices import PairScores, PodShares
 from scheduler_ext.cluster.accounting import least
-from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.topology import connection
 from scheduler_ext.policies import NodePolicy, SortKey, Weights
 from scheduler_ext.requests import ContainerNeed, GpuRequest
@@ -158,15 +158,6 @@ def is_spared(usage: NodeUsage, gpus: int) -> bool:
 def gpus_of(request: GpuRequest) -> int:
     """Returns the most GPUs that the pod has at once."""
     return least(request.kinds, request.needs).replicas
-
-
-def compared_connections(request: GpuRequest, snapshot: Snapshot, placed: Mapping[str, PodShares]) -> Mapping[str, int]:
-    """Returns how well the pod's GPUs are connected, by node, as sums of pair scores. Empty where that is not
-    compared.
-    """
-    if not compares_connections(request):
-        return {}
-    return {name: connected(shares, snapshot.nodes[name].node.pair_scores) for name, shares in placed.items()}
 
 
 def compares_connections(request: GpuRequest) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import Awaitable, Callable
 
 from proto.extender import BindingArgs, BindingResult, decode_binding_args, encode_binding_result
 from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
@@ -41,13 +40,13 @@ class Bind:
     async def answer(self, message: HttpRequest) -> HttpAnswer:
         began = self._log.now()
         args = decode_binding_args(message.body)
+        pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
         problem = await self._readiness.wait()
         if not problem:
             problem = await self._bound(args)
-            self._log.events(_reference(args), [_notice(args, problem)])
+            self._log.events(pod.reference(args.pod_uid), [_notice(args, problem)])
             await self._pause(args.pod_uid, failed=bool(problem), began=began)
         self._log.answered("bind", AnswerOutcome.FAILED if problem else AnswerOutcome.OK, began)
-        pod = PodName(namespace=args.pod_namespace, name=args.pod_name)
         self._log.trace("bind", pod, began, problem or f"bound to node {args.node}")
         return HttpAnswer(encode_binding_result(BindingResult(problem)))
 
@@ -62,12 +61,6 @@ class Bind:
         now = self._log.now()
         self._failed = {each: known for each, known in self._failed.items() if now - known[1] < AT_ONCE_SECONDS}
         self._failed[uid] = number, now
-
-
-def _reference(args: BindingArgs) -> ObjectReference:
-    return ObjectReference(
-        api_version="v1", kind="Pod", name=args.pod_name, namespace=args.pod_namespace, uid=args.pod_uid
-    )
 
 
 def _notice(args: BindingArgs, problem: str) -> Notice:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference, Pod
+from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
 from scheduler_ext.cluster.gangs import MissingMember, group_of
 from scheduler_ext.cluster.nominations import Nomination
@@ -206,7 +206,7 @@ class Evictor:
         notice = Notice(
             reason="PreemptionFailed" if problem else "Preempting", message=problem or message, warning=bool(problem)
         )
-        self._live.record_event(_reference(pod.name, pod.request.uid), notice)
+        self._live.record_event(pod.name.reference(pod.request.uid), notice)
 
     def _give_up(self, members: Iterable[RefusedPod]) -> None:
         for each in members:
@@ -280,11 +280,11 @@ class Evictor:
                 if problem:
                     return problem
                 if not dry_run:
-                    entry = self._cluster.pods.pod(PodName(namespace=victim.namespace, name=victim.name))
+                    name = PodName(namespace=victim.namespace, name=victim.name)
+                    entry = self._cluster.pods.pod(name)
                     where = f" from node {entry.node}" if entry is not None else ""
                     message = f"evicted{where} for {whom} of higher priority {pod.priority}"
-                    subject = _reference(PodName(namespace=victim.namespace, name=victim.name), victim.uid)
-                    self._live.record_event(subject, Notice(reason="Preempted", message=message))
+                    self._live.record_event(name.reference(victim.uid), Notice(reason="Preempted", message=message))
         return ""
 
     def _needless(self, pod: RefusedPod) -> str:
@@ -324,7 +324,3 @@ def _names(victims: Iterable[GpuHolder]) -> str:
 def _from(nodes: tuple[str, ...], start: int) -> tuple[str, ...]:
     """Returns all of the nodes, beginning with number `start`."""
     return nodes[start:] + nodes[:start]
-
-
-def _reference(name: PodName, uid: str) -> ObjectReference:
-    return ObjectReference(api_version="v1", kind="Pod", name=name.name, namespace=name.namespace, uid=uid)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from proto.annotations.bind_phase import BindPhase
-from proto.annotations.errors import AnnotationError
+from proto.annotations.errors import readable
 from proto.annotations.node_lock import NodeLock, decode_lock, encode_lock
 from scheduler_ext.cluster.pod_index import PodEntry, PodName
 
@@ -36,7 +36,7 @@ def lacks_devices(pod: PodEntry | None, node: str, *, served_by_hami: bool) -> b
 
 def owner_of(value: str) -> PodName | None:
     """Returns the pod that a lock names; None for an unreadable value or one without an owner."""
-    lock = _read(value)
+    lock = readable(decode_lock, value)
     return PodName(namespace=lock.namespace, name=lock.pod) if lock and lock.pod else None
 
 
@@ -51,7 +51,7 @@ def judge(
     taken = encode_lock(NodeLock(taken_at=now.astimezone(UTC), namespace=pod.namespace, pod=pod.name))
     if not value:
         return taken
-    lock = _read(value)
+    lock = readable(decode_lock, value)
     expires_at = (min(lock.taken_at, first_seen) if lock else first_seen) + ttl
     if now >= expires_at:
         return taken
@@ -69,10 +69,3 @@ def is_held_by(value: str, remembered_uid: str, pod: PodName, uid: str) -> bool:
     have none.
     """
     return owner_of(value) == pod and remembered_uid in ("", uid)
-
-
-def _read(value: str) -> NodeLock | None:
-    try:
-        return decode_lock(value)
-    except AnnotationError:
-        return None
