@@ -33,17 +33,11 @@ MOST_TRIED = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobMember:
-    uid: str
-    request: GpuRequest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class WaitingJob:
     """A pod, or the missing members of a group, that fits nowhere now. `since` is when the last of them was created."""
 
     name: str
-    members: tuple[JobMember, ...]
+    members: tuple[GpuRequest, ...]
     since: float
     priority: int = 0
     had: SetAside | None = None
@@ -56,7 +50,7 @@ class WaitingJob:
 
     @property
     def gpus(self) -> int:
-        return sum(gpus_of(each.request) for each in self.members)
+        return sum(map(gpus_of, self.members))
 
     def due_at(self, after: float) -> float:
         """Returns when it has waited for `after`, since the end of its last node too, and as long as it had that."""
@@ -179,14 +173,14 @@ def _packed(job: WaitingJob, usages: Sequence[NodeUsage], most: float = inf) -> 
     """
     found: dict[str, str] = {}
     begun: dict[str, NodeUsage] = {}
-    for member in sorted(job.members, key=lambda member: (-gpus_of(member.request), member.uid)):
+    for member in sorted(job.members, key=lambda member: (-gpus_of(member), member.uid)):
         left = most - sum(len(usage.gpus) for usage in begun.values())
         others = (usage for usage in usages[:MOST_TRIED] if usage.node.name not in begun and len(usage.gpus) <= left)
         for usage in (*begun.values(), *others):
-            shares = place(member.request, usage, job.quota)
+            shares = place(member, usage, job.quota)
             if not isinstance(shares, Misfit):
                 found[member.uid] = usage.node.name
-                begun[usage.node.name] = with_pod(usage, member.request, shares)
+                begun[usage.node.name] = with_pod(usage, member, shares)
                 break
         else:
             return {}

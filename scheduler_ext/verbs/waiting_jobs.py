@@ -25,7 +25,6 @@ from scheduler_ext.decide.score import gpus_of
 from scheduler_ext.decide.setting_aside import (
     MOST_MEMBERS,
     UNFIT,
-    JobMember,
     NewlySetAside,
     NodeAhead,
     WaitingJob,
@@ -169,7 +168,7 @@ class WaitingJobs:
         quotas, wish = self._cluster.ledger.quotas.of(request.namespace), request.wish
         return WaitingJob(
             name=job_name(pod),
-            members=tuple(JobMember(uid=each.uid, request=each) for each in requests if each is not None),
+            members=tuple(each for each in requests if each is not None),
             since=max(map(self._since, pods)),
             priority=pod.spec.priority or 0,
             had=max(earlier, key=lambda aside: aside.until, default=None),
