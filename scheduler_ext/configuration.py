@@ -195,7 +195,7 @@ _SERVE: Any = part(
     set_aside_after_seconds=_of_placement(
         kind=DURATION_OR_ZERO,
         help="After this time of waiting a node is set aside for a pod, or nodes for a group, that needs at least half "
-        "of its GPUs; 0 sets none aside. At most one GPU in ten at a time, and no node for longer than a day.",
+        "of its GPUs; 0 sets none aside.",
         chart=CHART,
     ),
     node_label_selector=_of_placement(kind=_LABELS, help="Give out only GPUs of nodes with these labels.", chart=CHART),
@@ -270,8 +270,8 @@ _ADMISSION: Any = part(
     ),
     gpu_sums=_of_webhook(
         kind=Switch(),
-        help="Whether containers get the sums of their GPUs' memory and cores as resources (topogpu.io/total-gpumem, "
-        "topogpu.io/total-gpucores), for Kueue, quotas and autoscalers. The daemons need the same setting.",
+        help="Whether containers get sums of their GPUs' memory and cores as resources, for Kueue, quotas and "
+        "autoscalers. The daemons need the same setting.",
         chart="gpuSums.enabled",
     ),
 )

@@ -68,8 +68,8 @@ REMEDIATION: Any = part(
     RemediationSettings,
     remedy=of_health(
         kind=words_of(Remedy),
-        help="What is done about GPUs that stay unhealthy. report: the Node's condition TopoGPUHealthy shows it. "
-        "evict-waiting: also pods that wait for such a GPU are evicted. evict: also those that run on one.",
+        help="What is done about GPUs that stay unhealthy. report: the Node's condition shows it. evict-waiting: also "
+        "pods that wait for such a GPU are evicted. evict: also those that run on one.",
         key="remediation",
     ),
     taint=of_health(
@@ -79,8 +79,8 @@ REMEDIATION: Any = part(
     ),
     after=of_health(
         kind=Seconds(of=Number(above=0, maximum=MANY)),
-        help="How long a GPU must have been unhealthy before anything is done about it. For evictions while most "
-        "GPUs of the node are unhealthy, for example when the driver fails, six times as long.",
+        help="How long a GPU must have been unhealthy before anything is done about it; for evictions while most GPUs "
+        "of the node are, six times as long.",
         key="remediation_seconds",
         unit="s",
     ),

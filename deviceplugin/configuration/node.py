@@ -95,16 +95,14 @@ AGENT: Any = part(
     ),
     gpu_sums=of_requests(
         kind=Switch(),
-        help="The Node's capacity has what its GPUs have together: topogpu.io/total-gpumem in MiB and "
-        "topogpu.io/total-gpucores in percent. Then programs that add up pods are right. The webhook needs the same "
-        "setting. Off: the daemon removes them.",
+        help="The Node's capacity has what its GPUs have together, topogpu.io/total-gpumem and "
+        "topogpu.io/total-gpucores. The webhook needs the same setting. Off: the daemon removes them.",
         chart="gpuSums.enabled",
     ),
     feature_labels=of_requests(
         kind=Switch(),
         help="The Node has labels of its GPUs in the names of NVIDIA's GPU feature discovery (nvidia.com/gpu.product "
-        "and so on). If another program writes any of them, the daemon writes none. Off: the daemon removes those that "
-        "it wrote.",
+        "and so on). Off: the daemon removes those that it wrote.",
     ),
     hami_scheduler=of_requests(
         kind=words_of(HamiScheduler),
@@ -114,22 +112,20 @@ AGENT: Any = part(
     ),
     limits=of_sharing(
         kind=words_of(RequestedLimits),
-        help="What holds containers that start from now on to their parts of GPUs. driver: NVIDIA's driver, which "
-        "holds memory and no cores; it needs release 615, control groups of version 2 and allocation by slots. "
-        "hami-core: HAMi-core, where it is installed. auto: each of both that is there; then the driver holds memory, "
-        "and HAMi-core cores. none: nothing.",
+        help="What holds containers that start from now on to their parts of GPUs. driver: NVIDIA's driver from "
+        "release 615 on, which holds no cores. hami-core: HAMi-core, where it is installed. auto: what is there; of "
+        "both the driver holds memory, and HAMi-core cores. none: nothing.",
     ),
     unenforced_shares=of_sharing(
         kind=words_of(UnenforcedShares),
-        help="Whether the node gives out parts of GPUs to which nothing holds a container for sure: without HAMi-core "
-        "and limits of the driver all of them, with HAMi-core alone those of several GPUs in one container. refuse: it "
-        "does not. allow: it does, and a container can use all of its GPUs.",
+        help="Whether the node gives out parts of GPUs to which nothing holds a container for sure. With allow a "
+        "container can use all of its GPUs.",
     ),
     feedback=of_sharing(
         kind=words_of(Feedback),
-        help="What the daemon makes GPU tasks do through HAMi-core, every 5 s. off: nothing; the resource for priority "
-        "has no effect. priority: they wait while a container of higher priority (0 before 1) computes on their GPU. "
-        "contention: also, as with HAMi's monitor, their limits of cores hold only while others compute there.",
+        help="What the daemon makes GPU tasks do through HAMi-core. off: nothing. priority: they wait while a "
+        "container of higher priority computes on their GPU. contention: also, as with HAMi's monitor, their limits of "
+        "cores hold only while others compute there.",
     ),
     cdi_directory=of_containers(
         kind=path(absolute=True),

@@ -20,15 +20,14 @@ MOST_LINES = 50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """An account of one pod. `said` is the last decision and `said_seconds_ago` its age. `nodes` are judged as they are
-    now, without the pod itself.
-    """
+    """An account of one pod. `nodes` are judged as they are now, without the pod itself."""
 
     pod: str
     node: str = ""
     devices: str = ""
     sentence: str
     said: str = ""
+    """The last decision."""
     said_seconds_ago: float | None = None
     history: tuple[str, ...] = ()
     """The steps of the pod's history, oldest first."""
@@ -44,14 +43,14 @@ def account(
     settings: RequestSettings,
     problem: str,
     snapshot: Snapshot,
-    told: PodHistory,
+    past: PodHistory,
     *,
     now: float,
     gang: Gang | None = None,
 ) -> Account:
     """Returns an account of the pod.
 
-    `problem` is the reason why no decision is possible, or empty. `told` is the pod's history. `now` is in monotonic
+    `problem` is the reason why no decision is possible, or empty. `past` is the pod's history. `now` is in monotonic
     seconds. A pod of a `gang` waits until all of that fits. Nodes are judged by their GPUs, cordons and taints:
     selectors and CPUs are kube-scheduler's business.
     """
@@ -68,9 +67,9 @@ def account(
         node=node,
         devices=devices,
         sentence=f"{sentence}; {aside}" if aside else sentence,
-        said="" if told.decided is None else told.decided.what,
-        said_seconds_ago=None if told.decided is None else max(now - told.decided.at, 0.0),
-        history=tuple(f"{max(now - at, 0.0):.1f} s ago {what}" for at, what in told.steps),
+        said="" if past.decided is None else past.decided.what,
+        said_seconds_ago=None if past.decided is None else max(now - past.decided.at, 0.0),
+        history=tuple(f"{max(now - at, 0.0):.1f} s ago {what}" for at, what in past.steps),
         nodes=lines[:MOST_LINES],
         more_nodes=max(len(lines) - MOST_LINES, 0),
         popular=_popular(request, snapshot),

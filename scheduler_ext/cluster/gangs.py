@@ -138,20 +138,20 @@ class Gang:
         return sorted(self.waiting.items(), key=lambda each: _order(each[1]))
 
     def missing(
-        self, asked: MissingMember, placed: Iterable[str], settings: RequestSettings
+        self, member: MissingMember, placed: Iterable[str], settings: RequestSettings
     ) -> Sequence[MissingMember]:
-        """Returns the members for which GPUs are to be found: `asked`, those that wait and are not `placed`, and as
-        many like `asked` as do not exist yet. There may be more than are needed: some may then be left out.
+        """Returns the members for which GPUs are to be found: `member`, those that wait and are not `placed`, and as
+        many like it as do not exist yet. There may be more than are needed: some may then be left out.
 
-        Members that may not go to the same nodes as `asked` are left to kube-scheduler's questions about them: nothing
+        Members that may not go to the same nodes as `member` are left to kube-scheduler's questions about them: nothing
         shows their nodes before.
         """
         placed = set(placed)
-        found = {asked.uid: asked}
+        found = {member.uid: member}
         for uid, pod in self.queue():
             if uid in found or uid in placed:
                 continue
-            if not _goes_where(pod, asked.pod):
+            if not _goes_where(pod, member.pod):
                 placed.add(uid)
             elif (request := _request(pod, settings)) is not None:
                 found[uid] = MissingMember(uid=uid, pod=pod, request=request)
@@ -159,7 +159,7 @@ class Gang:
         while len(found) + len(placed) < self.needed:
             uid, number = stand_in(self.group, number), number + 1
             if uid not in placed:
-                found[uid] = MissingMember(uid=uid, pod=asked.pod, request=replace(asked.request, uid=uid))
+                found[uid] = MissingMember(uid=uid, pod=member.pod, request=replace(member.request, uid=uid))
         return tuple(found.values())
 
 

@@ -51,9 +51,7 @@ def totals_of(pod: Pod, settings: RequestSettings) -> KubeletTotals:
 
 
 def _counted_gpu(naming: Sequence[Container], settings: RequestSettings) -> int | None:
-    """Returns the MiB of the smallest GPU of which the containers' sums are no more than what is charged; None if they
-    are more on any.
-    """
+    """Returns the MiB of the smallest GPU on which no container's sum exceeds what is charged; None without one."""
     least = 0
     try:
         needs = read_needs(naming, settings)

@@ -18,14 +18,16 @@ pod about which no question came for longer is gone without notice, or waits for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedPod:
-    """Times are in monotonic seconds: `since` the first and `asked` the last refusal; until `not_before` the pod is
-    left alone. That pause grows each time that a requeue brought nothing.
+    """A pod that was refused. Times are in monotonic seconds. Until `not_before` it is left alone; that pause grows
+    with each requeue that brought nothing.
     """
 
     request: GpuRequest
     priority: int
     since: float
+    """The first refusal."""
     asked: float
+    """The last one."""
     requeues: int = 0
     not_before: float = 0.0
 

@@ -60,7 +60,7 @@ def score_sentence(score: NodeScore) -> str:
 
 
 def need_sentence(need: ContainerNeed) -> str:
-    """Returns `container c asks for 2 GPUs with 30 000 MiB and 20 % of cores each`."""
+    """Returns a sentence about what a container needs, such as `2 GPUs with 30 000 MiB and 20 % of cores each`."""
     gpus = "1 GPU" if need.count == 1 else f"{spaced(need.count)} GPUs"
     cores = f" and {need.cores} % of cores" if need.cores else ""
     whose = f"container {need.container} asks" if need.container else "a container asks"
@@ -68,7 +68,7 @@ def need_sentence(need: ContainerNeed) -> str:
 
 
 def popular_sentence(popular: Popular) -> str:
-    """Returns `43.1 % of pods ask for 1 GPU, with 30 000 MiB and 20 % of cores, beside 4 CPUs and 16 384 MiB`."""
+    """Returns a sentence about a kind of pods: its part of all pods, and what such a pod needs."""
     pods, need = popular.pods, popular.pods.need
     gpus = "1 GPU" if need.count == 1 else f"{spaced(need.count)} GPUs"
     cores = f" and {need.cores} % of cores" if need.cores else ""

@@ -9,7 +9,7 @@ Looks enter, and messages of an event stream leave. No clock, no connection. A m
 - `use`: who really uses the GPUs of the nodes, where that changed notably (`shown_use.ShownUse`), or null where it is
   no longer known.
 - `waiting`: groups of pods that wait (`waiting.ShownGroup`), if they changed.
-- `told`: what happened to pods since (`view.Told`), oldest first.
+- `happened`: what happened to pods since (`view.Happened`), oldest first.
 - `teams`: the namespaces that have held GPUs: pods, GPUs and MiB that they hold, and GPU-hours since the extender
   began to look. A part of a GPU counts as the larger of its parts of memory and cores.
 - `history`: samples since, oldest first: time, memory held and total, cores held and total, idle GPUs, waiting pods.
@@ -31,11 +31,11 @@ from scheduler_ext.capacity.unused import Unused, unused
 from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.shown_use import ShownUse, is_news, shown_use
 from scheduler_ext.status.teams import Teams
-from scheduler_ext.status.view import ShownNode, held_of, node_of, told_of
+from scheduler_ext.status.view import ShownNode, happened_of, held_of, node_of
 
 T = TypeVar("T")
 
-MOST_TOLD = 200
+MOST_HAPPENED = 200
 SAMPLE_SECONDS = 10.0
 CLOCK_SET_SECONDS = 1.0
 """The most seconds between two clocks, beyond what passes while both are read, before one counts as set."""
@@ -76,7 +76,7 @@ class Board:
         self._teams = (0, b"{}")
         self._by_namespace = Teams()
         self._waiting = (0, b"[]")
-        self._told: deque[tuple[int, bytes]] = deque(maxlen=MOST_TOLD)
+        self._happened: deque[tuple[int, bytes]] = deque(maxlen=MOST_HAPPENED)
         self._history: deque[tuple[int, bytes]] = deque(maxlen=SAMPLES)
         self._recalled_until = -1.0
         self._sampled_at = 0.0
@@ -102,8 +102,8 @@ class Board:
         changed |= self._put_if_new("_waiting", _encode([each.shown for each in poll.waiting]))
         changed |= self._put_if_new("_head", _encode(self._totals(poll)))
         for each in poll.happened:
-            told = told_of(each, self._indices.get(each.node, {}), seconds_since_1970=zero)
-            self._told.append((self.number, _encode(told)))
+            entry = happened_of(each, self._indices.get(each.node, {}), seconds_since_1970=zero)
+            self._happened.append((self.number, _encode(entry)))
         # The clock may be set back. Time since the start is not.
         if not self._history or poll.monotonic - self._sampled_at >= SAMPLE_SECONDS:
             self._sampled_at, changed = poll.monotonic, True
@@ -166,7 +166,7 @@ class Board:
         for name, (changed, value) in (("head", self._head), ("teams", self._teams), ("waiting", self._waiting)):
             if changed > after:
                 fields.append(_encode(name) + b":" + value)
-        for name, entries in (("told", self._told), ("history", self._history)):
+        for name, entries in (("happened", self._happened), ("history", self._history)):
             later = _later(reversed(entries), after, lambda entry: entry[0])
             if later:
                 fields.append(_encode(name) + b":[" + b",".join(entry[1] for entry in later) + b"]")

@@ -23,7 +23,7 @@ _UNHELD = "nothing holds it to its part"
 
 
 class ShownContainer(Struct, frozen=True, omit_defaults=True):
-    """`asks` is its request, `gets` the GPUs that were decided for it, and `held_by` what holds it to its part."""
+    """A container: its name, its request, the GPUs that were decided for it, and what holds it to its part."""
 
     name: str
     asks: str = ""
@@ -33,7 +33,7 @@ class ShownContainer(Struct, frozen=True, omit_defaults=True):
 
 class ShownPod(Struct, frozen=True, omit_defaults=True):
     """`sentence` follows the pod's name; `why` is there for a pod that waits. `story` has what happened to it, oldest
-    first, and `said` is the last decision about it. `events` are those of the API server, the newest first.
+    first, and `events` are those of the API server, the newest first.
     """
 
     pod: str
@@ -46,6 +46,7 @@ class ShownPod(Struct, frozen=True, omit_defaults=True):
     priority: int = 0
     containers: tuple[ShownContainer, ...] = ()
     said: str = ""
+    """The last decision about it."""
     story: tuple[str, ...] = ()
     events: tuple[ShownEvent, ...] = ()
     events_problem: str = ""

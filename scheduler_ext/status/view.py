@@ -77,7 +77,7 @@ class Held(NamedTuple):
 NOTHING_HELD = Held()
 
 
-class Told(Struct, frozen=True, omit_defaults=True):
+class Happened(Struct, frozen=True, omit_defaults=True):
     """One entry of the list of decisions. `what` is a word of `LogKind`; `gpus` are indices."""
 
     number: int
@@ -171,9 +171,9 @@ def _name(poll: NodePoll, uid: str) -> str:
     return str(name) if name is not None else (record.gpus.pod if record is not None else "") or uid
 
 
-def told_of(happened: LogEntry, indices: Mapping[DeviceUUID, int], *, seconds_since_1970: float) -> Told:
+def happened_of(happened: LogEntry, indices: Mapping[DeviceUUID, int], *, seconds_since_1970: float) -> Happened:
     """Returns an entry of the list of decisions. `indices` are those of the node's GPUs."""
-    return Told(
+    return Happened(
         number=happened.number,
         at=round(seconds_since_1970 + happened.at, 3),
         pod=str(happened.pod),

@@ -38,12 +38,11 @@ class ShownWay(Struct, frozen=True):
 
 
 class WhyWaiting(Struct, frozen=True, omit_defaults=True):
-    """The answer. `sentence` follows the pod's name, `asks` has a sentence for each container, and `less` is a request
-    that fits now.
-    """
+    """The answer. `sentence` follows the pod's name, and `less` is a request that fits now."""
 
     sentence: str
     asks: tuple[str, ...] = ()
+    """A sentence for each container."""
     refused: tuple[RefusedNodes, ...] = ()
     ways: tuple[ShownWay, ...] = ()
     less: str = ""

@@ -41,10 +41,11 @@ def interval(differences: Sequence[float]) -> Interval:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Criterion:
-    """A figure by which policies are compared. `says` is its value in words, `more` a difference in words."""
+    """A figure by which policies are compared, and `more`, a difference in words."""
 
     value: Callable[[PlanOutcome], float]
     says: Callable[[float], str]
+    """Returns the value in words."""
     more: Callable[[float], str]
     title: str
     sign: int = 1

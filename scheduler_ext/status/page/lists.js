@@ -86,19 +86,19 @@ export function* whyOf(why) {
 }
 
 const SENTENCES = {
-  decided: (told) => `goes to ${told.node}, GPU ${ranges(told.gpus ?? [])}`,
+  decided: (happened) => `goes to ${happened.node}, GPU ${ranges(happened.gpus ?? [])}`,
   refused: () => "fits on no node",
-  bound: (told) => `is bound to ${told.node}`,
-  nominated: (told) => `gets room on ${told.node}: others are evicted`,
+  bound: (happened) => `is bound to ${happened.node}`,
+  nominated: (happened) => `gets room on ${happened.node}: others are evicted`,
   dropped: () => "was not bound, and its GPUs are free again",
-  deleted: (told) => (told.node ? `was deleted from ${told.node}` : "was deleted"),
+  deleted: (happened) => (happened.node ? `was deleted from ${happened.node}` : "was deleted"),
 };
 
 // A pod that was decided and then seen on its node has one line.
-export function showTold(told, filter) {
+export function showHappened(happened, filter) {
   const lines = new Map();
   const decided = new Map();
-  for (const each of told) {
+  for (const each of happened) {
     const earlier = each.what === "bound" ? decided.get(`${each.pod} ${each.node}`) : undefined;
     if (earlier) {
       lines.set(earlier.number, { ...earlier, bound: true });
@@ -108,16 +108,16 @@ export function showTold(told, filter) {
     if (each.what === "decided") decided.set(`${each.pod} ${each.node}`, each);
   }
   const shown = [...lines.values()].filter((each) => `${each.pod}\n${each.node ?? ""}`.toLowerCase().includes(filter.text)).slice(-MOST_LINES).reverse();
-  write(byId("told-count"), told.length ? `${lines.size > MOST_LINES ? `the newest ${MOST_LINES}, ` : ""}the newest first` : "none yet");
-  keep(byId("told-list"), shown, (each) => each.number, makeTold, fillTold);
+  write(byId("told-count"), happened.length ? `${lines.size > MOST_LINES ? `the newest ${MOST_LINES}, ` : ""}the newest first` : "none yet");
+  keep(byId("told-list"), shown, (each) => each.number, makeHappened, fillHappened);
 }
 
-function makeTold(told) {
-  const when = element("time", { datetime: new Date(told.at * 1000).toISOString() }, time(told.at));
-  const what = element("span", { class: "what" }, podLink(told.pod), element("span"));
-  return element("li", { class: told.what }, when, what);
+function makeHappened(happened) {
+  const when = element("time", { datetime: new Date(happened.at * 1000).toISOString() }, time(happened.at));
+  const what = element("span", { class: "what" }, podLink(happened.pod), element("span"));
+  return element("li", { class: happened.what }, when, what);
 }
 
-function fillTold(made, told) {
-  write(made.lastChild.lastChild, ` ${SENTENCES[told.what]?.(told) ?? told.what}${told.bound ? ", bound" : ""}`);
+function fillHappened(made, happened) {
+  write(made.lastChild.lastChild, ` ${SENTENCES[happened.what]?.(happened) ?? happened.what}${happened.bound ? ", bound" : ""}`);
 }

@@ -4,7 +4,7 @@ import * as address from "./address.js";
 import { Cards } from "./cards.js";
 import { Details } from "./details.js";
 import { byId, write } from "./dom.js";
-import { showTold, showWaiting } from "./lists.js";
+import { showHappened, showWaiting } from "./lists.js";
 import { showHead, showHistory, showTeams } from "./overview.js";
 import { OwnerPage } from "./owner.js";
 import { PodPage } from "./pod.js";
@@ -47,7 +47,7 @@ const DRAW = {
     podsDue = true;
     podPage.update();
   },
-  told: () => showTold(state.told, filter),
+  happened: () => showHappened(state.happened, filter),
   history: () => showHistory(state.history),
 };
 
@@ -159,7 +159,7 @@ function refilter() {
   filter.show = show;
   cards.arrange(sort, group);
   cards.filter();
-  for (const part of ["count", "head", "waiting", "told"]) DRAW[part]();
+  for (const part of ["count", "head", "waiting", "happened"]) DRAW[part]();
   [podsDue, podsDrawn] = [true, -Infinity];
 }
 

@@ -2,9 +2,9 @@
 
 import { Use } from "./use.js";
 
-const MOST_TOLD = 200;
+const MOST_HAPPENED = 200;
 const MOST_SAMPLES = 360;
-const PARTS = ["head", "teams", "waiting", "told", "history", "use"];
+const PARTS = ["head", "teams", "waiting", "happened", "history", "use"];
 
 export class State {
   constructor() {
@@ -17,7 +17,7 @@ export class State {
     this.head = null;
     this.teams = {};
     this.waiting = [];
-    this.told = [];
+    this.happened = [];
     this.history = [];
     this.at = 0;
     this.complete = false; // whether every node has come
@@ -57,9 +57,9 @@ export class State {
         parts.add(part);
       }
     }
-    if (message.told) this.told = [...this.told, ...message.told].slice(-MOST_TOLD);
+    if (message.happened) this.happened = [...this.happened, ...message.happened].slice(-MOST_HAPPENED);
     if (message.history) this.history = [...this.history, ...message.history].slice(-MOST_SAMPLES);
-    for (const part of ["told", "history"]) if (message[part]) parts.add(part);
+    for (const part of ["happened", "history"]) if (message[part]) parts.add(part);
     const completed = last && !this.complete && Boolean(this.head?.synced);
     if (completed) this.complete = true;
     return { nodes, used, parts, completed };

@@ -136,7 +136,7 @@ async def test_a_stream_begins_with_everything_and_follows_each_decision() -> No
         gpus: list[dict[str, Any]] = []
         while [each["what"] for each in told] != ["decided", "bound"] or len(gpus) != 4:
             value = await follower.next()
-            told += value.get("told", [])
+            told += value.get("happened", [])
             if "idle" in value.get("nodes", {}):
                 found = value["nodes"]["idle"]["gpus"]
                 gpus = [gpu for gpu in found if gpu.get("held") and "state" not in gpu["held"][0]]
