@@ -278,7 +278,10 @@ def _reasons(tree: ast.Module) -> Iterator[str]:
                 given = node.args
             else:
                 continue
-            yield from (each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str))
+            words = [
+                one for each in given for one in ((each.body, each.orelse) if isinstance(each, ast.IfExp) else (each,))
+            ]
+            yield from (each.value for each in words if isinstance(each, ast.Constant) and isinstance(each.value, str))
 
 
 def reference() -> str:
