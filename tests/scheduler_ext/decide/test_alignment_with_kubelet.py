@@ -59,7 +59,7 @@ CASES = st.builds(
 ).filter(lambda case: any(each.replicas for each in (*case.inits, *case.apps)))
 
 
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 @given(CASES)
 # GPUs of a NUMA node without CPUs; two containers of a pod that is aligned as a whole; GPUs and
 # CPUs that an init container had; a GPU of no NUMA node.
