@@ -4,6 +4,7 @@ import asyncio
 import gc
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from sys import intern
 from typing import Any, TypeVar
@@ -82,16 +83,12 @@ class ClusterWatch:
         """Returns why the cache may be old; empty while the API server answers for nodes, pods and quotas."""
         return next(iter(self._interrupted.values()), "")
 
-    async def wait_until_synced(self, seconds: float) -> bool:
-        """Waits until everything is listed. Returns False after `seconds`."""
-        if self._synced.is_set():
-            return True
-        try:
-            async with asyncio.timeout(seconds):
-                await self._synced.wait()
-        except TimeoutError:
-            return False
-        return True
+    async def wait_until_synced(self, seconds: float) -> None:
+        """Waits until everything is listed, for `seconds` at most."""
+        if not self._synced.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._synced.wait()
 
     async def list_pods_again(self) -> None:
         """Lists pods again. The new list contains everything that was written before the call."""

@@ -17,7 +17,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import PODS, Pod, version_number
-from scheduler_ext.cluster.events import GrowthBegan, GrowthEnded, GrowthWritten
+from scheduler_ext.cluster.events import GrowthBegan, GrowthSent
 from scheduler_ext.cluster.records import namespace_of
 from scheduler_ext.decide.resize import ResizeWrite, resize_write
 from scheduler_ext.requests import pod_key
@@ -105,8 +105,7 @@ class Resizer:
             version = await self._write(pod, write)
         finally:
             if write.counts is not None:
-                uid = pod_key(pod)
-                self._cluster.apply(GrowthWritten(uid, version) if version else GrowthEnded(uid))
+                self._cluster.apply(GrowthSent(pod_key(pod), version))
         return True
 
     async def _write(self, pod: Pod, write: ResizeWrite) -> int:

@@ -17,8 +17,7 @@ from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.events import (
     Applied,
     GrowthBegan,
-    GrowthEnded,
-    GrowthWritten,
+    GrowthSent,
     Listed,
     Removed,
     nothing_outside,
@@ -216,7 +215,7 @@ class Extender:
     def hears(self, write: Write, version: str) -> None:
         self.waits.discard(write.pod)
         if write.grows:
-            self._step(GrowthWritten(write.pod, int(version)) if version else GrowthEnded(write.pod))
+            self._step(GrowthSent(write.pod, int(version or 0)))
 
 
 class World:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from program.words import model, ranges
+from program.words import ranges
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.memory_resize import resize_words
 from proto.kubernetes.objects import Pod
@@ -11,7 +11,7 @@ from scheduler_ext.capacity.judged import Judged, judged, set_aside_for
 from scheduler_ext.cluster.gangs import Gang
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
-from scheduler_ext.decide.explain import NodeLine, explain, popular_sentence
+from scheduler_ext.decide.explain import NodeLine, explain, named_gpus, popular_sentence
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest, RequestSettings
 
@@ -105,10 +105,9 @@ def _resize(pod: Pod) -> str:
 
 
 def _held(devices: str, usage: NodeUsage | None) -> str:
-    """Returns GPUs as `GPU 4–7 (A100-SXM4-80GB)`; the annotation itself where the node does not know these GPUs."""
+    """Returns the GPUs by their names; the annotation itself where the node does not know these GPUs."""
     held = [gpu.device for gpu in usage.gpus if gpu.device.uuid in devices] if usage is not None else []
-    models = ", ".join(dict.fromkeys(model(device.type) for device in held))
-    return f"GPU {ranges([device.index for device in held])} ({models})" if held else devices
+    return named_gpus(held) if held else devices
 
 
 def _sentence(pod: Pod, devices: str, problem: str, answer: Judged) -> str:

@@ -195,17 +195,13 @@ class GrowthBegan(OwnEvent, frozen=True):
     counts: Footprints
 
 
-class GrowthWritten(OwnEvent, frozen=True):
-    """From this resourceVersion on the pod's own annotations count it."""
+class GrowthSent(OwnEvent, frozen=True):
+    """From this resourceVersion on the pod's own annotations count it. Without one the pod does not get more by what
+    was sent.
+    """
 
     uid: str
-    version: int
-
-
-class GrowthEnded(OwnEvent, frozen=True):
-    """The pod does not get more by what was sent, or its own annotations will count that."""
-
-    uid: str
+    version: int = 0
 
 
 # Evictions.

@@ -1,6 +1,6 @@
 """Pods for which others are evicted, and the nodes where they will go."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping, Set
 from dataclasses import dataclass
 
 from proto.kubernetes.objects import Pod
@@ -74,9 +74,9 @@ class Nominations:
             not pod.status.nominated_node_name and known is not None and not known.ours
         )
 
-    def without(self, uids: Collection[str]) -> Iterator[str]:
-        """Yields the nominated pods that are not among these."""
-        yield from self._known.keys() - uids
+    def without(self, uids: Set[str]) -> Set[str]:
+        """Returns the nominated pods that are not among these."""
+        return self._known.keys() - uids
 
 
 def _may_be_nominated(pod: Pod) -> bool:

@@ -109,13 +109,9 @@ def _growth_began(parts: ClusterParts, event: events.GrowthBegan, _: float) -> N
     parts.ledger.apply_pod(event.pod)
 
 
-def _growth_written(parts: ClusterParts, event: events.GrowthWritten, _: float) -> None:
-    if (pod := parts.ledger.growths.written(event.uid, event.version)) is not None:
-        parts.ledger.apply_pod(pod)
-
-
-def _growth_ended(parts: ClusterParts, event: events.GrowthEnded, _: float) -> None:
-    if (pod := parts.ledger.growths.end(event.uid)) is not None:
+def _growth_sent(parts: ClusterParts, event: events.GrowthSent, _: float) -> None:
+    growths, uid = parts.ledger.growths, event.uid
+    if (pod := growths.written(uid, event.version) if event.version else growths.end(uid)) is not None:
         parts.ledger.apply_pod(pod)
 
 
@@ -139,8 +135,7 @@ _OWN: Mapping[type[OwnEvent], Callable[[ClusterParts, Any, float], None]] = {
     events.Requeued: _requeued,
     events.WaitEnded: lambda parts, event, _: parts.queue.settled(event.uid),
     events.GrowthBegan: _growth_began,
-    events.GrowthWritten: _growth_written,
-    events.GrowthEnded: _growth_ended,
+    events.GrowthSent: _growth_sent,
     events.RoomWanted: _room_wanted,
     events.RoomKept: lambda parts, event, _: parts.ledger.records.put(event.room),
     events.RoomShortened: _room_shortened,

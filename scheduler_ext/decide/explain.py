@@ -1,10 +1,11 @@
 """Explains a decision to people: for every node the terms of its score, or what each GPU lacked."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from program.words import spaced
+from program.words import model, ranges, spaced
 from proto.annotations import keys
+from proto.devices import Device
 from scheduler_ext.cluster.workload import Popular
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.fgd import HIGHEST_LEVEL
@@ -57,6 +58,12 @@ def score_sentence(score: NodeScore) -> str:
     """Returns `in use: replicas 20 %, cores 10 %, memory 36 %; score 6.62`, as it is before the pod."""
     replicas, cores, memory = (round(100 * part) for part in (score.replicas, score.cores, score.memory))
     return f"in use: replicas {replicas} %, cores {cores} %, memory {memory} %; score {score.total:.2f}"
+
+
+def named_gpus(devices: Collection[Device]) -> str:
+    """Returns `GPU 4–7 (A100-SXM4-80GB)`."""
+    models = ", ".join(dict.fromkeys(model(device.type) for device in devices))
+    return f"GPU {ranges([device.index for device in devices])} ({models})"
 
 
 def need_sentence(need: ContainerNeed) -> str:

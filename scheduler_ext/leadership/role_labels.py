@@ -9,7 +9,6 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import PODS
 from scheduler_ext.leadership.election import Role
-from scheduler_ext.leadership.live_election import LiveElection
 from scheduler_ext.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
@@ -20,11 +19,11 @@ _RETRY_SECONDS = 5.0
 
 
 async def label_roles(
-    api: ApiServer, settings: LeaseSettings, leads: Callable[[], bool], election: LiveElection
+    api: ApiServer, settings: LeaseSettings, leads: Callable[[], bool], next_change: Callable[[], asyncio.Event]
 ) -> None:
     """Labels the pods whenever this replica leads, until cancelled."""
     while True:
-        changed = election.changed
+        changed = next_change()
         if leads():
             try:
                 await _label_pods(api, settings.pod_name, settings.pod_namespace)

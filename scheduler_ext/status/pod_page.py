@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from program.words import counted, gib, model, ranges
+from program.words import counted, gib
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.pod_devices import decode_pod_devices
@@ -13,7 +13,7 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.account import Account
 from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
-from scheduler_ext.decide.explain import need_sentence
+from scheduler_ext.decide.explain import named_gpus, need_sentence
 from scheduler_ext.requests import RequestError, RequestSettings, read_needs
 from scheduler_ext.status.pod_events import PodEvents, ShownEvent
 from scheduler_ext.status.waiting import owner_of
@@ -103,10 +103,7 @@ def _gets(held: ContainerShares, usage: NodeUsage | None) -> str:
     known = [devices[share.uuid] for share in held if share.uuid in devices]
     if not held:
         return ""
-    where = ", ".join(share.uuid for share in held)
-    if len(known) == len(held):
-        models = ", ".join(dict.fromkeys(model(device.type) for device in known))
-        where = f"GPU {ranges([device.index for device in known])} ({models})"
+    where = named_gpus(known) if len(known) == len(held) else ", ".join(share.uuid for share in held)
     cores = f"{held[0].cores} % of cores" if held[0].cores else "cores without limit"
     return f"{where}: {gib(held[0].memory_mib)} and {cores}{' of each' if len(held) > 1 else ''}"
 

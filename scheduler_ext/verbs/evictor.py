@@ -196,7 +196,7 @@ class Evictor:
         if problem:
             self._give_up(members)
         self._wait(pod, FIRST_PAUSE_SECONDS if problem else AFTER_EVICTING_SECONDS)
-        gone = _names(victims) or "pods that end anyway"
+        gone = ", ".join(f"{each.namespace}/{each.name}" for each in victims) or "pods that end anyway"
         message = (
             f"room is made for group {group} on {nodes}, and kept for its pods: evicted: {gone}"
             if group
@@ -234,7 +234,7 @@ class Evictor:
     async def _best(self, pod: RefusedPod) -> Plan | None:
         best: Plan | None = None
         until = self._monotonic() + POLL_SECONDS
-        for number, node in enumerate(_from(pod.nodes, pod.start)[:MOST_NODES], start=1):
+        for number, node in enumerate([*pod.nodes[pod.start :], *pod.nodes[: pod.start]][:MOST_NODES], start=1):
             found = await self._plan(pod, node)
             if found is not None and (best is None or found.merit > best.merit):
                 best = found
@@ -315,12 +315,3 @@ class Evictor:
         if known is not None:
             not_before = self._monotonic() + seconds
             self._pods[pod.request.uid] = replace(known, polls=pod.polls + 1, not_before=not_before)
-
-
-def _names(victims: Iterable[GpuHolder]) -> str:
-    return ", ".join(f"{victim.namespace}/{victim.name}" for victim in victims)
-
-
-def _from(nodes: tuple[str, ...], start: int) -> tuple[str, ...]:
-    """Returns all of the nodes, beginning with number `start`."""
-    return nodes[start:] + nodes[:start]
