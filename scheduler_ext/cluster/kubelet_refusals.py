@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
-from proto.kubernetes.objects import TOPOLOGY_AFFINITY_ERROR, Pod
+from proto.kubernetes.objects import TOPOLOGY_AFFINITY_ERROR, Pod, Resources
 from scheduler_ext.cluster.records import NO_GPUS, PodRecord
 
 REFUSED_ALIKE = "KubeletRefusedAlike"
@@ -18,12 +18,14 @@ FIRST_SECONDS = 30.0
 LONGEST_SECONDS = 300.0
 """kube-scheduler itself tries a pod that waits again after so long."""
 MOST_REMEMBERED = 1000
+_REASONS = (TOPOLOGY_AFFINITY_ERROR, "SMTAlignmentError")
+"""The second one is of the CPU manager's option `full-pcpus-only`."""
 
-_Shape = tuple[tuple[object, ...], ...]
+_Shape = tuple[object, ...]
 _NONE_CLOSED: Mapping[str, str] = {}
 _REFUSED = (
-    f"{REFUSED_ALIKE}: kubelet's Topology Manager has refused a pod with the same requests there ({{}}); the node is "
-    f"tried again when a pod with GPUs leaves it, at the latest after {LONGEST_SECONDS:.0f} s"
+    f"{REFUSED_ALIKE}: kubelet has refused a pod with the same requests there for the place of its CPUs ({{}}); the "
+    f"node is tried again when a pod with GPUs leaves it, at the latest after {LONGEST_SECONDS:.0f} s"
 )
 
 
@@ -46,7 +48,7 @@ class KubeletRefusals:
         """A pod holds GPUs no longer: its kubelet refused it, or there is more room on its node."""
         if held is None or held.gpus is NO_GPUS:
             return
-        if ended is not None and ended.status.reason == TOPOLOGY_AFFINITY_ERROR:
+        if ended is not None and ended.status.reason in _REASONS:
             self._add(ended)
         elif not held.is_pending:
             self._open(held.node)
@@ -59,7 +61,7 @@ class KubeletRefusals:
             return
         self._refusals = {each: one for each, one in self._refusals.items() if self.now < one.until + LONGEST_SECONDS}
         pause = min(2 * known.pause, LONGEST_SECONDS) if key in self._refusals and known else FIRST_SECONDS
-        if len(self._refusals) < MOST_REMEMBERED:
+        if key in self._refusals or len(self._refusals) < MOST_REMEMBERED:
             self._refusals[key] = _Refusal(pod.full_name, self.now + pause, pause)
 
     def _open(self, node: str) -> None:
@@ -81,14 +83,9 @@ class KubeletRefusals:
 
 def _shape(pod: Pod) -> _Shape:
     """Returns what kubelet looks at."""
-    first_app = len(pod.spec.init_containers)
-    return tuple(
-        (
-            number < first_app,
-            each.is_sidecar,
-            *sorted(each.resources.limits.items()),
-            None,
-            *sorted(each.resources.requests.items()),
-        )
-        for number, each in enumerate(pod.all_containers)
-    )
+    of_containers = [(each.is_sidecar, *_amounts(each.resources)) for each in pod.all_containers]
+    return len(pod.spec.init_containers), *of_containers, _amounts(pod.spec.resources or Resources())
+
+
+def _amounts(resources: Resources) -> tuple[object, ...]:
+    return tuple(sorted(resources.limits.items())), tuple(sorted(resources.requests.items()))

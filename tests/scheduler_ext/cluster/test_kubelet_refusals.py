@@ -17,8 +17,8 @@ from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device
 
 WORDS = (
-    "kubelet's Topology Manager has refused a pod with the same requests there (default/refused-1); the node is tried "
-    "again when a pod with GPUs leaves it, at the latest after 300 s"
+    "kubelet has refused a pod with the same requests there for the place of its CPUs (default/refused-1); the node is "
+    "tried again when a pod with GPUs leaves it, at the latest after 300 s"
 )
 
 
@@ -38,11 +38,11 @@ class Played:
         made.status.reason = reason
         return made
 
-    def refuse(self, on: str = "a", cpu: int = 2) -> None:
+    def refuse(self, on: str = "a", cpu: int = 2, reason: str = TOPOLOGY_AFFINITY_ERROR) -> None:
         """A pod is bound, and its kubelet refuses it."""
         name = f"refused-{next(self._numbers)}"
         self.apply(self.bound(name, on, cpu))
-        self.apply(self.bound(name, on, cpu, "Failed", TOPOLOGY_AFFINITY_ERROR))
+        self.apply(self.bound(name, on, cpu, "Failed", reason))
 
     def closed(self, cpu: int = 2) -> Mapping[str, str]:
         self.cluster.record(TimePassed(), self.now)
@@ -72,6 +72,12 @@ def test_a_pod_like_a_refused_one_goes_to_another_node_and_waits_with_a_sentence
     assert refused.node_names is None
     assert words_of((refused.failed_and_unresolvable_nodes or {})["a"]) == (WORDS,)
     assert played.cluster.snapshot_for(waiting).unregistered.keys() == {"a"}
+
+
+@pytest.mark.parametrize(("reason", "closed"), [("SMTAlignmentError", {"a"}), ("OutOfcpu", set())])
+def test_only_refusals_for_the_place_of_cpus_close_a_node(played: Played, reason: str, closed: set[str]) -> None:
+    played.refuse(reason=reason)
+    assert played.closed().keys() == closed
 
 
 def test_a_pod_with_other_requests_may_go_to_the_node_that_refused_one(played: Played) -> None:
