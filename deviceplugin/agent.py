@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 
 from deviceplugin.allocation.sources import AllocationSources
-from deviceplugin.apiserver import OwnNode
+from deviceplugin.apiserver import USER_AGENT, OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.container_folders import FolderSweep
@@ -47,7 +47,6 @@ from proto.kubernetes.events import EventRecorder
 
 _SWEEP_SECONDS = 10.0
 """Seconds between two checks of what containers wrote in their folders beyond the quota."""
-EVENT_SOURCE = "topogpu-device-plugin"
 
 
 class Agent:
@@ -75,7 +74,7 @@ class Agent:
             read_checkpoint=checkpoint_reader(configuration.kubelet.root),
             configuration=configuration,
         )
-        self._events = EventRecorder(api=api, component=EVENT_SOURCE, now=now, monotonic=time.monotonic)
+        self._events = EventRecorder(api=api, component=USER_AGENT, now=now, monotonic=time.monotonic)
         self.driver_limits = DriverLimits(
             *(memory_limits, sources.own, gpus),
             cgroups=cgroups(configuration.host.root),

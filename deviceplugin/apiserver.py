@@ -34,6 +34,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=Object)
 
+USER_AGENT = "topogpu-device-plugin"
+"""The name of the daemon, and of commands on its node, for the API server."""
 _RELEASE_ATTEMPTS = 5
 _PACE = ReflectorPace(page_size=50)
 """Small pages, because pods are decoded whole before they are cut down."""

@@ -142,7 +142,7 @@ def pending_reason(pod: Pod) -> str:
         return pod.status.message
     if pod.status.unscheduled is not None:
         return pod.status.unscheduled.message or pod.status.unscheduled.reason
-    for status in [*pod.status.init_container_statuses, *pod.status.container_statuses]:
+    for status in pod.all_statuses:
         if status.state.waiting and status.state.waiting.get("message"):
             return f"container {status.name}: {status.state.waiting['message']}"
     return "no reason given"

@@ -6,7 +6,7 @@ The capacity of a GPU is what its node advertises, scaling of memory and cores i
 from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 
-from deviceplugin.allocation.decision import decided_devices, pod_name
+from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.sentences import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -61,7 +61,7 @@ def exceeded(
         beside = [(other, held[uuid]) for other, held in holders if uuid in held and _counts(other, pod, served)]
         total = sum((held for _, held in beside), own)
         if total | _all_of(device) != _all_of(device):
-            named = sorted(((pod_name(other), held) for other, held in beside), key=lambda each: each[0])
+            named = sorted(((other.full_name, held) for other, held in beside), key=lambda each: each[0])
             names = enumerated([f"{name} ({held})" for name, held in named])
             has = f"{device.memory_mib} MiB, {device.cores} % and room for {device.replicas} containers"
             return f"{uuid} has {has}, but {total} for {total.containers} were decided: for this pod ({own})" + (
@@ -82,7 +82,7 @@ def lives(pod: Pod) -> bool:
 
 def has_begun(pod: Pod) -> bool:
     """Returns whether a container of the pod was created."""
-    return any(each.container_id for each in (*pod.status.init_container_statuses, *pod.status.container_statuses))
+    return any(each.container_id for each in pod.all_statuses)
 
 
 def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> Holds:

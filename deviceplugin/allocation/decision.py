@@ -10,10 +10,6 @@ from proto.kubernetes.objects import Container, Pod
 from proto.quantity import QuantityError, integer_quantity
 
 
-def pod_name(pod: Pod) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
-
-
 def decided_devices(pod: Pod, key: str, resource: str) -> PodShares:
     """Returns the shares that annotation `key` gives each container. Containers request GPUs by `resource`. Raises
     AnnotationError.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 
 import click
 
+from deviceplugin.apiserver import USER_AGENT
 from deviceplugin.cli.build import build_daemon, build_nvml
 from deviceplugin.cli.named import ChosenConfiguration
 from deviceplugin.following import Choice
@@ -61,8 +62,5 @@ async def _run_until_signalled(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: stop.set() if may_restart() else None)
-    api = await ApiServer.connect(kubeconfig, user_agent="topogpu-device-plugin")
-    try:
+    async with await ApiServer.connect(kubeconfig, user_agent=USER_AGENT) as api:
         await until_first(build(api, stop.set), stop.wait())
-    finally:
-        await api.close()

@@ -16,7 +16,7 @@ from program.commands import WholeNumber
     required=True,
     metavar="DIR",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Folder with libvgpu.so, and with license and vgpuvalidator if the build has them.",
+    help="Folder with libvgpu.so.",
 )
 @click.option(
     "--hook-path",

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from deviceplugin.allocation.decision import pod_name
+from deviceplugin.apiserver import USER_AGENT
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.slot_names import slot_in
@@ -33,7 +33,6 @@ from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreacha
 from proto.kubernetes.objects import NODES, PODS, Node, Pod
 
 _API_SECONDS = 3.0
-_USER_AGENT = "topogpu-device-plugin"
 _MARKS = {
     Word.AGREES: Text("✓", "green"),
     Word.UNKNOWN: Text("?", "yellow"),
@@ -87,15 +86,14 @@ async def _ask_api_server(configuration: Configuration, problems: list[str]) -> 
         problems.append("The name of this node is unknown, so the API server was not asked. Give --node-name.")
         return _PodsAndNode()
     try:
-        async with asyncio.timeout(_API_SECONDS):
-            api = await ApiServer.connect(
-                configuration.kubeconfig or None, timeout_seconds=_API_SECONDS, user_agent=_USER_AGENT
-            )
-            try:
-                pods = await api.list_page(PODS, field_selector=f"spec.nodeName={name}", limit=0)
-                return _PodsAndNode(await api.get(NODES, name), tuple(pods.items))
-            finally:
-                await api.close()
+        async with (
+            asyncio.timeout(_API_SECONDS),
+            await ApiServer.connect(
+                configuration.kubeconfig or None, timeout_seconds=_API_SECONDS, user_agent=USER_AGENT
+            ) as api,
+        ):
+            pods = await api.list_page(PODS, field_selector=f"spec.nodeName={name}", limit=0)
+            return _PodsAndNode(await api.get(NODES, name), tuple(pods.items))
     except (ApiError, ApiUnreachable, ApiServerUnconfigured, TimeoutError) as error:
         why = str(error).rstrip(".") or f"no answer within {_API_SECONDS:g} s"
         problems.append(f"The decisions for the pods of node {name} cannot be read: {why}.")
@@ -171,7 +169,7 @@ def _as_text(rows: tuple[Row, ...], sources: Sources, problems: list[str], *, wi
 
 def _resizes(sources: Sources) -> Mapping[str, str]:
     """Returns how far wishes for other GPU memory have come, by pod."""
-    found = {pod_name(pod): resize_words(pod.metadata.annotations) for pod in sources.pods or () if not pod.has_ended}
+    found = {pod.full_name: resize_words(pod.metadata.annotations) for pod in sources.pods or () if not pod.has_ended}
     return {name: words for name, words in found.items() if words}
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from deviceplugin.apiserver import USER_AGENT
 from deviceplugin.cli.options import read
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.atomic_file import locked, write_atomically
@@ -99,11 +100,8 @@ async def _labels(kubeconfig: str | None, node_name: str, *, wait: bool) -> Mapp
     logged = ""
     while True:
         try:
-            api = await ApiServer.connect(kubeconfig, timeout_seconds=_API_SECONDS, user_agent="topogpu-device-plugin")
-            try:
+            async with await ApiServer.connect(kubeconfig, timeout_seconds=_API_SECONDS, user_agent=USER_AGENT) as api:
                 return (await api.get(NODES, node_name)).metadata.labels
-            finally:
-                await api.close()
         except ApiServerUnconfigured as error:
             raise click.ClickException(str(error)) from error
         except NotFound:

@@ -1,12 +1,12 @@
 """Removes for `uninstall-node` what the daemon wrote for this node."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import click
 
+from deviceplugin.apiserver import USER_AGENT
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
@@ -29,7 +29,6 @@ from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreacha
 from proto.kubernetes.objects import Node, Pod
 
 _API_SECONDS = 10.0
-_USER_AGENT = "topogpu-device-plugin"
 _NO_ANSWER = (ApiError, ApiUnreachable, ApiServerUnconfigured)
 
 
@@ -98,7 +97,7 @@ async def _uninstall(configuration: Configuration, *, dry_run: bool, force: bool
 async def _ask(configuration: Configuration) -> _ReadCluster:
     name = configuration.agent.node_name
     try:
-        async with _api_server(configuration) as api:
+        async with await _api_server(configuration) as api:
             node, pods = await read_node(api, name), await read_pods(api, name)
     except _NO_ANSWER as error:
         return _ReadCluster(problem=f"Cannot read which pods have GPUs of node {name}: {str(error).rstrip('.')}.")
@@ -115,7 +114,7 @@ async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:
     name = configuration.agent.node_name
     totals: tuple[str, ...] = ()
     try:
-        async with _api_server(configuration) as api:
+        async with await _api_server(configuration) as api:
             totals = await remove_totals(api, name, configuration.total_names)
             health = await remove_health(api, name)
             labels, annotations = await remove_metadata(api, name)
@@ -125,15 +124,10 @@ async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:
         return _Taken(totals=totals), f"The {left} of node {name} could not be removed: {str(error).rstrip('.')}."
 
 
-@asynccontextmanager
-async def _api_server(configuration: Configuration) -> AsyncIterator[ApiServer]:
-    api = await ApiServer.connect(
-        configuration.kubeconfig or None, timeout_seconds=_API_SECONDS, user_agent=_USER_AGENT
+async def _api_server(configuration: Configuration) -> ApiServer:
+    return await ApiServer.connect(
+        configuration.kubeconfig or None, timeout_seconds=_API_SECONDS, user_agent=USER_AGENT
     )
-    try:
-        yield api
-    finally:
-        await api.close()
 
 
 def _print(done: str, configuration: Configuration, taken: _Taken, paths: Sequence[str]) -> None:

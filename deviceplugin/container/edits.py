@@ -122,8 +122,6 @@ class HamiCore:
     library: str
     """The versioned file, never a symbolic link that moves on with the next installation."""
     preload: str
-    license: str = ""
-    """Empty when this build of the library has none; else its validator lies beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,11 +361,6 @@ def _hami_core_mounts(hami_core: HamiCore, container: ContainerFacts) -> tuple[M
         mounts += [
             Mount(container_path=PRELOAD_LIST, host_path=hami_core.preload, read_only=True),
             Mount(container_path="/overrideEnv", host_path=override, read_only=True),
-        ]
-    if hami_core.license:
-        mounts += [
-            Mount(container_path="/tmp/license", host_path=hami_core.license, read_only=True),  # noqa: S108 - HAMi-core's
-            Mount(container_path="/usr/bin/vgpuvalidator", host_path=f"{inside}/vgpuvalidator", read_only=True),
         ]
     return tuple(mounts)
 

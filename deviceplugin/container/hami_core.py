@@ -47,7 +47,7 @@ def find_hami_core(root: str) -> HamiCore | NoHamiCore:
     The library is given by its versioned name, so that kubelet restarts a container with the one it started with.
     """
     folder = Path(root, "vgpu")
-    plain, preload, licence = folder / LIBRARY, folder / PRELOAD, folder / "license"
+    plain, preload = folder / LIBRARY, folder / PRELOAD
     try:
         library = _library(folder)
         if library is None:
@@ -57,10 +57,9 @@ def find_hami_core(root: str) -> HamiCore | NoHamiCore:
         for needed in (folder / name for name in CONTAINER_FOLDERS):
             if not is_writable(str(needed)):
                 return NoHamiCore(f"{needed} cannot be written", is_damaged=True)
-        found = str(licence) if licence.exists() else ""
     except OSError as error:
         return NoHamiCore(f"{error.filename or folder} cannot be read: {error.strerror or error}", is_damaged=True)
-    return HamiCore(root=root, library=str(library), preload=str(preload), license=found)
+    return HamiCore(root=root, library=str(library), preload=str(preload))
 
 
 def damage(mounts: Mapping[str, str], root: str) -> str:

@@ -18,13 +18,13 @@ from deviceplugin.container.container_folders import make_closed
 from deviceplugin.container.hami_core_names import (
     CONTAINERS,
     LIBRARY,
-    OPTIONAL,
     PRELOAD,
     is_installed_library,
     library_name,
 )
 
 KEPT_LIBRARIES = 2
+_MODE = 0o644
 HEADER_BYTES = 64
 """The size of the header of a 64-bit ELF file."""
 _SHARED_OBJECT = 3
@@ -52,17 +52,16 @@ def install_hami_core(source: Path, root: Path, *, machine: str, keep: int = KEP
     `keep` libraries installed before the current one stay: kubelet restarts a container with the library it started
     with. A process that maps a removed one is not disturbed, but its container can no longer be restarted in place.
     """
-    library, content = _read_library(source, machine)
+    content = _read_library(source, machine)
     folder = root / "vgpu"
     try:
         make_closed(str(folder / CONTAINERS))
         with _locked(folder):
-            for each in (LIBRARY, PRELOAD, *OPTIONAL):
+            for each in (LIBRARY, PRELOAD):
                 _make_way(folder / each)
             name = library_name(hashlib.sha256(content).hexdigest())
-            changed = [name] if _put(folder / name, content, 0o644) else []
-            changed += [name for name, mode in OPTIONAL.items() if _copy(library.parent / name, folder / name, mode)]
-            if _put(folder / PRELOAD, f"{folder}/{LIBRARY}\n".encode(), 0o644):
+            changed = [name] if _put(folder / name, content) else []
+            if _put(folder / PRELOAD, f"{folder}/{LIBRARY}\n".encode()):
                 changed.append(PRELOAD)
             if _switch(folder / LIBRARY, name):
                 changed.append(LIBRARY)
@@ -91,8 +90,8 @@ def library_problem(header: bytes, size: int, machine: str) -> str:
     return ""
 
 
-def _read_library(source: Path, machine: str) -> tuple[Path, bytes]:
-    """Returns path and content of `libvgpu.so`, or of the only file with a version after that name, as in HAMi's image.
+def _read_library(source: Path, machine: str) -> bytes:
+    """Returns the content of `libvgpu.so`, or of the only file with a version after that name, as in HAMi's image.
     Raises CannotInstall.
     """
     plain = source / LIBRARY
@@ -107,7 +106,7 @@ def _read_library(source: Path, machine: str) -> tuple[Path, bytes]:
     problem = library_problem(content[:HEADER_BYTES], len(content), machine)
     if problem:
         raise CannotInstall(f"{found[0]} {problem}; name the folder that holds HAMi-core's {LIBRARY}.")
-    return found[0], content
+    return content
 
 
 def _number(header: bytes, offset: int, size: int) -> int:
@@ -141,17 +140,13 @@ def _make_way(path: Path) -> None:
         raise CannotInstall(f"{problem}. Move it away and run this again; a file belongs there.") from error
 
 
-def _put(path: Path, content: bytes, mode: int) -> bool:
+def _put(path: Path, content: bytes) -> bool:
     """Writes the file and returns whether it is new. The same file stays, with its inode."""
     there = path.is_file() and not path.is_symlink()
-    if there and path.stat().st_mode & 0o777 == mode and path.read_bytes() == content:
+    if there and path.stat().st_mode & 0o777 == _MODE and path.read_bytes() == content:
         return False
-    write_atomically(path, content, mode)
+    write_atomically(path, content, _MODE)
     return True
-
-
-def _copy(source: Path, target: Path, mode: int) -> bool:
-    return source.is_file() and _put(target, source.read_bytes(), mode)
 
 
 def _switch(link: Path, name: str) -> bool:

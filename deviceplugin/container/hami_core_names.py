@@ -5,8 +5,6 @@ from collections.abc import Collection
 
 LIBRARY = "libvgpu.so"
 PRELOAD = "ld.so.preload"
-OPTIONAL = {"license": 0o644, "vgpuvalidator": 0o755}
-"""Installed with these modes where the build has them."""
 CONTAINERS = "containers"
 LOCKS = "locks"
 OVERRIDES = "overrides"
@@ -39,5 +37,5 @@ def installed_names(names: Collection[str]) -> tuple[str, ...]:
     if not libraries:
         return ()
     hamis = any(name.startswith(f"{LIBRARY}.") and not is_installed_library(name) for name in names)
-    shared = [] if hamis else [name for name in (PRELOAD, *OPTIONAL) if name in names]
+    shared = [] if hamis or PRELOAD not in names else [PRELOAD]
     return (*([LIBRARY] if LIBRARY in names else []), *libraries, *shared)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from deviceplugin.allocation.decision import decided_devices, pod_name
+from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.container.cdi import UnreadableSpec
 from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits
 from deviceplugin.container.slot_names import qualified, slot_in
@@ -118,11 +118,11 @@ def _held(sources: Sources) -> list[_Held]:
         pod = by_uid.get(entry.pod_uid)
         over = sources.pods is not None and (pod is None or pod.has_ended)
         if entry.resource_name == sources.resource and not over:
-            name = pod_name(pod) if pod is not None else _listed_name(entry, sources)
+            name = pod.full_name if pod is not None else _listed_name(entry, sources)
             also = listed.pop((name, entry.container_name), None)
             slot = slot_in(entry.cdi_devices)
             found.append(_Held(name, entry.container_name, pod, entry.ids, also, slot))
-    by_name = {pod_name(pod): pod for pod in by_uid.values()}
+    by_name = {pod.full_name: pod for pod in by_uid.values()}
     for (name, container), ids in listed.items():
         pod = by_name.get(name)
         if pod is None or not pod.has_ended:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from deviceplugin.apiserver import USER_AGENT
 from deviceplugin.doctor.annotations import LockHolder
 from deviceplugin.doctor.cluster import ClusterFacts, NoAnswer, Right
 from proto.annotations.errors import AnnotationError
@@ -23,7 +24,6 @@ from proto.kubernetes.objects import (
 
 _HTTP_NOT_FOUND = "Not Found"
 """The reason of web servers and proxies; an API server has NotFound."""
-_USER_AGENT = "topogpu-device-plugin"
 
 
 async def cluster_facts(
@@ -36,13 +36,13 @@ async def cluster_facts(
     """
     try:
         async with asyncio.timeout(timeout_seconds):
-            api = await ApiServer.connect(kubeconfig, timeout_seconds=timeout_seconds, user_agent=_USER_AGENT)
+            api = await ApiServer.connect(kubeconfig, timeout_seconds=timeout_seconds, user_agent=USER_AGENT)
     except ApiServerUnconfigured as error:
         return ClusterFacts(refusal=error)
     except TimeoutError:
         slow = f"The kubeconfig's credentials were not there within {timeout_seconds:g} s."
         return ClusterFacts(refusal=ApiServerUnconfigured(slow))
-    try:
+    async with api:
         node, pods, rights = await asyncio.gather(_node(api, node_name), _pods(api, node_name), _rights(api, needed))
         known, refusal = (None, node) if isinstance(node, NoAnswer) else (node, None)
         return ClusterFacts(
@@ -53,8 +53,6 @@ async def cluster_facts(
             rights=rights,
             holder=await _holder(api, known),
         )
-    finally:
-        await api.close()
 
 
 async def _node(api: ApiServer, name: str) -> Node | NoAnswer | None:

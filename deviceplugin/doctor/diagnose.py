@@ -55,7 +55,7 @@ from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
 from deviceplugin.mode.rules import NodeAbilities
 from deviceplugin.node.registration import Offer
-from deviceplugin.node.totals import node_totals
+from deviceplugin.node.totals import node_totals, requested_totals
 from deviceplugin.runtimes import Runtime
 from deviceplugin.settings import RequestedAllocation, TotalNames
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
@@ -128,7 +128,7 @@ def _kubelet(
     resource = configuration.kubelet.resource_name
     yield judge_kubelet_socket(seen.kubelet)
     yield judge_pod_resources(seen.pod_resources, _mode(cluster.node))
-    others = sorted(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in cluster.pods if is_other_plugin(pod))
+    others = sorted(pod.full_name for pod in cluster.pods if is_other_plugin(pod))
     yield judge_owner(resource, seen.plugin, seen.other_sockets, others, cluster.node)
     if cluster.node is None:
         yield skipped(COUNT, _NO_NODE)
@@ -158,7 +158,7 @@ def _totals(
     devices = resources(seen.machine, sharing, resource)[resource] if seen.machine else ()
     if not devices:
         return skipped(TOTALS, _NO_GPUS)
-    totals = node_totals(names, devices, cluster.pods)
+    totals = node_totals(names, devices, [requested_totals(pod, names) for pod in cluster.pods])
     return judge_totals(cluster.node, totals, daemon_serves=seen.plugin.state is SocketState.CONNECTS)
 
 

@@ -9,7 +9,6 @@ from weakref import WeakValueDictionary
 
 from deviceplugin.allocation.answered import answers_to, why_unlimited
 from deviceplugin.allocation.capacity import Holds, exceeded, has_begun, held_by
-from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.driver_files_check import DriverFilesCheck
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocator import CannotAllocate
@@ -180,7 +179,7 @@ class ImmediateAllocator:
         holders = self._holders.of(self._own.pods, view.inventory)
         problem = exceeded(answer.pod, holders, view.inventory, self._resource, served)
         return (
-            NoneProven(f"pod {pod_name(answer.pod)}: {problem}", may_change=True, pod=answer.pod) if problem else answer
+            NoneProven(f"pod {answer.pod.full_name}: {problem}", may_change=True, pod=answer.pod) if problem else answer
         )
 
     async def _edits(self, proven: ProvenContainer, deadline: float) -> ContainerEdits:
@@ -202,12 +201,12 @@ class ImmediateAllocator:
         except (CannotLimit, TimeoutError) as error:
             problem = str(error) or f"the folders of HAMi-core were not made in {settings.allocate_seconds:g} s"
             self._served_pods.refuse(proven.pod)
-            raise CannotAllocate(f"pod {pod_name(proven.pod)}: {problem}") from error
+            raise CannotAllocate(f"pod {proven.pod.full_name}: {problem}") from error
         limited = settings.unenforced_shares is UnenforcedShares.REFUSE and is_limited(proven.shares, known)
         problem = outdone(container.name, container.env, edits.env, limited=limited)
         if problem:
             self._served_pods.refuse(proven.pod)
-            raise CannotAllocate(self._explain(f"pod {pod_name(proven.pod)}: {problem}"))
+            raise CannotAllocate(self._explain(f"pod {proven.pod.full_name}: {problem}"))
         return edits
 
     def _explain(self, sentence: str) -> str:
@@ -216,7 +215,7 @@ class ImmediateAllocator:
         return sentence + stale
 
     def _log_served(self, proven: ProvenContainer, ids: Sequence[str]) -> None:
-        name, gpus = pod_name(proven.pod), sorted(share.uuid for share in proven.shares)
+        name, gpus = proven.pod.full_name, sorted(share.uuid for share in proven.shares)
         container = proven.pod.all_containers[proven.container].name
         log.info("pod %s, container %s: served %s", name, container, ", ".join(gpus))
         if sorted(split_replica(identifier)[0] for identifier in ids) != gpus:

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from deviceplugin.allocation.decision import decided_devices, gpus_asked, pod_name, unfit
+from deviceplugin.allocation.decision import decided_devices, gpus_asked, unfit
 from deviceplugin.records.checkpoint import Witness
 from deviceplugin.sentences import enumerated
 from proto.annotations.bind_phase import BindPhase
@@ -77,10 +77,10 @@ def prove(view: NodeView, ids: int) -> ProvenContainer | NoneProven:
     starting = [pod for pod in view.pods if pod.is_pending and pod.spec.node_name == view.name]
     waiting = [pod for pod in starting if _awaits_devices(pod, view)]
     answer = _decided(waiting, view, ids)
-    strangers = sorted(pod_name(pod) for pod in starting if _is_stranger(pod, ids, view))
+    strangers = sorted(pod.full_name for pod in starting if _is_stranger(pod, ids, view))
     if isinstance(answer, ProvenContainer) and strangers:
         named = (
-            f"pod {pod_name(answer.pod)} waits for {ids} GPUs, and so do {' and '.join(strangers)} without a decision"
+            f"pod {answer.pod.full_name} waits for {ids} GPUs, and so do {' and '.join(strangers)} without a decision"
         )
         return NoneProven(f"{named}; kubelet may ask for any of them", may_change=True)
     return answer
@@ -95,9 +95,9 @@ def _decided(waiting: list[Pod], view: NodeView, ids: int) -> ProvenContainer | 
     if holder is not None and _unserved(holder, view) != ():
         rivals = [pod for pod in waiting if pod is not holder and _asks(pod, ids, view)]
         if rivals:
-            names = " and ".join(sorted(map(pod_name, rivals)))
-            problem = f"names pod {pod_name(holder)}, but {names} also wait for {ids} GPUs"
-            unlocked = enumerated(sorted(pod_name(pod) for pod in rivals if not _locks_a_node(pod, view.resource)))
+            names = " and ".join(sorted(each.full_name for each in rivals))
+            problem = f"names pod {holder.full_name}, but {names} also wait for {ids} GPUs"
+            unlocked = enumerated(sorted(pod.full_name for pod in rivals if not _locks_a_node(pod, view.resource)))
             why = f"; HAMi's scheduler takes no lock for GPUs of init containers only: {unlocked}" if unlocked else ""
             return NoneProven(
                 f"{NODE_LOCK} of node {view.name} {problem}, and kubelet may ask for any of them{why}", True
@@ -179,7 +179,7 @@ def _only_candidate(waiting: list[Pod], ids: int, view: NodeView) -> ProvenConta
     if not candidates:
         return NoneProven(f"no known pod on node {view.name} waits for {ids} GPUs", True)
     if len(candidates) > 1:
-        names = " and ".join(sorted(map(pod_name, candidates)))
+        names = " and ".join(sorted(each.full_name for each in candidates))
         return NoneProven(
             f"pods {names} wait for {ids} GPUs on node {view.name}, and no node lock names one of them", True
         )
@@ -227,7 +227,7 @@ def _served(pod: Pod, decided: PodShares, view: NodeView) -> frozenset[int]:
 
 
 def _serve(pod: Pod, ids: int, view: NodeView) -> ProvenContainer | NoneProven:
-    name = pod_name(pod)
+    name = pod.full_name
     try:
         waiting = decided_devices(pod, DEVICES_TO_ALLOCATE, view.resource)
         decided = decided_devices(pod, DEVICES_ALLOCATED, view.resource)

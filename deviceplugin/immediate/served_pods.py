@@ -4,7 +4,6 @@ import asyncio
 import logging
 from dataclasses import dataclass, field
 
-from deviceplugin.allocation.decision import pod_name
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.immediate.proof import ProvenContainer, is_finished, overtaken_phase, settlement
@@ -106,4 +105,4 @@ class ServedPods:
                 del self._due[uid]
                 return
         del self._due[uid]
-        log.error("pod %s was served, but its annotations cannot be updated: %s", pod_name(due.pod), problem)
+        log.error("pod %s was served, but its annotations cannot be updated: %s", due.pod.full_name, problem)

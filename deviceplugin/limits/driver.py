@@ -288,7 +288,7 @@ class DriverLimits:
             return
         often = "" if happened[reason] == 1 else f" ({happened[reason]} times since it started)"
         pod = self._own.pods.get(key[0])
-        name = key[0] if pod is None else f"{pod.metadata.namespace}/{pod.metadata.name}"
+        name = key[0] if pod is None else pod.full_name
         log.warning("pod %s: %s%s", name, message, often)
         if pod is not None:
             self._record(pod.reference, Notice(reason=reason, message=message + often, distinct=True))
@@ -306,5 +306,4 @@ def bytes_of(limits_mib: Mapping[DeviceUUID, int]) -> dict[DeviceUUID, int | Non
 
 def _container_id(pod: Pod, container: str) -> str:
     """Returns the id in the pod's status without the runtime's name, empty before the first start."""
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return next((each.container_id.rpartition("/")[2] for each in statuses if each.name == container), "")
+    return next((each.container_id.rpartition("/")[2] for each in pod.all_statuses if each.name == container), "")

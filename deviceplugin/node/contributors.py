@@ -1,7 +1,6 @@
 """The parts of this node's Node, from the daemon's state at the time of a look (edge)."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from deviceplugin.allocation.capacity import Holds, held_by, lives
@@ -14,19 +13,21 @@ from deviceplugin.node.outliving import (
     Departures,
     after_look,
     after_pods,
-    desired_outliving,
     first,
+    outliving_of,
     read_outliving,
 )
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.node.sums import node_sums, requested_sums
-from deviceplugin.node.totals import present_totals, requested_totals, totals_with
-from deviceplugin.node.undecided import desired_undecided, is_undecided, known_of
+from deviceplugin.node.totals import node_totals, present_totals, requested_totals
+from deviceplugin.node.undecided import is_undecided, known_of
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import HamiScheduler, TotalNames
-from proto.annotations.keys import NODE_NUMA, SUMS
+from proto.annotations.keys import NODE_NUMA, NODE_OUTLIVING, NODE_UNDECIDED, SUMS
 from proto.annotations.node_numa import NodeNuma, encode_numa
+from proto.annotations.outliving_pods import encode_outliving
+from proto.annotations.undecided_pods import encode_undecided
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod
 
@@ -76,7 +77,7 @@ class NodeTotals:
         names, devices = self._names, self._gpus.inventory.devices
         if not devices or not self._own.pods_known:
             return None
-        return Desired(totals=totals_with(names, devices, self._requests.of(self._own.pods, names)))
+        return Desired(totals=node_totals(names, devices, self._requests.of(self._own.pods, names)))
 
 
 class NodeSums:
@@ -137,7 +138,10 @@ class UndecidedPods:
             return None
         pods = [pod for pod in self._found.of(self._own.pods, self._resource) if pod is not None]
         known = known_of(pods, self._read_checkpoint() or (), gpus, self._resource) if pods else {}
-        return replace(desired_undecided(known), again_in=None if len(known) == len(pods) else _ADMITTED)
+        return Desired(
+            annotations={NODE_UNDECIDED: encode_undecided(known) if known else None},
+            again_in=None if len(known) == len(pods) else _ADMITTED,
+        )
 
 
 class OutlivingPods:
@@ -166,10 +170,11 @@ class OutlivingPods:
         if known.is_due:
             running = self._cgroups.populated(own.pods.keys())
             if running is None:
-                return replace(desired_outliving(None), again_in=_UNSEEN)
+                return Desired(annotations={NODE_OUTLIVING: None}, again_in=_UNSEEN)
             known = after_look(known, running)
         self._departures = known
-        return replace(desired_outliving(known), again_in=_STOPPING if known.is_due else None)
+        written = encode_outliving(outliving_of(known))
+        return Desired(annotations={NODE_OUTLIVING: written}, again_in=_STOPPING if known.is_due else None)
 
 
 class FeatureLabels:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.allocation.capacity import Holds, TakenPart
-from deviceplugin.node.desired import Desired
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_OUTLIVING
-from proto.annotations.outliving_pods import Outliving, decode_outliving, encode_outliving
+from proto.annotations.outliving_pods import Outliving, decode_outliving
 from proto.kubernetes.objects import Node, Pod
 
 _OF_THE_API = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -49,7 +48,7 @@ def after_pods(
         # An API server that lost history gives versions again that it gave before.
         return replace(departures, known=pods, as_of=min(departures.as_of, version))
     held = {uid: held_by(pod) for uid, pod in left.items()}
-    names = {uid: f"{pod.metadata.namespace}/{pod.metadata.name}" for uid, pod in left.items()}
+    names = {uid: pod.full_name for uid, pod in left.items()}
     return Departures(as_of=version, known=pods, gone={**departures.gone, **held}, names={**departures.names, **names})
 
 
@@ -79,10 +78,3 @@ def read_outliving(node: Node) -> Outliving | None:
         return decode_outliving(value) if value else None
     except AnnotationError:
         return None
-
-
-def desired_outliving(departures: Departures | None) -> Desired:
-    """Returns the annotation of the pods that are gone; without `departures` the Node gets none."""
-    return Desired(
-        annotations={NODE_OUTLIVING: None if departures is None else encode_outliving(outliving_of(departures))}
-    )

@@ -15,12 +15,7 @@ PRIORITY_TOTAL = 2**31 - 1
 """A task priority is no amount, but kubelet adds those of all pods up: more than any sum of them."""
 
 
-def node_totals(names: TotalNames, devices: Sequence[Device], pods: Iterable[Pod]) -> Mapping[str, int]:
-    """Returns `totals_with` for the requests of these pods of the node."""
-    return totals_with(names, devices, [requested_totals(pod, names) for pod in pods])
-
-
-def totals_with(names: TotalNames, devices: Sequence[Device], requests: Iterable[tuple[int, ...]]) -> Mapping[str, int]:
+def node_totals(names: TotalNames, devices: Sequence[Device], requests: Iterable[tuple[int, ...]]) -> Mapping[str, int]:
     """Returns totals by resource name: MiB, percent of a GPU's memory and of its cores; as registered, with scaling.
 
     Unhealthy GPUs count, and no total is below what the pods of the node request: kubelet judges running pods

@@ -12,11 +12,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from deviceplugin.allocation.capacity import has_begun, lives
 from deviceplugin.allocation.decision import gpus_asked
 from deviceplugin.container.slot_names import slot_in
-from deviceplugin.node.desired import Desired
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.replicas import split_replica
-from proto.annotations.keys import DEVICES_ALLOCATED, NODE_UNDECIDED
-from proto.annotations.undecided_pods import Given, encode_undecided
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.annotations.undecided_pods import Given
 from proto.devices import DeviceUUID
 from proto.environment import VISIBLE_DEVICES
 from proto.kubernetes.objects import Pod
@@ -39,11 +38,6 @@ def known_of(
     """Returns replicas by GPU for each pod, by UID, if everything about it is known. `gpus` are those of the node."""
     found = {pod.metadata.uid: _given(pod, recorded, gpus, resource) for pod in pods}
     return {uid: given for uid, given in found.items() if given}
-
-
-def desired_undecided(known: Mapping[str, Given]) -> Desired:
-    """Returns the annotation; a Node without such pods has none."""
-    return Desired(annotations={NODE_UNDECIDED: encode_undecided(known) if known else None})
 
 
 def _given(pod: Pod, recorded: Sequence[Holding], gpus: Collection[DeviceUUID], resource: str) -> Given:

@@ -98,7 +98,7 @@ def holder_of(pod: Pod, parents: Mapping[DeviceUUID, DeviceUUID], resource: str)
         decided = decided_devices(pod, DEVICES_ALLOCATED, resource) if lives(pod) else ()
     except AnnotationError:
         return None
-    statuses = {each.name: each for each in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
+    statuses = {each.name: each for each in pod.all_statuses}
     having = [
         (container, shares)
         for position, (container, shares) in enumerate(zip(pod.all_containers, decided, strict=False))

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from deviceplugin.allocation.decision import pod_name
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS, installed_names
 from deviceplugin.node.totals import present_totals
@@ -131,7 +130,7 @@ def health_of_ours(node: Node) -> tuple[str, ...]:
 
 def refusals(node_name: str, pods: Collection[Pod], found: Found, resource: str) -> tuple[str, ...]:
     """Returns why nothing may be removed yet, a sentence each."""
-    holders = sorted(pod_name(pod) for pod in pods if _holds_gpus(pod, resource))
+    holders = sorted(pod.full_name for pod in pods if _holds_gpus(pod, resource))
     sentences = []
     if holders:
         sentences.append(

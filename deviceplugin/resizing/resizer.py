@@ -4,7 +4,7 @@ import asyncio
 import logging
 
 from deviceplugin.allocation.capacity import exceeded, held_by, lives
-from deviceplugin.allocation.decision import decided_devices, pod_name
+from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.limits.changing import STARTS_AGAIN, LimitChanges
 from deviceplugin.limits.driver import DriverLimits
@@ -71,21 +71,20 @@ class MemoryResizer:
                 failed[step.container] = problem
                 self._report(pod, f"container {step.container} keeps its limits of GPU memory: {problem}")
             else:
-                log.info("pod %s, container %s: the driver limits GPU memory to %s", pod_name(pod), step.container,
+                log.info("pod %s, container %s: the driver limits GPU memory to %s", pod.full_name, step.container,
                          ", ".join(f"{mib} MiB of {gpu}" for gpu, mib in step.limits_mib.items()))  # fmt: skip
 
     async def _look(self, pod: Pod, failed: dict[str, str]) -> PodLook:
         uid, annotations = pod.metadata.uid, pod.metadata.annotations
         shares, problem = self._shares(pod)
         limited = self._driver.of_pod(uid)
-        statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
         look = PodLook(
             wish=wish_in(annotations),
             answer=answer_in(annotations),
             containers=[container.name for container in pod.all_containers],
             shares=shares,
             problem=problem,
-            running=frozenset(each.name for each in statuses if each.state.running is not None),
+            running=frozenset(each.name for each in pod.all_statuses if each.state.running is not None),
             expected=limited.keys(),
             held={name: each.limits_mib for name, each in limited.items() if each.group},
             failed=dict(failed),
@@ -118,16 +117,16 @@ class MemoryResizer:
         try:
             await self._api.patch(PODS, metadata.name, body, namespace=metadata.namespace)
         except (Conflict, NotFound) as error:
-            log.debug("pod %s: %s", pod_name(pod), error)  # the watch will show why
+            log.debug("pod %s: %s", pod.full_name, error)  # the watch will show why
         except (ApiError, ApiUnreachable) as error:
             self._report(pod, f"its wish for other GPU memory has no answer: {error}")
         else:
-            log.info("pod %s: %s is now %s", pod_name(pod), MEMORY_RESIZE, annotations[MEMORY_RESIZE])
+            log.info("pod %s: %s is now %s", pod.full_name, MEMORY_RESIZE, annotations[MEMORY_RESIZE])
 
     def _report(self, pod: Pod, problem: str) -> None:
         if self._reported.get(pod.metadata.uid) != problem:
             self._reported[pod.metadata.uid] = problem
-            log.warning("pod %s: %s", pod_name(pod), problem)
+            log.warning("pod %s: %s", pod.full_name, problem)
 
 
 def _has_wish(pod: Pod) -> bool:

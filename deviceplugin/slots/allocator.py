@@ -13,7 +13,6 @@ from dataclasses import replace
 from weakref import WeakValueDictionary
 
 from deviceplugin.allocation.capacity import Holds, exceeded, held_by
-from deviceplugin.allocation.decision import pod_name
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocator import CannotAllocate
 from deviceplugin.by_pod import ByPod
@@ -164,25 +163,25 @@ class SlotAllocator:
                 async with asyncio.timeout_at(deadline):
                     await self._driver.is_known.wait()
             except TimeoutError:
-                return f"pod {pod_name(answer.pod)}: the driver has not answered yet whether it limits GPU memory"
+                return f"pod {answer.pod.full_name}: the driver has not answered yet whether it limits GPU memory"
             try:
                 sizes = self._preparation.sizes(answer)
                 async with self._folders:
                     prepared = await asyncio.to_thread(self._preparation.of, ids, answer, sizes)
                 if self._preparation.sizes(answer) != sizes:
-                    return f"pod {pod_name(answer.pod)}: its GPU memory changes at this moment"
+                    return f"pod {answer.pod.full_name}: its GPU memory changes at this moment"
                 for each in prepared.values():
                     self._driver.expect(answer.pod.metadata.uid, each.container, each.driver_mib)
                 await self.specs.put({slot: each.spec for slot, each in prepared.items()}, self._starts(answer))
             except (CannotLimit, CannotWriteSpec, OSError) as error:
-                return f"pod {pod_name(answer.pod)}: {error}"
+                return f"pod {answer.pod.full_name}: {error}"
         for slot in answer.slots:
             name = answer.pod.all_containers[slot.position].name
             gpus = ", ".join(sorted(share.uuid for share in slot.shares))
             if slot.problem:
                 log.warning("%s; it cannot start again", slot.problem)
             else:
-                log.info("pod %s, container %s: served %s", pod_name(answer.pod), name, gpus)
+                log.info("pod %s, container %s: served %s", answer.pod.full_name, name, gpus)
         return ""
 
     async def _find(self, ids: frozenset[str], deadline: float) -> ProvenPod | Unproven:
@@ -243,7 +242,7 @@ class SlotAllocator:
         """Returns why the pod does not fit beside the others into what the node offers; empty if it does."""
         holders = self._holders.of(self._own.pods, offered)
         problem = exceeded(pod, holders, offered, self._resource, self._promises)
-        return f"pod {pod_name(pod)}: {problem}" if problem else ""
+        return f"pod {pod.full_name}: {problem}" if problem else ""
 
     async def _read(self, name: str, deadline: float) -> Pod | None:
         try:

@@ -13,7 +13,7 @@ slot of each. Source: pkg/kubelet/cm/devicemanager and pkg/kubelet/apis/podresou
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.allocation.decision import decided_devices, pod_name, unfit
+from deviceplugin.allocation.decision import decided_devices, unfit
 from deviceplugin.container.slot_names import slot_in
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ListedContainer
@@ -121,10 +121,10 @@ def _pod_of(match: ListedContainer, ids: frozenset[str], evidence: Evidence) -> 
     """
     if evidence.recorded is None:
         read = evidence.read
-        here = read is not None and read.spec.node_name == evidence.node and pod_name(read) == match.name
+        here = read is not None and read.spec.node_name == evidence.node and read.full_name == match.name
         return read if read is not None and here and read.metadata.deletion_timestamp is None else None
     uids = {entry.pod_uid for entry in _entries(ids, evidence) if entry.container_name == match.container}
-    found = [pod for pod in _bound(evidence) if pod_name(pod) == match.name and pod.metadata.uid in uids]
+    found = [pod for pod in _bound(evidence) if pod.full_name == match.name and pod.metadata.uid in uids]
     return found[0] if len(found) == 1 else None
 
 
@@ -133,7 +133,7 @@ def _unknown(match: ListedContainer, ids: frozenset[str], evidence: Evidence) ->
     if evidence.recorded is None:
         problem = f"{named}; kubelet's checkpoint, which names its UID, cannot be read"
         return Unproven(problem, may_change=True, unknown=match.name)
-    seen = [pod.metadata.uid for pod in _bound(evidence) if pod_name(pod) == match.name]
+    seen = [pod.metadata.uid for pod in _bound(evidence) if pod.full_name == match.name]
     shown = f"shows that pod with UID {enumerated(seen)}" if seen else "has not shown that pod on this node"
     recorded = sorted({entry.pod_uid for entry in _entries(ids, evidence)})
     noted = f"the pod with UID {enumerated(recorded)}" if recorded else "no pod"
@@ -150,7 +150,7 @@ def _recorded_holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unpro
         uid = alive[0].metadata.uid
         return _Holder(alive[0], frozenset(entry.container_name for entry in entries if entry.pod_uid == uid))
     if alive:
-        names = enumerated(sorted(map(pod_name, alive)))
+        names = enumerated(sorted(each.full_name for each in alive))
         return Unproven(f"kubelet's checkpoint has pods {names} with exactly these", may_change=True)
     return Unproven(f"{_listing(ids, evidence)}; {_record(entries, holders, evidence)}", may_change=True)
 
@@ -160,9 +160,9 @@ def _with_init_containers(ids: frozenset[str], holder: _Holder, evidence: Eviden
     pod = holder.pod
     if evidence.recorded is not None:
         uids = {entry.pod_uid for entry in _entries(ids, evidence)} - {pod.metadata.uid}
-        others = sorted(pod_name(other) for other in _bound(evidence) if other.metadata.uid in uids and _lives(other))
+        others = sorted(other.full_name for other in _bound(evidence) if other.metadata.uid in uids and _lives(other))
         if others:
-            problem = f"pod-resources names pod {pod_name(pod)}, kubelet's checkpoint also {enumerated(others)}"
+            problem = f"pod-resources names pod {pod.full_name}, kubelet's checkpoint also {enumerated(others)}"
             return Unproven(problem, may_change=True)
         names = {entry.container_name for entry in _entries(ids, evidence) if entry.pod_uid == pod.metadata.uid}
         return _Holder(pod, holder.containers | names)
@@ -173,12 +173,12 @@ def _with_init_containers(ids: frozenset[str], holder: _Holder, evidence: Eviden
     for init, held in zip(pod.spec.init_containers, decided, strict=False):
         if len(held) == len(ids) and init.name not in holder.containers and not init.is_sidecar:
             problem = "may hold the same, and kubelet's checkpoint, which names the holder, cannot be read"
-            return Unproven(f"pod {pod_name(pod)} holds them; its init container {init.name} {problem}", True)
+            return Unproven(f"pod {pod.full_name} holds them; its init container {init.name} {problem}", True)
     return holder
 
 
 def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> ProvenPod | Unproven:
-    pod, name = holder.pod, pod_name(holder.pod)
+    pod, name = holder.pod, holder.pod.full_name
     containers = [container.name for container in pod.all_containers]
     strangers = sorted(holder.containers - set(containers))
     if strangers:
@@ -261,7 +261,7 @@ def _record(entries: list[Holding], holders: list[Pod], evidence: Evidence) -> s
     if not entries:
         return "kubelet's checkpoint has none"
     if holders:
-        names = enumerated(sorted(map(pod_name, holders)))
+        names = enumerated(sorted(each.full_name for each in holders))
         return f"kubelet's checkpoint names pod {names}, which has ended or is being deleted"
     uids = enumerated(sorted({entry.pod_uid for entry in entries}))
     return f"kubelet's checkpoint names the pod with UID {uids}, which the API server has not shown on this node"

@@ -73,5 +73,4 @@ def over(starts: Mapping[str, Start], pods: Mapping[str, Pod], now: float) -> fr
 
 def container_id(pod: Pod, container: str) -> str:
     """Returns the container id in the pod's status; empty before the first start."""
-    statuses = (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    return next((each.container_id for each in statuses if each.name == container), "")
+    return next((each.container_id for each in pod.all_statuses if each.name == container), "")

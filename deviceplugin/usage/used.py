@@ -155,7 +155,7 @@ def _holders(pod: Pod) -> list[_GpuUser]:
     if value is None or pod.has_ended:
         return []
     containers = pod.all_containers
-    statuses = {status.name: status for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)}
+    statuses = {status.name: status for status in pod.all_statuses}
     holders = []
     for container, shares in zip(
         containers, decode_pod_devices(DEVICES_ALLOCATED, value, len(containers)), strict=True

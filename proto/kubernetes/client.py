@@ -8,7 +8,7 @@ import logging
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -108,6 +108,12 @@ class ApiServer:
             )
         except (ssl.SSLError, OSError, ValueError) as error:
             raise ApiServerUnconfigured(f"The certificates of the kubeconfig cannot be used: {error}.") from error
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def close(self) -> None:
         await self.transport.close()

@@ -230,6 +230,11 @@ class Pod(Object):
         return (*self.spec.init_containers, *self.spec.containers)
 
     @property
+    def all_statuses(self) -> tuple[ContainerStatus, ...]:
+        """Returns the statuses of the containers that have one, in the same order."""
+        return (*self.status.init_container_statuses, *self.status.container_statuses)
+
+    @property
     def is_pending(self) -> bool:
         """Returns whether some of its containers have not been started yet."""
         return self.status.phase in ("", "Pending")
@@ -258,8 +263,7 @@ class Pod(Object):
         """
         if self.status.phase not in ("Succeeded", "Failed"):
             return False
-        statuses = (*self.status.init_container_statuses, *self.status.container_statuses)
-        return all(status.state.running is None for status in statuses)
+        return all(status.state.running is None for status in self.all_statuses)
 
 
 class NodeInfo(Object):

@@ -224,15 +224,6 @@ def test_processes_without_the_containers_environment_have_its_limits_from_a_fil
     }
 
 
-def test_a_licensed_library_brings_licence_and_validator() -> None:
-    hami_core = replace(HAMI_CORE, license="/usr/local/vgpu/license")
-    assert container_edits((share(A),), INVENTORY, FACTS, AllocationSettings(), hami_core).mounts == (
-        *HOOK_MOUNTS,
-        Mount(container_path="/tmp/license", host_path="/usr/local/vgpu/license", read_only=True),
-        Mount(container_path="/usr/bin/vgpuvalidator", host_path="/usr/local/vgpu/vgpuvalidator", read_only=True),
-    )
-
-
 @pytest.mark.parametrize("word", ["1", "t", "T", "TRUE", "true", "True"])
 def test_a_container_may_switch_the_library_off(word: str) -> None:
     found = container_edits((share(A),), INVENTORY, switched(word), AllocationSettings(), HAMI_CORE)

@@ -137,12 +137,6 @@ def test_a_link_that_leads_nowhere_is_no_library(root: Path) -> None:
     assert missing(root) == (f"there is no libvgpu.so in {root}/vgpu", True)
 
 
-def test_a_licence_is_found_beside_the_library(root: Path, hami_core: HamiCore) -> None:
-    assert hami_core.license == ""
-    (root / "vgpu/license").write_text("licence")
-    assert installed(root).license == f"{root}/vgpu/license"
-
-
 def test_a_container_gets_fresh_folders_of_its_own_open_to_its_user(root: Path, hami_core: HamiCore) -> None:
     region, lock = root / "vgpu/containers/0d4f_train", root / "vgpu/locks/0d4f_train"
     given(root)

@@ -55,13 +55,11 @@ def inodes(folder: Path) -> dict[str, tuple[int, int]]:
 
 def test_a_first_installation_is_found_by_the_daemon(source: Path, root: Path) -> None:
     name = build(source, "1")
-    (source / "license").write_text("licence")
-    (source / "vgpuvalidator").write_bytes(b"validator")
     done = install(source, root)
     folder = root / "vgpu"
     assert done == Installation(
         library=folder / name,
-        changed=(name, "license", "vgpuvalidator", "ld.so.preload", "libvgpu.so"),
+        changed=(name, "ld.so.preload", "libvgpu.so"),
         removed=(),
     )
     assert os.readlink(folder / "libvgpu.so") == name
@@ -73,12 +71,10 @@ def test_a_first_installation_is_found_by_the_daemon(source: Path, root: Path) -
         name: 0o644,
         "libvgpu.so": 0o644,
         "ld.so.preload": 0o644,
-        "license": 0o644,
-        "vgpuvalidator": 0o755,
     }
     hami_core = find_hami_core(str(root))
     assert isinstance(hami_core, HamiCore)
-    assert (hami_core.library, hami_core.license) == (f"{folder}/{name}", f"{folder}/license")
+    assert hami_core.library == f"{folder}/{name}"
 
 
 def test_a_second_run_touches_nothing(source: Path, root: Path) -> None:
@@ -193,13 +189,11 @@ def test_a_bad_source_leaves_the_installation_as_it_is(source: Path, root: Path)
 
 def test_empty_folders_in_the_place_of_files_make_way(source: Path, root: Path) -> None:
     """A container that was started too early made them."""
-    for name in ("libvgpu.so", "ld.so.preload", "license"):
+    for name in ("libvgpu.so", "ld.so.preload"):
         (root / "vgpu" / name).mkdir(parents=True)
-    (source / "license").write_text("ours")
     installation = install_hami_core(source, root, machine=MACHINE)
     assert (root / "vgpu/libvgpu.so").readlink() == Path(installation.library.name)
     assert (root / "vgpu/ld.so.preload").read_text() == f"{root}/vgpu/libvgpu.so\n"
-    assert (root / "vgpu/license").read_text() == "ours"
 
 
 def test_a_folder_with_something_in_it_in_the_place_of_a_file_is_named(source: Path, root: Path) -> None:

@@ -14,12 +14,10 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.node.contributors import OutlivingPods
-from deviceplugin.node.desired import Desired, is_met
 from deviceplugin.node.outliving import (
     Departures,
     after_look,
     after_pods,
-    desired_outliving,
     first,
     outliving_of,
     read_outliving,
@@ -84,13 +82,9 @@ def test_a_new_life_names_whatever_runs_and_knows_what_the_one_before_wrote() ->
     assert outliving_of(found) == Outliving(10, {ONE: {A: (1, 2000, 30)}, THREE: {}})
 
 
-def test_the_node_is_written_on_change_only_and_what_it_says_can_be_read_again() -> None:
-    departures = known(ONE)
-    assert desired_outliving(departures) == Desired(annotations={NODE_OUTLIVING: encode_outliving(Outliving(10))})
-    node = Node(metadata=ObjectMeta(annotations={NODE_OUTLIVING: encode_outliving(Outliving(10))}))
-    assert is_met(node, desired_outliving(departures))
+def test_what_the_node_says_of_outliving_pods_can_be_read_again() -> None:
+    node = Node(metadata=ObjectMeta(annotations={NODE_OUTLIVING: encode_outliving(outliving_of(known(ONE)))}))
     assert read_outliving(node) == Outliving(10)
-    assert desired_outliving(None) == Desired(annotations={NODE_OUTLIVING: None})
     assert read_outliving(Node(metadata=ObjectMeta(annotations={NODE_OUTLIVING: "?"}))) is None
 
 

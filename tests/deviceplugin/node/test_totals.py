@@ -9,6 +9,7 @@ from deviceplugin.node.totals import (
     PRIORITY_TOTAL,
     node_totals,
     present_totals,
+    requested_totals,
 )
 from deviceplugin.settings import TotalNames
 from proto.annotations import keys
@@ -53,7 +54,7 @@ def test_no_total_is_below_what_running_pods_ask_for() -> None:
         pod(container(gpumem=200)),
         pod(container(gpumem=MIB), phase="Succeeded"),
     ]
-    totals = node_totals(NAMES, PAIR[:1], pods)
+    totals = node_totals(NAMES, PAIR[:1], [requested_totals(each, NAMES) for each in pods])
     assert (totals[keys.RESOURCE_MEMORY], totals[keys.RESOURCE_CORES]) == (MIB + 100, 150)
 
 
@@ -62,7 +63,7 @@ AT_RANDOM = st.builds(container, gpumem=st.integers(0, 2**40), gpucores=st.integ
 
 @given(st.lists(AT_RANDOM, max_size=9))
 def test_kubelet_has_no_reason_to_refuse_a_pod_that_runs(pods: list[Pod]) -> None:
-    totals = node_totals(NAMES, PAIR, pods)
+    totals = node_totals(NAMES, PAIR, [requested_totals(each, NAMES) for each in pods])
     assert all(sum(requested(one, name) for one in pods) <= total for name, total in totals.items())
 
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.container.edits import ContainerEdits
-from deviceplugin.node.desired import Desired, is_met
-from deviceplugin.node.undecided import desired_undecided, is_undecided, known_of
+from deviceplugin.node.undecided import is_undecided, known_of
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.replicas import split_replica
@@ -19,7 +18,6 @@ from proto.kubernetes.objects import (
     Container,
     ContainerStatus,
     EnvVar,
-    Node,
     ObjectMeta,
     Pod,
     PodSpec,
@@ -102,16 +100,6 @@ def test_what_a_slot_gave_to_a_container_that_was_created_is_not_what_its_ids_sa
     by_slot = entry(f"{A}-0", answer=as_recorded("x"))
     assert known(stranger(1), by_slot) is None
     assert known(stranger(1, phase="Pending", container_id=""), by_slot) == {A: 1}
-
-
-def test_a_node_is_patched_when_it_says_something_else_only() -> None:
-    node, given = Node(metadata=ObjectMeta(name=NODE)), {"uid-p": {A: 1}}
-    assert is_met(node, desired_undecided({}))
-    value = f'{{"version":1,"pods":{{"uid-p":{{"{A}":1}}}}}}'
-    assert desired_undecided(given) == Desired(annotations={NODE_UNDECIDED: value})
-    node.metadata.annotations[NODE_UNDECIDED] = value
-    assert is_met(node, desired_undecided(given))
-    assert not is_met(node, desired_undecided({}))
 
 
 def told(node: DaemonRig) -> Mapping[str, Given]:
