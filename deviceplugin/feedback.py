@@ -16,8 +16,7 @@ from deviceplugin.region_files import read_switches, write_switches
 from deviceplugin.settings import Feedback
 from deviceplugin.usage.feedback import DEFAULT_PRIORITY, GpuTasks, Who, of_interest, released, switched
 from deviceplugin.usage.used import held_by
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference, Pod
+from proto.kubernetes.objects import Notice, ObjectReference, Pod
 
 log = logging.getLogger(__name__)
 

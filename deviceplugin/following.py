@@ -9,7 +9,7 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.own_threads import OwnThreads
 from proto.kubernetes.events import EventRecorder
-from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import Notice
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from deviceplugin.gpus import Inventory
 from proto.annotations.node_limits import Backend, NodeLimits
-from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import Notice
 
 
 def notices(before: Inventory, after: Inventory) -> Iterator[Notice]:

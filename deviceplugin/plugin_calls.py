@@ -1,7 +1,9 @@
-"""Serves kubelet's calls to a device plugin, and translates them for an allocator (edge)."""
+"""Serves kubelet's calls to a device plugin: translates them for an allocator, counts and times them (edge)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -9,8 +11,7 @@ import grpc
 from deviceplugin.allocator import Allocator, CannotAllocate
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import ContainerEdits
-from deviceplugin.metrics.kubelet_calls import KubeletCalls
-from deviceplugin.metrics.metrics import KubeletCall
+from deviceplugin.metrics.metrics import KubeletCall, Metrics, Outcome
 from deviceplugin.numa_hints import NumaHints
 from deviceplugin.replicas import replica_ids
 from proto.devices import Device
@@ -24,6 +25,37 @@ class ListedHints:
 
     changes: Changes
     hints: Callable[[], NumaHints | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletCalls:
+    """The calls about one resource. `strategy` is how its containers are given their GPUs."""
+
+    metrics: Metrics
+    strategy: str
+
+    @contextmanager
+    def timed(self, call: KubeletCall) -> Iterator[None]:
+        """Times what is done in the block."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.metrics.called(call, time.perf_counter() - began)
+
+    @contextmanager
+    def counted(self, call: KubeletCall) -> Iterator[None]:
+        """Times what is done in the block, and counts how it ends."""
+        outcome = Outcome.FAILED
+        try:
+            with self.timed(call):
+                yield
+            outcome = Outcome.OK
+        except CannotAllocate:
+            outcome = Outcome.REFUSED
+            raise
+        finally:
+            self.metrics.allocated(call, outcome, self.strategy)
 
 
 class DevicePlugin(rpc.DevicePluginServicer):

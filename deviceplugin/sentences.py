@@ -11,6 +11,11 @@ def enumerated(words: Sequence[str], most: int = 4) -> str:
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else "nothing"
 
 
+def capital(clause: str) -> str:
+    """Returns the clause with a capital letter."""
+    return clause[:1].upper() + clause[1:]
+
+
 def as_sentence(clause: str) -> str:
     """Returns the clause with a capital letter and a full stop."""
-    return clause[:1].upper() + clause[1:].rstrip(".") + "."
+    return capital(clause).rstrip(".") + "."

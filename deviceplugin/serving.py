@@ -15,16 +15,14 @@ from deviceplugin.immediate.served_pods import ServedPods
 from deviceplugin.instances import InstanceAllocator
 from deviceplugin.kubelet import PluginServer
 from deviceplugin.limits.driver import DriverLimits
-from deviceplugin.metrics.kubelet_calls import KubeletCalls
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.mode.remembered import RememberedMode
-from deviceplugin.plugin_calls import ListedHints
+from deviceplugin.plugin_calls import KubeletCalls, ListedHints
 from deviceplugin.records.pod_resources import PodResources
 from deviceplugin.slots.allocator import SlotAllocator
 from deviceplugin.slots.files import SlotFiles
 from proto.annotations.node_allocation import AllocationMode
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference
+from proto.kubernetes.objects import Notice, ObjectReference
 
 
 class Serving:

@@ -15,8 +15,7 @@ from proto.annotations.memory_resize import ResizeAnswer, ResizeState, answer_in
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import PODS, Pod, version_number
+from proto.kubernetes.objects import PODS, Notice, Pod, version_number
 from scheduler_ext.cluster.events import GrowthBegan, GrowthSent
 from scheduler_ext.cluster.records import namespace_of
 from scheduler_ext.decide.resize import ResizeWrite, resize_write

@@ -11,8 +11,7 @@ from proto.annotations.set_aside import SetAside, encode_set_aside
 from proto.annotations.unhealthy_since import stamp
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import PODS, ObjectReference, Pod
+from proto.kubernetes.objects import PODS, Notice, ObjectReference, Pod
 from scheduler_ext.cluster.events import SetAsidesJudged
 from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.decide.setting_aside import newly_set_aside

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from deviceplugin.sentences import enumerated
 from proto.annotations.node_numa import NodeNuma, TopologyScope
 from proto.devices import ContainerShares, Device, DeviceUUID
-from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import Notice
 
 
 def apart(

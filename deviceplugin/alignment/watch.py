@@ -24,8 +24,7 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.node_numa import NodeNuma
 from proto.devices import Device, DeviceUUID, PodShares
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import TOPOLOGY_AFFINITY_ERROR, ObjectReference, Pod
+from proto.kubernetes.objects import TOPOLOGY_AFFINITY_ERROR, Notice, ObjectReference, Pod
 
 _LOOK_SECONDS = 10.0
 """Seconds between looks for what no watch shows: kubelet's file, CPUs of containers that have ended."""

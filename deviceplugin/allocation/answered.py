@@ -7,10 +7,10 @@ containerd creates an empty folder instead. Slots name no files.
 from collections.abc import Iterator, Mapping, Sequence
 
 from deviceplugin.allocation.decision import decided_devices
+from deviceplugin.container.cdi import slot_in
 from deviceplugin.container.edits import PRELOAD_LIST, NoHamiCore, container_facts
 from deviceplugin.container.hami_core import damage
 from deviceplugin.container.limits import Backends, enforcement
-from deviceplugin.container.slot_names import slot_in
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.settings import AgentSettings, UnenforcedShares
 from proto.annotations.errors import AnnotationError

@@ -11,7 +11,7 @@ from rich.text import Text
 from deviceplugin.apiserver import USER_AGENT
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration.table import Configuration
-from deviceplugin.container.slot_names import slot_in
+from deviceplugin.container.cdi import slot_in
 from deviceplugin.doctor.agreement import Row, Sources, Verdict, Word, agreement
 from deviceplugin.records.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
 from deviceplugin.records.checkpoint_file import CHECKPOINT_NAME

@@ -13,6 +13,8 @@ import yaml
 from deviceplugin.container.edits import NO_RUNTIME_ENV, ContainerEdits, DeviceNode, Hardware, Mount
 
 SPEC_VERSION = "0.6.0"
+SLOT_KIND = "topogpu.io/slot"
+"""The kind of slots: CDI devices `topogpu.io/slot=<name>`."""
 _BIND = ("nosuid", "nodev", "bind")
 Form = TypeVar("Form", bound=msgspec.Struct)
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -69,6 +71,17 @@ def gpu_spec(kind: str, hardware: Hardware) -> Mapping[str, object]:
         for uuid, nodes in hardware.gpu_nodes.items()
     ]
     return {"cdiVersion": SPEC_VERSION, "kind": kind, "containerEdits": _content(common), "devices": devices}
+
+
+def qualified(slot: str) -> str:
+    """Returns the slot as runtimes name it."""
+    return f"{SLOT_KIND}={slot}"
+
+
+def slot_in(cdi_devices: Sequence[str]) -> str:
+    """Returns the slot that an Allocate answer names; empty if none."""
+    prefix = qualified("")
+    return next((name.removeprefix(prefix) for name in cdi_devices if name.startswith(prefix)), "")
 
 
 def spec_file_name(kind: str) -> str:

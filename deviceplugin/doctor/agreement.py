@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deviceplugin.allocation.decision import decided_devices
-from deviceplugin.container.cdi import UnreadableSpec
+from deviceplugin.container.cdi import UnreadableSpec, qualified, slot_in
 from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits
-from deviceplugin.container.slot_names import qualified, slot_in
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ListedContainer
 from proto.annotations.errors import AnnotationError

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from deviceplugin.doctor.annotations import LockHolder
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped
-from deviceplugin.sentences import enumerated
+from deviceplugin.sentences import as_sentence, enumerated
 from deviceplugin.settings import REMEDIATION_LEASE, RemediationSettings
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, Forbidden, NotFound, Unauthorized
 from proto.kubernetes.objects import Node, Pod
@@ -87,7 +87,7 @@ def judge_api(refusal: NoAnswer | None, url: str) -> Finding:
         )
     return problem(
         API_SERVER,
-        f"{_capital(str(refusal))}.",
+        as_sentence(str(refusal)),
         "Check the address in the kubeconfig, the network of this node, and that the API server runs.",
     )
 
@@ -135,7 +135,3 @@ def _rules(verbs_by_resource: Mapping[tuple[str, str], Sequence[str]]) -> str:
         f"{{apiGroups: [{group or _CORE}], resources: [{resource}], verbs: [{', '.join(verbs)}]}}"
         for (group, resource), verbs in verbs_by_resource.items()
     )
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:].rstrip(".")

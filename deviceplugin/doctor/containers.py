@@ -7,8 +7,10 @@ from deviceplugin.container.cdi import missing_sentence
 from deviceplugin.container.edits import CDI_STRATEGIES, DeviceListStrategy, HamiCore, NoHamiCore
 from deviceplugin.container.limits import Backends
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
+from deviceplugin.mode.rules import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.runtimes import APPLY_FOR_SURE, Runtime, doubt, why_no_cdi
-from deviceplugin.settings import RequestedLimits, UnenforcedShares
+from deviceplugin.sentences import capital
+from deviceplugin.settings import HamiScheduler, RequestedAllocation, RequestedLimits, UnenforcedShares
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Backend
 
@@ -16,6 +18,8 @@ LIMITS = "Limits"
 """The finding about the backends that hold containers to their parts of GPUs."""
 CDI = "CDI"
 CDI_SPECS = "CDI specifications"
+ALLOCATION = "Allocation"
+"""The finding about how Allocate finds the pod that it serves."""
 
 _DRIVER_NEEDS = (
     "Use a driver of release 615 or newer, control groups of version 2 and allocation by slots, or set limits to auto "
@@ -57,7 +61,7 @@ def _judge_hami_core(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares,
             "Set unenforced_shares to refuse, and containers get whole GPUs or a part of one.",
         )
     why, install = (
-        _sentence(found.problem),
+        capital(found.problem),
         "Install HAMi-core: set hamiCore.enabled of the chart, or run topogpu-device-plugin install-hami-core --from "
         "DIR, DIR holding libvgpu.so.",
     )
@@ -81,10 +85,10 @@ def judge_cdi(node: Runtime, strategies: Sequence[DeviceListStrategy], mode: All
     off, open_question = why_no_cdi(node), doubt(node)
     if not off and open_question is not None:
         remedy = f"Let the daemon read the Node, or use {APPLY_FOR_SURE}."
-        return warning(CDI, f"{_sentence(open_question.clause)}.", remedy)
+        return warning(CDI, f"{capital(open_question.clause)}.", remedy)
     if not off:
         return ok(CDI, f"Kubelet {node.kubelet} and {node.runtime} apply CDI devices.")
-    off = _sentence(off)
+    off = capital(off)
     if by_strategy or mode is AllocationMode.SLOTS:
         user = f"--device-list-strategy is {', '.join(strategies)}" if by_strategy else "allocation is by slots"
         return problem(
@@ -127,5 +131,18 @@ def judge_cdi_specs(facts: CdiFolderFacts, strategies: Sequence[DeviceListStrate
     return ok(CDI_SPECS, f"Every GPU is defined in {' or '.join(facts.directories)}.")
 
 
-def _sentence(clause: str) -> str:
-    return clause[:1].upper() + clause[1:]
+def judge_allocation(
+    requested: RequestedAllocation, node: NodeAbilities, scheduler: HamiScheduler, published: AllocationMode | None
+) -> Finding:
+    """Checks the mode. `published` is what the daemon wrote on the Node; None if it has written nothing."""
+    try:
+        mode, why = choose(requested, node, scheduler)
+    except SlotsUnsupported as error:
+        return problem(ALLOCATION, str(error), "Correct that, or let the daemon choose.")
+    if published not in (None, mode):
+        return warning(
+            ALLOCATION,
+            f"{why} But the Node has {published.value}, which the daemon chose when it started.",
+            "Restart the daemon to let it choose again.",
+        )
+    return ok(ALLOCATION, why)

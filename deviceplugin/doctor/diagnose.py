@@ -8,7 +8,6 @@ from datetime import datetime
 
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.limits import Backends, limits_of
-from deviceplugin.doctor.allocation import ALLOCATION, judge_allocation
 from deviceplugin.doctor.annotations import (
     ANNOTATIONS,
     HANDSHAKE,
@@ -20,7 +19,9 @@ from deviceplugin.doctor.annotations import (
 )
 from deviceplugin.doctor.cluster import ClusterFacts, judge_api, judge_node, judge_rights
 from deviceplugin.doctor.containers import (
+    ALLOCATION,
     CdiFolderFacts,
+    judge_allocation,
     judge_cdi,
     judge_cdi_specs,
     judge_limits,

@@ -26,8 +26,7 @@ from deviceplugin.nvml.memory_limits import MemoryLimit, MemoryLimits, holds, is
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import container_group
 from proto.devices import DeviceUUID
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference, Pod
+from proto.kubernetes.objects import Notice, ObjectReference, Pod
 
 log = logging.getLogger(__name__)
 

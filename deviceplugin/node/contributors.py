@@ -18,8 +18,7 @@ from deviceplugin.node.outliving import (
     read_outliving,
 )
 from deviceplugin.node.registration import Offer, registration
-from deviceplugin.node.sums import node_sums, requested_sums
-from deviceplugin.node.totals import node_totals, present_totals, requested_totals
+from deviceplugin.node.totals import node_sums, node_totals, present_totals, requested_sums, requested_totals
 from deviceplugin.node.undecided import is_undecided, known_of
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint import Holding

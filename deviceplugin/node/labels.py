@@ -12,8 +12,7 @@ import msgspec
 
 from deviceplugin.node.desired import Desired
 from proto.annotations.keys import NODE_LABELS
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import Node
+from proto.kubernetes.objects import Node, Notice
 
 _CLAIMS = "nfd.node.kubernetes.io/feature-labels"
 """The annotation with the labels of Node Feature Discovery; a named instance writes its name and a dot before it."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from deviceplugin.allocation.capacity import has_begun, lives
 from deviceplugin.allocation.decision import gpus_asked
-from deviceplugin.container.slot_names import slot_in
+from deviceplugin.container.cdi import slot_in
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import DEVICES_ALLOCATED

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from deviceplugin.settings import RemediationSettings, Remedy
-from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import Notice
 
 _SETTLED = timedelta(seconds=60)
 """The time for which a GPU must be seen ill after a start; `after` where that is shorter."""

@@ -8,11 +8,10 @@ from typing import Any, Literal
 import msgspec
 
 from deviceplugin.container.atomic_file import locked, write_atomically
-from deviceplugin.container.cdi import UnreadableSpec, cdi_spec, missing_sentence
+from deviceplugin.container.cdi import SLOT_KIND, UnreadableSpec, cdi_spec, missing_sentence
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, CannotWriteSpec, spec_files
 from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits, joined, with_devices
 from deviceplugin.container.edits import ContainerEdits
-from deviceplugin.container.slot_names import SLOT_KIND
 from deviceplugin.slots.slot import SPEC_FILE, TRIAL_FILE
 
 Spec = Mapping[str, Any]

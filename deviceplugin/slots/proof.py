@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.allocation.decision import decided_devices, unfit
-from deviceplugin.container.slot_names import slot_in
+from deviceplugin.container.cdi import slot_in
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ListedContainer
 from deviceplugin.sentences import enumerated

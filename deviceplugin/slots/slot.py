@@ -8,9 +8,8 @@ the slot is defined from the proof until the container is created.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from deviceplugin.container.cdi import spec_file_name
+from deviceplugin.container.cdi import SLOT_KIND, qualified, spec_file_name
 from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
-from deviceplugin.container.slot_names import SLOT_KIND, qualified
 from proto.environment import VISIBLE_DEVICES, VOID
 from proto.kubernetes.objects import Pod
 

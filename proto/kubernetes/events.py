@@ -12,8 +12,7 @@ from math import inf
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import EVENTS, Event, EventSource, ObjectMeta, ObjectReference
+from proto.kubernetes.objects import EVENTS, Event, EventSource, Notice, ObjectMeta, ObjectReference
 
 
 class Pace:

@@ -6,6 +6,7 @@ reference, core/v1, coordination.k8s.io/v1, authentication.k8s.io/v1, authorizat
 admissionregistration.k8s.io/v1, resource.k8s.io/v1.
 """
 
+from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar
 
@@ -590,3 +591,14 @@ SELF_SUBJECT_ACCESS_REVIEWS = Resource(
 )
 TOKEN_REVIEWS = Resource("authentication.k8s.io/v1", "tokenreviews", False, TokenReview)
 SUBJECT_ACCESS_REVIEWS = Resource("authorization.k8s.io/v1", "subjectaccessreviews", False, SubjectAccessReview)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """One notice for the events of a pod or node."""
+
+    reason: str
+    message: str
+    warning: bool = True
+    distinct: bool = False
+    """True if another message counts as a new event, even right after one with the same reason."""

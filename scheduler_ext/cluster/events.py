@@ -6,8 +6,7 @@ from typing import Generic, TypeVar
 from msgspec import Struct
 
 from proto.devices import PodShares
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import Object, ObjectReference, Pod
+from proto.kubernetes.objects import Notice, Object, ObjectReference, Pod
 from scheduler_ext.cluster.accounting import Footprints
 from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.pod_index import PodName

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference, Pod
+from proto.kubernetes.objects import Notice, ObjectReference, Pod
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.events import RecordEvent
 from scheduler_ext.cluster.gangs import Gang, Gangs

@@ -6,8 +6,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from proto.extender import FilterResult
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference
+from proto.kubernetes.objects import Notice, ObjectReference
 from scheduler_ext.cluster.pod_index import PodName
 
 log = logging.getLogger(__name__)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from proto.extender import BindingArgs, BindingResult, decode_binding_args, encode_binding_result
-from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import Notice
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import Notice, Pod
 from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
 from scheduler_ext.cluster.gangs import MissingMember, group_of
 from scheduler_ext.cluster.nominations import Nomination

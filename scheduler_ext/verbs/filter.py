@@ -4,8 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from proto.extender import ExtenderArgs, FilterResult, decode_extender_args, encode_filter_result
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import Node, Pod
+from proto.kubernetes.objects import Node, Notice, Pod
 from scheduler_ext.cluster.events import (
     Asked,
     Decided,

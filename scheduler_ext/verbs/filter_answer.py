@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from proto.extender import ExtenderArgs, FilterResult
-from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import Notice
 from scheduler_ext.capacity.nearest import Refusing, by_reason, on_nodes
 from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.reasons import REMEDIES

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Callable
 from weakref import WeakSet
 
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference
+from proto.kubernetes.objects import Notice, ObjectReference
 from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent, Wished
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.state import Cluster

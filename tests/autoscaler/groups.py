@@ -11,8 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from deviceplugin.node.sums import node_sums
-from deviceplugin.node.totals import node_totals
+from deviceplugin.node.totals import node_sums, node_totals
 from deviceplugin.settings import TotalNames
 from proto.annotations import keys
 from proto.annotations.node_register import decode_register

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from deviceplugin.node.sums import node_sums
+from deviceplugin.node.totals import node_sums
 from proto.annotations import keys
 from proto.annotations.node_register import decode_register
 from scheduler_ext.admission.settings import WEBHOOK_PATH, AdmissionSettings

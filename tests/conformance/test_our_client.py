@@ -11,7 +11,6 @@ import pytest
 from proto.kubernetes.client import ApiServer, Bookmark, Opened
 from proto.kubernetes.errors import Conflict, Gone, Invalid, NotFound
 from proto.kubernetes.events import EventRecorder
-from proto.kubernetes.notices import Notice
 from proto.kubernetes.objects import (
     EVENTS,
     LEASES,
@@ -23,6 +22,7 @@ from proto.kubernetes.objects import (
     Container,
     Lease,
     LeaseSpec,
+    Notice,
     ObjectMeta,
     ObjectReference,
     Pod,

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import grpc
 
-from deviceplugin.metrics.kubelet_calls import KubeletCalls
 from deviceplugin.metrics.metrics import Metrics
+from deviceplugin.plugin_calls import KubeletCalls
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 from tests.polling import until

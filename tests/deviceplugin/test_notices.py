@@ -2,7 +2,7 @@ from dataclasses import replace
 
 from deviceplugin.gpus import Inventory
 from deviceplugin.notices import notices
-from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import Notice
 from tests.deviceplugin.gpus import PAIR, A
 
 WELL = Inventory(devices=PAIR)

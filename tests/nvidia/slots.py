@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from deviceplugin.container.cdi import qualified
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import (
     CDI_KIND,
@@ -11,7 +12,6 @@ from deviceplugin.container.edits import (
     DeviceListStrategy,
     container_edits,
 )
-from deviceplugin.container.slot_names import qualified
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
 from deviceplugin.slots.files import SlotFiles
 from deviceplugin.slots.slot import applied

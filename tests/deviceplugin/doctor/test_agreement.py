@@ -4,9 +4,8 @@ from dataclasses import replace
 
 import msgspec
 
-from deviceplugin.container.cdi import cdi_spec
+from deviceplugin.container.cdi import SLOT_KIND, cdi_spec
 from deviceplugin.container.edits import AllocationSettings, ContainerEdits, ContainerFacts, container_edits
-from deviceplugin.container.slot_names import SLOT_KIND
 from deviceplugin.doctor.agreement import Row, Sources, Verdict, Word, agreement
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ListedContainer

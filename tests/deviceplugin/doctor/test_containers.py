@@ -2,9 +2,9 @@ import pytest
 
 from deviceplugin.container.edits import DeviceListStrategy, HamiCore, NoHamiCore
 from deviceplugin.container.limits import Backends
-from deviceplugin.doctor.allocation import judge_allocation
 from deviceplugin.doctor.containers import (
     CdiFolderFacts,
+    judge_allocation,
     judge_cdi,
     judge_cdi_specs,
     judge_limits,

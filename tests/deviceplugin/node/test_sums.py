@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.allocation.capacity import held_by
-from deviceplugin.node.sums import node_sums, requested_sums
+from deviceplugin.node.totals import node_sums, requested_sums
 from proto.annotations.keys import RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
 from proto.devices import Device
 from proto.kubernetes.objects import Pod, Resources

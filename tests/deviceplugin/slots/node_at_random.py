@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from deviceplugin.container.cdi import cdi_spec
+from deviceplugin.container.cdi import SLOT_KIND, cdi_spec
 from deviceplugin.container.edits import AllocationSettings, ContainerFacts, HamiCore, container_edits
 from deviceplugin.container.hami_core import find_hami_core
-from deviceplugin.container.slot_names import SLOT_KIND
 from deviceplugin.slots.slot import SPEC_FILE, applied
 from proto.devices import ContainerShares, DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Container, Pod

@@ -14,8 +14,8 @@ from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
+from deviceplugin.container.cdi import qualified, slot_in
 from deviceplugin.container.edits import AllocationSettings, ContainerEdits, Hardware
-from deviceplugin.container.slot_names import qualified, slot_in
 from deviceplugin.gpus import Gpus, Inventory
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.own_threads import OwnThreads

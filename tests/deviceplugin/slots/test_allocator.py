@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from deviceplugin.allocator import CannotAllocate
+from deviceplugin.container.cdi import slot_in
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import ContainerEdits, Mount
-from deviceplugin.container.slot_names import slot_in
 from deviceplugin.gpus import Inventory
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.slots.files import Spec

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.allocator import CannotAllocate
-from deviceplugin.container.cdi import cdi_spec
+from deviceplugin.container.cdi import SLOT_KIND, cdi_spec
 from deviceplugin.container.edits import (
     CDI_KIND,
     AllocationSettings,
@@ -18,7 +18,6 @@ from deviceplugin.container.edits import (
     container_edits,
     container_facts,
 )
-from deviceplugin.container.slot_names import SLOT_KIND
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.slots.slot import SPEC_FILE, applied, named
 from proto.kubernetes.objects import Container

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deviceplugin.container.cdi import qualified, slot_in
 from deviceplugin.container.edits import ContainerEdits
-from deviceplugin.container.slot_names import qualified, slot_in
 from deviceplugin.slots.slot import Start, named, over
 from proto.kubernetes.objects import ContainerStatus
 from tests.deviceplugin.gpus import A, bound_pod, share

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.container.cdi import cdi_spec
+from deviceplugin.container.cdi import SLOT_KIND, cdi_spec
 from deviceplugin.container.edits import AllocationSettings, ContainerFacts, DeviceListStrategy, container_edits
-from deviceplugin.container.slot_names import SLOT_KIND
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.slots.slot import NOT_APPLIED, applied, named
 from proto.kubernetes.objects import Container

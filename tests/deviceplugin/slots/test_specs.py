@@ -2,8 +2,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from deviceplugin.container.cdi import SLOT_KIND
 from deviceplugin.container.edits import ContainerEdits
-from deviceplugin.container.slot_names import SLOT_KIND
 from deviceplugin.slots.files import SlotFiles
 from deviceplugin.slots.slot import SPEC_FILE, Start
 from deviceplugin.slots.specs import SlotSpecs

@@ -13,8 +13,7 @@ from proto.kubernetes.events import (
     PAUSE_SECONDS,
     EventRecorder,
 )
-from proto.kubernetes.notices import Notice
-from proto.kubernetes.objects import ObjectReference
+from proto.kubernetes.objects import Notice, ObjectReference
 from simulation.apiserver import EmbeddedApiServer
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)

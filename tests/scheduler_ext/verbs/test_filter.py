@@ -1,5 +1,5 @@
 from proto.annotations import keys
-from proto.kubernetes.notices import Notice
+from proto.kubernetes.objects import Notice
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.verbs.filter import FilterDecision
