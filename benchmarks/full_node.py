@@ -81,10 +81,6 @@ class Kubelet(rpc.RegistrationServicer, PodResourcesListerServicer):
         """The daemon does not call this."""
         return wire.AllocatableResourcesResponse()
 
-    async def Get(self, request: object, context: object) -> wire.GetPodResourcesResponse:  # noqa: ARG002, N802
-        """The daemon does not call this."""
-        return wire.GetPodResourcesResponse()
-
 
 def _listed(name: str, entry: CheckpointEntry) -> wire.PodResources:
     devices = [

@@ -99,48 +99,6 @@ class ListPodResourcesResponse(_message.Message):
 Global___ListPodResourcesResponse: _TypeAlias = ListPodResourcesResponse  # noqa: Y015
 
 @_typing.final
-class GetPodResourcesRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    POD_NAME_FIELD_NUMBER: _builtins.int
-    POD_NAMESPACE_FIELD_NUMBER: _builtins.int
-    pod_name: _builtins.str
-    pod_namespace: _builtins.str
-    def __init__(
-        self,
-        *,
-        pod_name: _builtins.str = ...,
-        pod_namespace: _builtins.str = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pod_name", b"pod_name", "pod_namespace", b"pod_namespace"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetPodResourcesRequest: _TypeAlias = GetPodResourcesRequest  # noqa: Y015
-
-@_typing.final
-class GetPodResourcesResponse(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    POD_RESOURCES_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def pod_resources(self) -> Global___PodResources: ...
-    def __init__(
-        self,
-        *,
-        pod_resources: Global___PodResources | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pod_resources", b"pod_resources"]  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["pod_resources", b"pod_resources"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___GetPodResourcesResponse: _TypeAlias = GetPodResourcesResponse  # noqa: Y015
-
-@_typing.final
 class PodResources(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

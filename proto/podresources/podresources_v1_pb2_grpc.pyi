@@ -35,14 +35,12 @@ class PodResourcesListerStub:
     def __new__(cls, channel: _aio.Channel) -> PodResourcesListerAsyncStub: ...
     List: _grpc.UnaryUnaryMultiCallable[_podresources_v1_pb2.ListPodResourcesRequest, _podresources_v1_pb2.ListPodResourcesResponse]
     GetAllocatableResources: _grpc.UnaryUnaryMultiCallable[_podresources_v1_pb2.AllocatableResourcesRequest, _podresources_v1_pb2.AllocatableResourcesResponse]
-    Get: _grpc.UnaryUnaryMultiCallable[_podresources_v1_pb2.GetPodResourcesRequest, _podresources_v1_pb2.GetPodResourcesResponse]
 
 @_typing.type_check_only
 class PodResourcesListerAsyncStub(PodResourcesListerStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     List: _aio.UnaryUnaryMultiCallable[_podresources_v1_pb2.ListPodResourcesRequest, _podresources_v1_pb2.ListPodResourcesResponse]  # type: ignore[assignment]
     GetAllocatableResources: _aio.UnaryUnaryMultiCallable[_podresources_v1_pb2.AllocatableResourcesRequest, _podresources_v1_pb2.AllocatableResourcesResponse]  # type: ignore[assignment]
-    Get: _aio.UnaryUnaryMultiCallable[_podresources_v1_pb2.GetPodResourcesRequest, _podresources_v1_pb2.GetPodResourcesResponse]  # type: ignore[assignment]
 
 class PodResourcesListerServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -58,12 +56,5 @@ class PodResourcesListerServicer(metaclass=_abc_1.ABCMeta):
         request: _podresources_v1_pb2.AllocatableResourcesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_podresources_v1_pb2.AllocatableResourcesResponse, _abc.Awaitable[_podresources_v1_pb2.AllocatableResourcesResponse]]: ...
-
-    @_abc_1.abstractmethod
-    def Get(
-        self,
-        request: _podresources_v1_pb2.GetPodResourcesRequest,
-        context: _ServicerContext,
-    ) -> _typing.Union[_podresources_v1_pb2.GetPodResourcesResponse, _abc.Awaitable[_podresources_v1_pb2.GetPodResourcesResponse]]: ...
 
 def add_PodResourcesListerServicer_to_server(servicer: PodResourcesListerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import grpc
 from grpc import aio
 
 from proto.kubernetes.objects import Pod
@@ -66,17 +65,6 @@ class PodResourcesServer(PodResourcesListerServicer):
                 if device.healthy
             ]
         )
-
-    async def Get(  # noqa: N802 - gRPC's name
-        self,
-        request: wire.GetPodResourcesRequest,
-        context: aio.ServicerContext[wire.GetPodResourcesRequest, wire.GetPodResourcesResponse],
-    ) -> wire.GetPodResourcesResponse:
-        for pod in self._pods():
-            if (pod.metadata.namespace, pod.metadata.name) == (request.pod_namespace, request.pod_name):
-                return wire.GetPodResourcesResponse(pod_resources=self._pod(pod))
-        await context.abort(grpc.StatusCode.NOT_FOUND, f"pod {request.pod_namespace}/{request.pod_name} not found")
-        return wire.GetPodResourcesResponse()
 
     def _pod(self, pod: Pod) -> wire.PodResources:
         """Ordinary init containers are not listed, sidecars are."""
