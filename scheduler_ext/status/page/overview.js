@@ -1,8 +1,8 @@
 // The figures of the cluster, what still fits, and the last hour.
 
-import { byId, element, keep, svg, write } from "./dom.js";
+import { byId, element, keep, renew, svg, write } from "./dom.js";
 import { namespaceOf } from "./state.js";
-import { counted, memory, number, percent, time } from "./words.js";
+import { counted, cut, memory, number, percent, time } from "./words.js";
 
 // `sums` are those of the nodes that match the filter; null without one. `used` is what the daemons of these report.
 export function showHead(head, sums, used) {
@@ -39,9 +39,9 @@ export function showTeams(teams, uses, filter, soFar) {
   const busy = new Map();
   for (const use of uses.values()) for (const [pod, of] of use.pods) busy.set(namespaceOf(pod), (busy.get(namespaceOf(pod)) ?? 0) + (of.busy ?? 0));
   const rows = Object.entries(teams).map(([name, [pods, gpus, mib, hours]]) => ({ name, pods, gpus, mib, hours }));
-  const shown = rows.filter((row) => row.name.toLowerCase().includes(filter.text)).sort((a, b) => b.gpus - a.gpus || b.hours - a.hours).slice(0, MOST_TEAMS);
-  write(byId("teams-count"), `${counted(rows.length, "namespace")}${soFar}, hours since the extender began to look`);
-  keep(byId("team-rows"), shown, (row) => row.name, () => element("tr", {}, element("th", { scope: "row", class: "pod" }), ...["", "", "", "", ""].map(() => element("td", { class: "number" }))), (made, row) => {
+  const shown = rows.filter((row) => row.name.toLowerCase().includes(filter.text)).sort((a, b) => b.gpus - a.gpus || b.hours - a.hours);
+  write(byId("teams-count"), `${counted(rows.length, "namespace")}${soFar}, hours since the extender began to look${cut(shown.length, MOST_TEAMS)}`);
+  keep(byId("team-rows"), shown.slice(0, MOST_TEAMS), (row) => row.name, () => element("tr", {}, element("th", { scope: "row", class: "pod" }), ...["", "", "", "", ""].map(() => element("td", { class: "number" }))), (made, row) => {
     const texts = [row.name || "(deleted pods)", number(row.pods), row.gpus.toFixed(1), busy.has(row.name) ? (busy.get(row.name) / 100).toFixed(1) : "", memory(row.mib), row.hours.toFixed(1)];
     texts.forEach((text, at) => write(made.children[at], text));
   });
@@ -64,14 +64,7 @@ function fillFigure(made, [, value, about, part, kind]) {
 }
 
 function showFits(fits) {
-  const place = byId("fits");
-  const text = JSON.stringify(fits);
-  if (place.text === text) return;
-  place.text = text;
-  if (!fits.length) {
-    place.replaceChildren(element("p", { class: "nothing" }, "Nothing is known yet, or no node offers GPUs."));
-    return;
-  }
+  if (!fits.length) return renew(byId("fits"), [element("p", { class: "nothing" }, "Nothing is known yet, or no node offers GPUs.")]);
   const largest = fits.findLast((row) => row.whole_pods > 0);
   const sentence = largest ? `The largest request that fits: ${counted(largest.gpus, "whole GPU")} on one node.` : "No whole GPU is idle.";
   const titles = ["GPUs on one node", "pods with whole GPUs", "of at most", "largest share of each"];
@@ -79,7 +72,7 @@ function showFits(fits) {
   const rows = fits.map((row) =>
     element("tr", { class: row.whole_pods ? "" : "none" }, element("th", { scope: "row" }, `${row.gpus}`), element("td", {}, number(row.whole_pods)), element("td", {}, number(row.whole_pods_if_empty)), element("td", {}, row.share_mib ? memory(row.share_mib) : "none")),
   );
-  place.replaceChildren(element("p", {}, sentence), element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
+  renew(byId("fits"), [element("p", {}, sentence), element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows))]);
 }
 
 const MOST_TEAMS = 50;

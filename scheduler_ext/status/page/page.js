@@ -58,7 +58,7 @@ function take(changed) {
     offerLevels(state.nodes.get(name));
   }
   for (const part of changed.parts) parts.add(part);
-  if (changed.parts.has("head")) for (const part of ["waiting", "count", "teams"]) parts.add(part);
+  if (changed.parts.has("head")) for (const part of ["count", "teams"]) parts.add(part);
   if (changed.nodes.size) {
     parts.add("count");
     podsDue = true;

@@ -3,7 +3,7 @@
 import * as address from "./address.js";
 import { byId, element, keep, write } from "./dom.js";
 import { matches, namespaceOf } from "./state.js";
-import { counted, duration, memory, number, ranges } from "./words.js";
+import { counted, cut, duration, memory, number, ranges } from "./words.js";
 
 const MOST_ROWS = 200;
 const MOST_IDLE = 50;
@@ -66,8 +66,7 @@ export function showPods(names, nodes, uses, filter, soFar) {
     first.add({ row, group, value: value?.(row), number: found });
   }
   const shown = first.sorted();
-  const more = found > shown.length ? `; the first ${shown.length} are shown, filter to see others` : "";
-  write(byId("pods-count"), `${found === all ? "" : `${number(found)} of `}${counted(all, "pod")}${soFar}${more}`);
+  write(byId("pods-count"), `${found === all ? "" : `${number(found)} of `}${counted(all, "pod")}${soFar}${cut(found, MOST_ROWS)}`);
   const lines = shown.flatMap((each, at) => (groupOf && each.group !== shown[at - 1]?.group ? [{ group: each.group, sums: groups.get(each.group), kind: pgroup }, each.row] : [each.row]));
   keep(byId("pod-rows"), lines, (line) => (line.sums ? `= ${line.group}` : `${line.node} ${line.pod} ${line.state}`), makeLine, fillLine);
 }
@@ -158,7 +157,7 @@ export function showIdle(nodes, uses, head, now, filter) {
     }
   }
   found.sort((a, b) => b.gpus.length - a.gpus.length || b.seconds - a.seconds || byName.compare(a.pod, b.pod));
-  const known = uses.size ? (found.length ? `${counted(found.length, "pod")} with GPUs unused for an hour` : "none for an hour") : "not known";
+  const known = uses.size ? (found.length ? `${counted(found.length, "pod")} with GPUs unused for an hour${cut(found.length, MOST_IDLE)}` : "none for an hour") : "not known";
   write(byId("idle-count"), known);
   write(byId("idle-note"), head?.use_problem ? `The use of GPUs is not known everywhere: ${head.use_problem}.` : uses.size || !head ? "" : "No daemon has been read yet.");
   byId("idle-note").hidden = !byId("idle-note").textContent;

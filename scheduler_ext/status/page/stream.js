@@ -48,15 +48,21 @@ export class Stream {
   // Follows one stream to its end. Returns why it was refused, or an empty text.
   async follow(wanted, came) {
     const silent = new AbortController();
-    let alarm = 0;
+    let [alarm, late] = [0, 0];
     const wake = () => {
       clearTimeout(alarm);
       alarm = setTimeout(() => silent.abort(new Error("the extender is silent")), SILENT_MILLISECONDS);
+    };
+    // A large message may take longer. It is read on, but what is shown is old meanwhile.
+    const wait = () => {
+      clearTimeout(late);
+      late = setTimeout(() => this.state("lost", "messages come too slowly"), SILENT_MILLISECONDS);
     };
     const stop = () => silent.abort(new Error("closed"));
     wanted.signal.addEventListener("abort", stop);
     try {
       wake();
+      wait();
       const answer = await fetch("events", { headers: this.headers(), cache: "no-store", signal: silent.signal });
       if (answer.status === 401 || answer.status === 403) {
         this.state("denied", (await answer.text()).trim().slice(0, 300));
@@ -71,10 +77,11 @@ export class Stream {
         wake();
         const events = (rest + value).split("\n\n");
         rest = events.pop();
+        if (events.length) wait();
         for (const event of events) this.handle(event, came);
       }
     } finally {
-      clearTimeout(alarm);
+      for (const each of [alarm, late]) clearTimeout(each);
       wanted.signal.removeEventListener("abort", stop);
     }
   }

@@ -25,6 +25,11 @@ export function counted(count, noun) {
   return `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
+// What a list that shows only the first leaves out.
+export function cut(found, most) {
+  return found > most ? `; the first ${number(most)} are shown, filter to see others` : "";
+}
+
 export function time(seconds) {
   return clock.format(new Date(seconds * 1000));
 }

@@ -917,3 +917,35 @@ async def test_a_pod_that_the_extender_does_not_answer_about_is_not_read_for_eve
         await expect(page.locator("#pod .problem")).to_have_text("The extender does not answer.", timeout=10_000)
         await page.keyboard.press("Escape")
         await expect(page.locator("#live")).to_contain_text("has not looked at its cluster for", timeout=10_000)
+
+
+async def test_a_message_that_comes_in_drops_keeps_no_page_live() -> None:
+    async with told("") as (it, page):
+        live = page.locator("#live")
+        it.messages.put_nowait(pieces("a", node("n"))[0])
+        await expect(live).to_have_text("Live")
+        for drop in b"data: {}":
+            it.messages.put_nowait(bytes([drop]))
+            await asyncio.sleep(0.5)
+        await expect(live).to_have_text("Not live: messages come too slowly. Trying again …", timeout=1)
+        it.messages.put_nowait(b"\n\n")
+        await expect(live).to_have_text("Live")
+
+
+async def test_lists_that_leave_out_the_rest_say_so() -> None:
+    pods = [running_pod(f"p{at}", "n", (at % 8,), memory_mib=100) for at in range(60)]
+    found = looked(node("n"), *pods)["n"]
+    names = {uid: PodName(namespace=f"ns-{uid}", name="p") for uid in found.alone.held}
+    gpu = found.usage.gpus[0].device.uuid
+    uses = tuple(
+        ContainerUse(pod=str(name), container="main", gpu=uuid, memory=1, busy=0, unused=7300)
+        for name in names.values()
+        for uuid in (each.device.uuid for each in found.usage.gpus)
+    )
+    use = NodeUse(node="n", gpus={gpu: GpuUse(memory=1, busy=0)}, containers=uses)
+    async with fed() as (server, page):
+        nodes = {"n": replace(found, names=names)}
+        await server.show(Poll(monotonic=1.0, at=1.8e9, nodes=nodes, uses=Uses(nodes={"n": use})))
+        rest = re.compile("^60 .*; the first 50 are shown, filter to see others$")
+        for place in ("#idle-count", "#teams-count"):
+            await expect(page.locator(place)).to_have_text(rest)
