@@ -23,7 +23,8 @@ const pages = { node: details, pod: podPage, owner: ownerPage };
 const cards = new Cards(byId("cards"), state, filter, (name) => go("node", name), later);
 const REST_MILLISECONDS = 250; // until the table of pods follows, with all that came meanwhile
 const PODS_MILLISECONDS = 1_000; // between two drawings of the long table, and
-const PODS_PART = 10; // times as long as a drawing takes
+const PODS_PART = 10; // times as long as a drawing takes, but not longer than
+const LONGEST_PODS_MILLISECONDS = 5_000; // for the whole machine may have stood still meanwhile
 const parts = new Set(); // those to draw
 const WARM_MILLISECONDS = 8; // of script in one go, for what the next key needs
 const cold = new Set(); // names of nodes whose texts the filter has not read yet
@@ -100,7 +101,7 @@ function rest() {
 function drawRest() {
   resting = false;
   soon(warm);
-  if (podsDue) setTimeout(drawPods, podsDrawn + Math.max(PODS_MILLISECONDS, PODS_PART * podsTook) - performance.now());
+  if (podsDue) setTimeout(drawPods, podsDrawn + Math.min(Math.max(PODS_MILLISECONDS, PODS_PART * podsTook), LONGEST_PODS_MILLISECONDS) - performance.now());
 }
 
 // Reads the texts of nodes before a key needs them all at once.

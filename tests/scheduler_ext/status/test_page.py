@@ -949,3 +949,20 @@ async def test_lists_that_leave_out_the_rest_say_so() -> None:
         rest = re.compile("^60 .*; the first 50 are shown, filter to see others$")
         for place in ("#idle-count", "#teams-count"):
             await expect(page.locator(place)).to_have_text(rest)
+
+
+async def test_a_machine_that_stood_still_delays_the_next_table_of_pods_by_seconds() -> None:
+    stands = """const set = Element.prototype.setAttribute;
+      Element.prototype.setAttribute = function (name, value) {
+        if (name === "aria-sort") for (const end = Date.now() + 500; Date.now() < end; );
+        set.call(this, name, value);
+      };"""
+    server = StatusServer("p")
+    async with listening(server.application(), ANY_PORT, "--status-bind-address") as url, browser() as chromium:
+        page = await chromium.new_page()
+        await page.add_init_script(stands)
+        await page.goto(f"{url}/")
+        await expect(page.locator("#pod-head [aria-sort]")).to_have_count(7)
+        held = looked(node("n"), running_pod("p", "n", (0,), memory_mib=WHOLE))
+        await server.show(Poll(monotonic=1.0, at=2.0, nodes=held))
+        await expect(page.locator("#pod-rows tr")).to_have_count(1, timeout=20_000)
