@@ -100,7 +100,7 @@ def show_daemons(cluster: SimulatedCluster) -> None:
     )
     owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": _DAEMON_SET, "controller": True}
     owner["uid"] = made["metadata"]["uid"]
-    labels = labels | {REVISION: digest_of(template)}
+    labels = labels | {REVISION: digest_of(made["spec"]["template"])}
     for node in cluster.nodes:
         if node.name in cluster.metrics:
             name, address = f"{_DAEMON_SET}-{node.name}", urlsplit(cluster.metrics[node.name])
@@ -216,7 +216,7 @@ async def _load(cluster: SimulatedCluster, settings: UpSettings) -> None:
 def _delete(cluster: SimulatedCluster, name: str) -> None:
     """Somebody else may have deleted it."""
     try:
-        cluster.server.delete("pods", name, namespace=NAMESPACE, at_once=False)
+        cluster.server.delete("pods", name, namespace=NAMESPACE, options={})
     except ApiRefusal:
         return
 

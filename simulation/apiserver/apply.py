@@ -38,10 +38,14 @@ def applied(before: JsonObject | None, body: JsonObject, manager: str) -> JsonOb
 def _fields(value: Any, merge_key: str = "") -> JsonObject:
     """Returns the paths within a value: `f:` and a field, `k:` and the key of an item in a list."""
     if isinstance(value, dict):
-        return {f"f:{name}": _fields(inner, patches.MERGE_KEYS.get(name, "")) for name, inner in value.items()}
+        return {f"f:{name}": _fields(inner, _key(name, inner)) for name, inner in value.items()}
     if isinstance(value, list) and merge_key and all(isinstance(item, dict) and merge_key in item for item in value):
         return {f"k:{json.dumps({merge_key: item[merge_key]})}": _fields(item) for item in value}
     return {}
+
+
+def _key(field: str, value: Any) -> str:
+    return patches.merge_key(field, value) if isinstance(value, list) else ""
 
 
 def _without(value: Any, old: JsonObject, new: JsonObject) -> Any:

@@ -3,30 +3,15 @@
 Source: Kubernetes API reference and "Object Names and IDs", "Labels and Selectors", "Taints and Tolerations".
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from zoneinfo import available_timezones
+from functools import partial
 
 from proto.quantity import parse_quantity
 from simulation.apiserver.errors import JsonObject, invalid
-from simulation.apiserver.kinds import (
-    CRON_JOB,
-    DAEMON_SET,
-    DEPLOYMENT,
-    EVENT,
-    JOB,
-    LEASE,
-    NAMESPACE,
-    NODE,
-    POD,
-    REPLICA_SET,
-    SECRET,
-    STATEFUL_SET,
-    ServedKind,
-)
-from simulation.controllers.schedule import BadSchedule, read_schedule
+from simulation.apiserver.kinds import CRON_JOB, EVENT, LEASE, NAMESPACE, NODE, POD, SECRET, WORKLOADS, ServedKind
+from simulation.apiserver.workload_rules import change_problems, workload_problems
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -40,7 +25,7 @@ _LONGEST_LABEL = 63
 _LONGEST_ANNOTATIONS_BYTES = 256 * 1024
 _MUTABLE_POD_FIELDS = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_CONCURRENCY = ("Allow", "Forbid", "Replace")
+STANDARD_FINALIZERS = ("orphan", "foregroundDeletion", "kubernetes")
 _TLS = "kubernetes.io/tls"
 
 
@@ -67,20 +52,30 @@ def check_name(kind: ServedKind, name: str) -> None:
         raise invalid(kind, name, f'metadata.name: Invalid value: "{name}": must not contain dots')
 
 
-def _metadata_problems(metadata: JsonObject) -> Iterator[str]:
+def _metadata_problems(metadata: JsonObject, where: str = "metadata") -> Iterator[str]:
     for field in ("labels", "annotations"):
         for key in metadata.get(field) or {}:
             if not _is_qualified(key):
-                yield f'metadata.{field}: Invalid value: "{key}": name part must consist of alphanumeric characters'
+                yield f'{where}.{field}: Invalid value: "{key}": name part must consist of alphanumeric characters'
     for value in (metadata.get("labels") or {}).values():
-        if value and not _NAME_PART.fullmatch(value):
-            yield f'metadata.labels: Invalid value: "{value}": a valid label must consist of alphanumeric characters'
+        if len(value) > _LONGEST_LABEL:
+            yield f'{where}.labels: Invalid value: "{value}": must be no more than {_LONGEST_LABEL} characters'
+        elif value and not _NAME_PART.fullmatch(value):
+            yield f'{where}.labels: Invalid value: "{value}": a valid label must consist of alphanumeric characters'
     if problem := _size_problem(metadata.get("annotations") or {}):
         yield problem
     for place, finalizer in enumerate(metadata.get("finalizers") or []):
-        if "/" not in finalizer or not _is_qualified(finalizer):
+        if finalizer not in STANDARD_FINALIZERS and ("/" not in finalizer or not _is_qualified(finalizer)):
             problem = "name is neither a standard finalizer name nor is it fully qualified"
             yield f'metadata.finalizers[{place}]: Invalid value: "{finalizer}": {problem}'
+
+
+def _workload_problems(kind: ServedKind, workload: JsonObject) -> Iterator[str]:
+    yield from workload_problems(kind, workload)
+    spec, where = workload["spec"], "spec"
+    if kind is CRON_JOB:
+        spec, where = spec["jobTemplate"]["spec"], "spec.jobTemplate.spec"
+    yield from _metadata_problems(spec["template"]["metadata"], f"{where}.template")
 
 
 def _is_qualified(key: str) -> bool:
@@ -164,61 +159,13 @@ def _secret_problems(secret: JsonObject) -> Iterator[str]:
                 yield f"data[{key}]: Required value"
 
 
-def _selector_problems(owner: JsonObject) -> Iterator[str]:
-    """An owner that did not select its own pods would make more without end."""
-    spec = owner["spec"]
-    labels = ((spec.get("template") or {}).get("metadata") or {}).get("labels") or {}
-    selected = (spec.get("selector") or {}).get("matchLabels") or {}
-    if not selected:
-        yield "spec.selector: Required value"
-    elif not selected.items() <= labels.items():
-        problem = "`selector` does not match template `labels`"
-        yield f"spec.template.metadata.labels: Invalid value: {json.dumps(labels)}: {problem}"
-    yield from _template_problems(owner, ("Always",))
-
-
-def _job_problems(job: JsonObject) -> Iterator[str]:
-    yield from _template_problems(job, ("OnFailure", "Never"))
-
-
-def _cron_job_problems(cron_job: JsonObject) -> Iterator[str]:
-    spec = cron_job["spec"]
-    yield from _template_problems(spec.get("jobTemplate") or {}, ("OnFailure", "Never"), "spec.jobTemplate.spec")
-    try:
-        read_schedule(str(spec.get("schedule") or ""))
-    except BadSchedule as problem:
-        yield f"spec.schedule: Invalid value: {json.dumps(spec.get('schedule'))}: {problem}"
-    zone = spec.get("timeZone")
-    if zone is not None and zone not in available_timezones():
-        yield f"spec.timeZone: Invalid value: {json.dumps(zone)}: unknown time zone {zone}"
-    if spec["concurrencyPolicy"] not in _CONCURRENCY:
-        supported = ", ".join(f'"{name}"' for name in _CONCURRENCY)
-        found = json.dumps(spec["concurrencyPolicy"])
-        yield f"spec.concurrencyPolicy: Unsupported value: {found}: supported values: {supported}"
-
-
-def _template_problems(owner: JsonObject, policies: tuple[str, ...], where: str = "spec") -> Iterator[str]:
-    spec = (((owner.get("spec") or {}).get("template") or {}).get("spec")) or {}
-    if not spec.get("containers"):
-        yield f"{where}.template.spec.containers: Required value"
-    policy = spec.get("restartPolicy") or "Always"
-    if policy not in policies:
-        supported = ", ".join(f'"{name}"' for name in policies)
-        yield f'{where}.template.spec.restartPolicy: Unsupported value: "{policy}": supported values: {supported}'
-
-
 _RULES: Mapping[ServedKind, Callable[[JsonObject], Iterable[str]]] = {
     POD: _pod_problems,
     NODE: _node_problems,
     EVENT: _event_problems,
     LEASE: _lease_problems,
     SECRET: _secret_problems,
-    DEPLOYMENT: _selector_problems,
-    REPLICA_SET: _selector_problems,
-    STATEFUL_SET: _selector_problems,
-    DAEMON_SET: _selector_problems,
-    CRON_JOB: _cron_job_problems,
-    JOB: _job_problems,
+    **{kind: partial(_workload_problems, kind) for kind in WORKLOADS},
 }
 
 
@@ -227,6 +174,7 @@ def _change_problems(kind: ServedKind, before: JsonObject, after: JsonObject) ->
     if before["metadata"].get("deletionTimestamp") and set(new) - set(old):
         problem = "no new finalizers can be added if the object is being deleted"
         yield f"metadata.finalizers: Forbidden: {problem}, found new finalizers {sorted(set(new) - set(old))}"
+    yield from change_problems(kind, before, after)
     if kind is SECRET and before.get("type") != after.get("type"):
         yield f'type: Invalid value: "{after.get("type")}": field is immutable'
     if kind is POD and _fixed_part(before["spec"]) != _fixed_part(after["spec"]):

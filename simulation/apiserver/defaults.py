@@ -4,22 +4,22 @@ Source: Kubernetes API reference, the defaults of each kind.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from simulation.apiserver.errors import JsonObject, forbidden
 from simulation.apiserver.kinds import (
+    CLAIM,
     CRON_JOB,
-    DAEMON_SET,
-    DEPLOYMENT,
     JOB,
     NAMESPACE,
     POD,
     PRIORITY_CLASS,
-    REPLICA_SET,
     SECRET,
-    STATEFUL_SET,
     WEBHOOK,
+    WORKLOADS,
     ServedKind,
 )
+from simulation.apiserver.workloads import completed_spec
 
 _NOT_READY_TOLERATIONS = [
     {"key": f"node.kubernetes.io/{problem}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
@@ -43,6 +43,8 @@ def new_object(kind: ServedKind, item: JsonObject, priority_classes: Mapping[str
         label = {"kubernetes.io/metadata.name": item["metadata"]["name"]}
         metadata = item["metadata"] | {"labels": (item["metadata"].get("labels") or {}) | label}
         return item | {"metadata": metadata, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
+    if kind is CLAIM:
+        return _bound(item)
     item = item | {field: item.get(field) or {} for field in ("spec", "status") if kind.has_status}
     return _new_job(item) if kind is JOB else item
 
@@ -53,11 +55,19 @@ def written_object(kind: ServedKind, item: JsonObject) -> JsonObject:
     return item if complete is None else complete(item)
 
 
+def _bound(claim: JsonObject) -> JsonObject:
+    """Returns the claim with a volume. Containers run nothing, so none needs to exist."""
+    spec = {"volumeName": f"pvc-{claim['metadata']['uid']}", "volumeMode": "Filesystem"} | (claim.get("spec") or {})
+    capacity = (spec.get("resources") or {}).get("requests") or {}
+    status = {"phase": "Bound", "accessModes": spec.get("accessModes") or [], "capacity": capacity}
+    return claim | {"spec": spec, "status": status}
+
+
 def _new_pod(pod: JsonObject, priority_classes: Mapping[str, int]) -> JsonObject:
     spec = pod["spec"]
     phase = {"phase": "Pending"} | pod["status"]
     conditions = {"conditions": [_GATED]} if spec.get("schedulingGates") else {}
-    qos_class = _qos_class([_container(one) for one in spec.get("containers") or []])
+    qos_class = _qos_class([_requested(one) for one in spec.get("containers") or []])
     spec = {"tolerations": list(_NOT_READY_TOLERATIONS)} | spec | {"priority": _priority(pod, priority_classes)}
     return pod | {"spec": spec, "status": conditions | {"qosClass": qos_class} | phase}
 
@@ -75,43 +85,18 @@ def _new_job(job: JsonObject) -> JsonObject:
     return job | {"spec": spec}
 
 
-def _deployment(deployment: JsonObject) -> JsonObject:
-    rolling = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}
-    defaults = {"replicas": 1, "strategy": rolling, "revisionHistoryLimit": 10, "progressDeadlineSeconds": 600}
-    return deployment | {"spec": defaults | _named(deployment["spec"])}
+def _workload(kind: ServedKind, workload: JsonObject) -> JsonObject:
+    spec = completed_spec(kind, workload["spec"])
+    if kind is CRON_JOB:
+        job = spec["jobTemplate"]
+        spec["jobTemplate"] = job | {"spec": _templated(completed_spec(JOB, job["spec"]))}
+        return workload | {"spec": spec}
+    return workload | {"spec": _templated(spec)}
 
 
-def _replica_set(replica_set: JsonObject) -> JsonObject:
-    return replica_set | {"spec": {"replicas": 1} | _named(replica_set["spec"])}
-
-
-def _stateful_set(stateful_set: JsonObject) -> JsonObject:
-    update = {"type": "RollingUpdate", "rollingUpdate": {"partition": 0}}
-    defaults = {"replicas": 1, "podManagementPolicy": "OrderedReady", "updateStrategy": update}
-    return stateful_set | {"spec": defaults | {"revisionHistoryLimit": 10} | _named(stateful_set["spec"])}
-
-
-def _daemon_set(daemon_set: JsonObject) -> JsonObject:
-    update = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
-    defaults = {"updateStrategy": update, "revisionHistoryLimit": 10}
-    return daemon_set | {"spec": defaults | _named(daemon_set["spec"])}
-
-
-def _cron_job(cron_job: JsonObject) -> JsonObject:
-    limits = {"successfulJobsHistoryLimit": 3, "failedJobsHistoryLimit": 1}
-    defaults = {"concurrencyPolicy": "Allow", "suspend": False} | limits
-    return cron_job | {"spec": defaults | _named(cron_job["spec"])}
-
-
-def _job(job: JsonObject) -> JsonObject:
-    spec = _named(job["spec"])
-    many = {"parallelism": 1} | ({} if spec.get("parallelism") is not None else {"completions": 1})
-    defaults = many | {"backoffLimit": 6, "completionMode": "NonIndexed", "suspend": False}
-    return job | {"spec": defaults | spec}
-
-
-def _named(spec: JsonObject) -> JsonObject:
-    return {key: value for key, value in spec.items() if value is not None}
+def _templated(spec: JsonObject) -> JsonObject:
+    template = spec["template"]
+    return spec | {"template": template | {"spec": _pod_spec(template["spec"])}}
 
 
 def _priority(pod: JsonObject, priority_classes: Mapping[str, int]) -> int:
@@ -127,32 +112,43 @@ def _priority(pod: JsonObject, priority_classes: Mapping[str, int]) -> int:
 
 
 def _pod(pod: JsonObject) -> JsonObject:
-    spec: JsonObject = {
+    spec: JsonObject = {"enableServiceLinks": True, "preemptionPolicy": "PreemptLowerPriority"} | _pod_spec(pod["spec"])
+    for field in ("containers", "initContainers"):
+        if field in spec:
+            spec[field] = [_requested(one) for one in spec[field]]
+    return pod | {"spec": spec}
+
+
+def _pod_spec(spec: JsonObject) -> JsonObject:
+    """Returns a spec of pods, or of a template of pods."""
+    completed: JsonObject = {
         "restartPolicy": "Always",
         "terminationGracePeriodSeconds": 30,
         "dnsPolicy": "ClusterFirst",
         "schedulerName": "default-scheduler",
         "securityContext": {},
-        "enableServiceLinks": True,
-        "preemptionPolicy": "PreemptLowerPriority",
-    } | pod["spec"]
+    } | spec
     for field in ("containers", "initContainers"):
         if field in spec:
-            spec[field] = [_container(one) for one in spec[field]]
-    return pod | {"spec": spec}
+            completed[field] = [_container(one) for one in spec[field]]
+    return completed
+
+
+def _requested(container: JsonObject) -> JsonObject:
+    """A missing request takes the value of the limit."""
+    resources = container["resources"]
+    limits = resources.get("limits")
+    asked = {"requests": limits | (resources.get("requests") or {})} if limits else {}
+    return container | {"resources": resources | asked}
 
 
 def _container(container: JsonObject) -> JsonObject:
-    """A missing request takes the value of the limit."""
-    resources = container["resources"]
-    if limits := resources.get("limits"):
-        resources = resources | {"requests": limits | (resources.get("requests") or {})}
     fixed = _is_fixed(str(container.get("image", "")))
     return {
         "terminationMessagePath": "/dev/termination-log",
         "terminationMessagePolicy": "File",
         "imagePullPolicy": "IfNotPresent" if fixed else "Always",
-    } | (container | {"resources": resources})
+    } | container
 
 
 def _is_fixed(image: str) -> bool:
@@ -190,11 +186,6 @@ _COMPLETE: Mapping[ServedKind, Callable[[JsonObject], JsonObject]] = {
     POD: _pod,
     SECRET: lambda secret: {"type": "Opaque"} | secret,
     WEBHOOK: _webhooks,
-    DEPLOYMENT: _deployment,
-    REPLICA_SET: _replica_set,
-    STATEFUL_SET: _stateful_set,
-    DAEMON_SET: _daemon_set,
-    CRON_JOB: _cron_job,
-    JOB: _job,
+    **{kind: partial(_workload, kind) for kind in WORKLOADS},
     PRIORITY_CLASS: lambda one: {"preemptionPolicy": "PreemptLowerPriority"} | one,
 }

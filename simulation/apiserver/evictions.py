@@ -3,10 +3,11 @@
 Source: Kubernetes documentation, "API-initiated Eviction" and "Disruptions".
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable
 
 from simulation.apiserver.errors import ApiRefusal, JsonObject
 from simulation.apiserver.patches import strategic
+from simulation.apiserver.selectors import selects
 
 _REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
 
@@ -14,7 +15,7 @@ _REFUSED = "Cannot evict pod as it would violate the pod's disruption budget."
 def budget_of(pod: JsonObject, budgets: Iterable[JsonObject]) -> JsonObject | None:
     """Returns the budget of the pod's namespace that selects it. Raises ApiRefusal for more than one."""
     labels = pod["metadata"].get("labels") or {}
-    found = [one for one in budgets if labels and _selects((one.get("spec") or {}).get("selector"), labels)]
+    found = [one for one in budgets if labels and selects((one.get("spec") or {}).get("selector"), labels)]
     if len(found) > 1:
         problem = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         raise ApiRefusal(500, "", problem)
@@ -54,21 +55,3 @@ def disrupted(pod: JsonObject, at: str) -> JsonObject:
         "lastTransitionTime": at,
     }
     return pod | {"status": strategic(pod.get("status") or {}, {"conditions": [condition]})}
-
-
-def _selects(selector: JsonObject | None, labels: Mapping[str, str]) -> bool:
-    if selector is None:
-        return False
-    wanted: Mapping[str, str] = selector.get("matchLabels") or {}
-    expressions: list[JsonObject] = selector.get("matchExpressions") or []
-    return all(labels.get(key) == value for key, value in wanted.items()) and all(
-        _HOLDS[each["operator"]](labels.get(each["key"]), each.get("values") or ()) for each in expressions
-    )
-
-
-_HOLDS: Mapping[str, Callable[[str | None, Collection[str]], bool]] = {
-    "In": lambda value, values: value in values,
-    "NotIn": lambda value, values: value not in values,
-    "Exists": lambda value, _: value is not None,
-    "DoesNotExist": lambda value, _: value is None,
-}

@@ -95,6 +95,7 @@ EVENT = ServedKind(
         "type",
     ),
 )
+CLAIM = ServedKind(kind="PersistentVolumeClaim", plural="persistentvolumeclaims", short_names=("pvc",), has_status=True)
 QUOTA = ServedKind(kind="ResourceQuota", plural="resourcequotas", short_names=("quota",), has_status=True)
 SECRET = ServedKind(kind="Secret", plural="secrets", fields=_fields("type"))
 LEASE = ServedKind(kind="Lease", plural="leases", group="coordination.k8s.io", unconditional=False)
@@ -152,6 +153,7 @@ DAEMON_SET = ServedKind(
 CRON_JOB = ServedKind(
     kind="CronJob", plural="cronjobs", group="batch", short_names=("cj",), has_status=True, counts_changes=True
 )
+WORKLOADS = (DEPLOYMENT, REPLICA_SET, STATEFUL_SET, DAEMON_SET, JOB, CRON_JOB)
 KINDS: tuple[ServedKind, ...] = (
     POD,
     NODE,
@@ -161,17 +163,14 @@ KINDS: tuple[ServedKind, ...] = (
     ServedKind(kind="ConfigMap", plural="configmaps", short_names=("cm",)),
     SECRET,
     ServedKind(kind="ServiceAccount", plural="serviceaccounts", short_names=("sa",)),
+    ServedKind(kind="Service", plural="services", short_names=("svc",), has_status=True),
+    CLAIM,
     LEASE,
     WEBHOOK,
     BUDGET,
     PRIORITY_CLASS,
     POD_GROUP,
-    DEPLOYMENT,
-    REPLICA_SET,
-    JOB,
-    STATEFUL_SET,
-    DAEMON_SET,
-    CRON_JOB,
+    *WORKLOADS,
 )
 BY_PLURAL: Mapping[str, ServedKind] = {kind.plural: kind for kind in KINDS}
 BY_NAME: Mapping[str, ServedKind] = {kind.kind: kind for kind in KINDS}

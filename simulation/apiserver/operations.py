@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import chain
 
 from simulation.apiserver import apply, checks, defaults, evictions, patches, scale
 from simulation.apiserver.errors import (
@@ -17,12 +18,13 @@ from simulation.apiserver.errors import (
     conflict,
     conflict_on,
     expired,
+    forbidden,
     invalid,
     invalid_object,
     invalid_patch,
     not_found,
 )
-from simulation.apiserver.kinds import BUDGET, KINDS, NAMESPACE, POD, ServedKind
+from simulation.apiserver.kinds import BUDGET, KINDS, NAMESPACE, POD, WORKLOADS, ServedKind
 from simulation.apiserver.routes import Target
 from simulation.apiserver.selectors import Selector
 from simulation.apiserver.store import Store, key_of
@@ -30,6 +32,7 @@ from simulation.apiserver.typed import as_typed
 
 OBJECT_MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 OTHER_NAMESPACE = "the namespace of the provided object does not match the namespace sent on the request"
+_KEPT_NAMESPACES = ("default", "kube-public", "kube-system")
 _KEPT_METADATA = (
     *("name", "namespace", "uid", "creationTimestamp", "generation"),
     *("deletionTimestamp", "deletionGracePeriodSeconds"),
@@ -99,16 +102,12 @@ class Operations:
 
     def _held_at(self, target: Target, version: int) -> list[JsonObject]:
         if version == self.store.version:
-            return self._only(target, self.store.objects(target.kind.plural, target.namespace))
+            return _only(target, self.store.objects(target.kind.plural, target.namespace))
         try:
-            return self._only(target, self.store.objects_at(target.kind.plural, version, target.namespace))
+            return _only(target, self.store.objects_at(target.kind.plural, version, target.namespace))
         except ApiRefusal as e:
             problem = "The provided continue parameter is too old to display a consistent list result"
             raise expired(f"{problem}; start a new list without it") from e
-
-    @staticmethod
-    def _only(target: Target, items: list[JsonObject]) -> list[JsonObject]:
-        return [item for item in items if item["metadata"]["name"] == target.name] if target.name else items
 
     def create(self, target: Target, body: JsonObject, *, dry_run: bool = False) -> JsonObject:
         """Stores a new object: name, uid and defaults filled in. 409 if it exists, 404 without its namespace."""
@@ -144,7 +143,10 @@ class Operations:
         if not metadata.get("name"):
             if not metadata.get("generateName"):
                 raise invalid(kind, "", "metadata.name: Required value: name or generateName is required")
-            metadata["name"] = metadata["generateName"] + uid.replace("-", "")[:5]
+            drawn = (
+                metadata["generateName"] + one.replace("-", "")[:5] for one in chain([uid], iter(self.new_uid, ""))
+            )
+            metadata["name"] = next(name for name in drawn if not self.store.get(kind.plural, target.namespace, name))
         checks.check_name(kind, metadata["name"])
         own = metadata.pop("namespace", None) or target.namespace
         if kind.namespaced:
@@ -241,10 +243,10 @@ class Operations:
 
     def delete(self, target: Target, options: JsonObject, *, dry_run: bool = False) -> tuple[JsonObject, bool]:
         """Returns the object and whether it is gone; a bound pod or one with finalizers is first marked."""
-        before = self.get(target)
+        before = dict(self.get(target))
         _check_deleted(target, before["metadata"], options.get("preconditions") or {})
         grace = self._grace_seconds(target.kind, before, options)
-        metadata = before["metadata"]
+        metadata = before["metadata"] = _with_propagation(target.kind, before["metadata"], options)
         if dry_run:
             return before, True
         finished = grace == 0 and not metadata.get("finalizers")
@@ -345,6 +347,10 @@ def timestamp(moment: datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def _only(target: Target, items: list[JsonObject]) -> list[JsonObject]:
+    return [item for item in items if item["metadata"]["name"] == target.name] if target.name else items
+
+
 def _metadata_of(body: JsonObject) -> JsonObject:
     metadata = body.get("metadata") or {}
     if not isinstance(metadata, dict):
@@ -391,10 +397,22 @@ def _check_patched(target: Target, before: JsonObject, after: object) -> None:
 
 
 def _check_deleted(target: Target, current: JsonObject, wanted: JsonObject) -> None:
+    if target.kind is NAMESPACE and target.name in _KEPT_NAMESPACES:
+        raise forbidden(NAMESPACE, target.name, "this namespace may not be deleted")
     for part, name in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
         if wanted.get(part) and wanted[part] != current[part]:
             problem = f"the {name} in the precondition ({wanted[part]}) does not match the {name} in record"
             raise conflict_on(target.kind.kind, target.name, f"{problem} ({current[part]})")
+
+
+def _with_propagation(kind: ServedKind, metadata: JsonObject, options: JsonObject) -> JsonObject:
+    """Returns the metadata with the finalizer that lets the controllers see to what the object owns."""
+    policy = options.get("propagationPolicy")
+    if kind not in WORKLOADS or not policy:
+        return metadata
+    finalizer = {"Orphan": "orphan", "Foreground": "foregroundDeletion"}.get(policy)
+    kept = [one for one in metadata.get("finalizers") or [] if one not in checks.STANDARD_FINALIZERS]
+    return metadata | {"finalizers": [*kept, *([finalizer] if finalizer else [])]}
 
 
 def _read_continue(token: str) -> tuple[int, tuple[str, str]]:

@@ -12,7 +12,7 @@ from simulation.apiserver.errors import ApiRefusal, JsonObject, bad_request
 
 Json = Any
 
-MERGE_KEYS = {
+_MERGE_KEYS = {
     "addresses": "type",
     "conditions": "type",
     "containers": "name",
@@ -23,7 +23,6 @@ MERGE_KEYS = {
     "initContainers": "name",
     "ownerReferences": "uid",
     "podIPs": "ip",
-    "ports": "containerPort",
     "resourceClaims": "name",
     "schedulingGates": "name",
     "secrets": "name",
@@ -40,6 +39,14 @@ MERGED_PRIMITIVES = frozenset({"finalizers", "podCIDRs"})
 _DIRECTIVES = ("$patch", "$retainKeys", "$setElementOrder/", "$deleteFromPrimitiveList/")
 
 
+def merge_key(field: str, items: list[Json]) -> str:
+    """Returns the key by which the items of a list merge; empty for a list that is replaced whole."""
+    if field == "ports":
+        # Those of a Service have another key.
+        return "port" if any(isinstance(item, dict) and "port" in item for item in items) else "containerPort"
+    return _MERGE_KEYS.get(field, "")
+
+
 def merge(document: Json, patch: Json) -> Json:
     """Returns RFC 7386: objects merge, null deletes, all else replaces."""
     if not isinstance(patch, dict):
@@ -54,7 +61,7 @@ def merge(document: Json, patch: Json) -> Json:
 
 
 def strategic(document: JsonObject, patch: JsonObject) -> JsonObject:
-    """Objects merge as in RFC 7386, lists in MERGE_KEYS by their key; the `$patch` directives are obeyed."""
+    """Objects merge as in RFC 7386, lists by their key; the `$patch` directives are obeyed."""
     directive = patch.get("$patch")
     if directive == "replace":
         return deepcopy({key: value for key, value in patch.items() if key != "$patch"})
@@ -85,8 +92,8 @@ def _set_strategically(result: JsonObject, key: str, value: Json, order: list[Js
     elif isinstance(value, dict):
         current = result.get(key)
         result[key] = strategic(current if isinstance(current, dict) else {}, value)
-    elif isinstance(value, list) and key in MERGE_KEYS and all(isinstance(item, dict) for item in value):
-        result[key] = _merged_list(result.get(key) or [], value, MERGE_KEYS[key], order)
+    elif isinstance(value, list) and all(isinstance(item, dict) for item in value) and merge_key(key, value):
+        result[key] = _merged_list(result.get(key) or [], value, merge_key(key, value), order)
     elif isinstance(value, list) and key in MERGED_PRIMITIVES:
         current = result.get(key) or []
         result[key] = _interleaved([item for item in current if item not in value], value, current)

@@ -36,14 +36,18 @@ _MESSAGES = {
     "Deployment": "metadata=1:ObjectMeta spec=2:DeploymentSpec",
     "DeploymentSpec": "replicas=1:number selector=2:LabelSelector template=3:PodTemplateSpec",
     "Job": "metadata=1:ObjectMeta spec=2:JobSpec",
-    "JobSpec": "parallelism=1:number completions=2:number backoffLimit=7:number template=6:PodTemplateSpec",
+    "JobSpec": "parallelism=1:number completions=2:number activeDeadlineSeconds=3:number template=6:PodTemplateSpec "
+    "backoffLimit=7:number ttlSecondsAfterFinished=8:number completionMode=9 suspend=10:bool",
     "CronJob": "metadata=1:ObjectMeta spec=2:CronJobSpec",
     "CronJobSpec": "schedule=1 startingDeadlineSeconds=2:number concurrencyPolicy=3 suspend=4:bool "
     "jobTemplate=5:JobTemplateSpec",
     "JobTemplateSpec": "metadata=1:ObjectMeta spec=2:JobSpec",
     "PodTemplateSpec": "metadata=1:ObjectMeta spec=2:PodSpec",
-    "PodSpec": "containers=2:Container[] restartPolicy=3",
-    "Container": "name=1 image=2 command=3[] args=4[] ports=6:ContainerPort[] env=7:EnvVar[] resources=8:Resources",
+    "PodSpec": "containers=2:Container[] restartPolicy=3 terminationGracePeriodSeconds=4:number dnsPolicy=6 "
+    "nodeSelector=7{} schedulerName=19 initContainers=20:Container[] tolerations=22:Toleration[] priorityClassName=24",
+    "Toleration": "key=1 operator=2 value=3 effect=4 tolerationSeconds=5:number",
+    "Container": "name=1 image=2 command=3[] args=4[] ports=6:ContainerPort[] env=7:EnvVar[] resources=8:Resources "
+    "terminationMessagePath=13 imagePullPolicy=14 terminationMessagePolicy=20",
     "ContainerPort": "name=1 containerPort=3:number protocol=4",
     "EnvVar": "name=1 value=2",
     "Resources": "limits=1:Quantity{} requests=2:Quantity{}",

@@ -4,7 +4,7 @@ Source of field selectors: Kubernetes documentation, "Field Selectors".
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from proto.kubernetes.selectors import SelectorError, label_selector, split_terms
 from simulation.apiserver.errors import JsonObject, bad_request
@@ -30,6 +30,25 @@ def selector(kind: ServedKind, *, labels: str = "", fields: str = "") -> Selecto
         return wanted(own) and all(holds(item) for holds in wanted_fields)
 
     return selects
+
+
+def selects(selector: JsonObject | None, labels: Mapping[str, str]) -> bool:
+    """Returns whether a LabelSelector selects what has these labels; without one nothing is selected."""
+    if selector is None:
+        return False
+    wanted: Mapping[str, str] = selector.get("matchLabels") or {}
+    expressions: list[JsonObject] = selector.get("matchExpressions") or []
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        _HOLDS[each["operator"]](labels.get(each["key"]), each.get("values") or ()) for each in expressions
+    )
+
+
+_HOLDS: Mapping[str, Callable[[str | None, Collection[str]], bool]] = {
+    "In": lambda value, values: value in values,
+    "NotIn": lambda value, values: value not in values,
+    "Exists": lambda value, _: value is not None,
+    "DoesNotExist": lambda value, _: value is None,
+}
 
 
 def field_value(item: JsonObject, path: str, absent: str = "") -> str:

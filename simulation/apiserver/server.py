@@ -22,6 +22,7 @@ from simulation.apiserver.watching import Watching
 from simulation.moments import Moments
 
 _LARGEST_BODY = 16 * 1024 * 1024
+_AT_ONCE: JsonObject = {"gracePeriodSeconds": 0}
 _FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _FIRST_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 
@@ -171,10 +172,10 @@ class EmbeddedApiServer:
         self._wake_if_written()
         return stored
 
-    def delete(self, plural: str, name: str, *, namespace: str = "", at_once: bool = True) -> None:
-        """Removes an object directly; without `at_once` a pod has its time to stop."""
+    def delete(self, plural: str, name: str, *, namespace: str = "", options: JsonObject = _AT_ONCE) -> None:
+        """Removes an object directly; with other options a pod has its time to stop."""
         target = Target(kind=BY_PLURAL[plural], namespace=namespace, name=name)
-        self._operations.delete(target, {"gracePeriodSeconds": 0} if at_once else {})
+        self._operations.delete(target, options)
         self._wake_if_written()
 
     def compact(self) -> None:

@@ -196,6 +196,13 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         ("Message", 0, _text("message", absent="")),
         ("Name", 1, _name),
     ),
+    "persistentvolumeclaims": (
+        _NAMED,
+        ("Status", 0, _text("status", "phase")),
+        ("Volume", 0, _text("spec", "volumeName")),
+        ("Capacity", 0, _text("status", "capacity", "storage")),
+        _AGED,
+    ),
     "resourcequotas": (_NAMED, _AGED, ("Request", 0, _used("")), ("Limit", 0, _used("limits."))),
     "configmaps": (_NAMED, ("Data", 0, _data_size), _AGED),
     "secrets": (_NAMED, ("Type", 0, _text("type", absent="Opaque")), ("Data", 0, _data_size), _AGED),

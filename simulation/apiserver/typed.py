@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from simulation.apiserver.errors import JsonObject, NotOfItsType
-from simulation.apiserver.kinds import EVENT, LEASE, NODE, POD, QUOTA, SECRET, ServedKind
+from simulation.apiserver.kinds import CRON_JOB, EVENT, LEASE, NODE, POD, QUOTA, SECRET, WORKLOADS, ServedKind
 from simulation.apiserver.quantities import amounts
+from simulation.apiserver.workloads import typed_spec
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
 _MICRO_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d)")
@@ -74,6 +75,24 @@ def _conditions(status: JsonObject, heartbeat: str) -> JsonObject:
     return status | {"conditions": [never | one for one in _objects(status, "conditions")]}
 
 
+def _workload(workload: JsonObject) -> JsonObject:
+    return workload | {"spec": _templated(typed_spec(workload.get("spec")))}
+
+
+def _cron_job(cron_job: JsonObject) -> JsonObject:
+    spec = typed_spec(cron_job.get("spec"))
+    job = spec.get("jobTemplate") or {}
+    job = {"metadata": _metadata(job.get("metadata") or {}), "spec": _templated(_present(job.get("spec") or {}))}
+    return cron_job | {"spec": spec | {"jobTemplate": job}}
+
+
+def _templated(spec: JsonObject) -> JsonObject:
+    """Returns the spec with its template of pods."""
+    template = spec.get("template") or {}
+    pod = _pod({"spec": template.get("spec")})
+    return spec | {"template": {"metadata": _metadata(template.get("metadata") or {}), "spec": pod["spec"]}}
+
+
 def _node(node: JsonObject) -> JsonObject:
     status = _conditions(_object(node, "status"), "lastHeartbeatTime")
     held = {part: amounts(status[part]) for part in ("capacity", "allocatable") if status.get(part)}
@@ -127,4 +146,6 @@ _FORMS: Mapping[ServedKind, Callable[[JsonObject], JsonObject]] = {
     EVENT: _event,
     LEASE: _lease,
     SECRET: _secret,
+    **dict.fromkeys(WORKLOADS, _workload),
+    CRON_JOB: _cron_job,
 }

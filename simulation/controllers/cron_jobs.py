@@ -1,7 +1,7 @@
 """The stand-in for the controller of CronJobs (pure). Source: Kubernetes documentation, "CronJob"."""
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 from simulation.controllers.jobs import end_of
@@ -16,7 +16,6 @@ from simulation.controllers.steps import (
     name_of,
     status_of,
     status_written,
-    uid_of,
     written_time,
 )
 
@@ -53,7 +52,7 @@ def _due(cron_job: JsonObject, now: datetime) -> datetime | None:
     if deadline is not None:
         since = max(since, now - timedelta(seconds=deadline))
     zone = ZoneInfo(spec.get("timeZone") or "UTC")
-    found = read_schedule(spec["schedule"]).latest(since.astimezone(zone), now.astimezone(zone))
+    found = read_schedule(spec["schedule"]).latest(since.astimezone(UTC), now.astimezone(UTC), zone)
     return None if found is None else found.astimezone(now.tzinfo)
 
 
@@ -74,10 +73,5 @@ def _job(cron_job: JsonObject, due: datetime) -> JsonObject:
 
 
 def _reference(job: JsonObject) -> JsonObject:
-    return {
-        "kind": "Job",
-        "apiVersion": "batch/v1",
-        "name": name_of(job),
-        "namespace": job["metadata"]["namespace"],
-        "uid": uid_of(job),
-    }
+    metadata = {key: job["metadata"][key] for key in ("name", "namespace", "uid")}
+    return {"kind": "Job", "apiVersion": "batch/v1"} | metadata

@@ -38,6 +38,11 @@ _TOLERATIONS = [
         ("unschedulable", NO_SCHEDULE),
     )
 ]
+_NAMED_NODE = (
+    *("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms", 0),
+    *("matchFields", 0, "values", 0),
+)
+"""The place of the node's name in a pod that waits."""
 _STAYS = {"operator": "Exists", "effect": NO_SCHEDULE}
 """A pod that runs stays on a node that gets a taint which only keeps new pods away."""
 
@@ -97,11 +102,16 @@ def _pod(daemon_set: JsonObject, node: str, revision: str) -> JsonObject:
 
 
 def _node_of(pod: JsonObject) -> str:
-    """Returns the node for which the pod was made."""
+    """Returns the node for which the pod was made; empty for an adopted pod that waits."""
     if pod["spec"].get("nodeName"):
         return str(pod["spec"]["nodeName"])
-    required = pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    return str(required["nodeSelectorTerms"][0]["matchFields"][0]["values"][0])
+    found: object = pod["spec"]
+    for part in _NAMED_NODE:
+        try:
+            found = found[part]  # type: ignore[index]
+        except (KeyError, IndexError, TypeError):
+            return ""
+    return str(found)
 
 
 def _status(daemon_set: JsonObject, there: list[JsonObject], allowed: set[str], newest: str) -> Iterator[Step]:

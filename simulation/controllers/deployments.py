@@ -6,6 +6,7 @@ from datetime import datetime
 from simulation.controllers.steps import (
     ControllerWrite,
     Create,
+    Delete,
     JsonObject,
     Step,
     child_of,
@@ -16,6 +17,7 @@ from simulation.controllers.steps import (
     name_of,
     part_of,
     status_of,
+    written_time,
 )
 
 _REVISION = "deployment.kubernetes.io/revision"
@@ -38,6 +40,9 @@ def deployment_steps(deployment: JsonObject, sets: list[JsonObject], now: dateti
             # A template that was used before, as `kubectl rollout undo` brings it back.
             yield ControllerWrite("replicasets", newest, _revised(1 + max(map(_revision, sets))))
         yield from _moved(spec, newest, older)
+    unused = [one for one in older if not one["spec"]["replicas"] and not status_of(one).get("replicas")]
+    for one in sorted(unused, key=_revision)[: max(len(unused) - spec["revisionHistoryLimit"], 0)]:
+        yield Delete("replicasets", one)
     revision = str(_revision(newest)) if newest else ""
     if revision and (deployment["metadata"].get("annotations") or {}).get(_REVISION) != revision:
         yield ControllerWrite("deployments", deployment, {"metadata": {"annotations": {_REVISION: revision}}})
@@ -111,11 +116,6 @@ def _deployment_status(
     complete = newest is not None and _ready(newest) == replicas == ready
     available = ready >= replicas - _limits(deployment["spec"])[1]
     enough = "MinimumReplicasAvailable" if available else "MinimumReplicasUnavailable"
-    progress = "NewReplicaSetAvailable" if complete else "ReplicaSetUpdated"
-    conditions = [
-        condition_of(deployment, "Available", available, enough, now),
-        condition_of(deployment, "Progressing", True, progress, now),
-    ]
     counts = {
         "replicas": sum(status_of(one).get("replicas", 0) for one in sets),
         "updatedReplicas": updated,
@@ -124,7 +124,25 @@ def _deployment_status(
         "unavailableReplicas": max(replicas - ready, 0),
     }
     seen = {"observedGeneration": deployment["metadata"]["generation"]}
-    return seen | {name: count for name, count in counts.items() if count} | {"conditions": conditions}
+    status = seen | {name: count for name, count in counts.items() if count}
+    conditions = [
+        condition_of(deployment, "Available", available, enough, now),
+        _progressing(deployment, status, complete, now),
+    ]
+    return status | {"conditions": conditions}
+
+
+def _progressing(deployment: JsonObject, status: JsonObject, complete: bool, now: datetime) -> JsonObject:
+    """Returns the condition with the time of the last change. A rollout fails after some time without one."""
+    before, spec = status_of(deployment), deployment["spec"]
+    known: JsonObject = next((one for one in before.get("conditions") or [] if one["type"] == "Progressing"), {})
+    at = known.get("lastUpdateTime")
+    if at is None or {name: count for name, count in before.items() if name != "conditions"} != status:
+        at = written_time(now)
+    waited = now - datetime.fromisoformat(at)
+    late = not complete and not spec.get("paused") and waited.total_seconds() >= spec["progressDeadlineSeconds"]
+    reason = "NewReplicaSetAvailable" if complete else "ProgressDeadlineExceeded" if late else "ReplicaSetUpdated"
+    return condition_of(deployment, "Progressing", not late, reason, now) | {"lastUpdateTime": at}
 
 
 def _revision(replica_set: JsonObject) -> int:

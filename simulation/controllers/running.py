@@ -5,13 +5,17 @@ from collections.abc import Callable
 from datetime import datetime
 
 from simulation.apiserver.errors import ApiRefusal
+from simulation.apiserver.kinds import EVENT, KINDS, LEASE, WORKLOADS
 from simulation.apiserver.server import EmbeddedApiServer
 from simulation.controllers import turns
 from simulation.controllers.jobs import JobRecord
+from simulation.controllers.ownership import Objects
 from simulation.controllers.steps import ControllerWrite, Create, Delete, Step
 
 _TURN_SECONDS = 0.2
 _TIMED = ("jobs", "cronjobs", "replicasets")
+_UNSEEN = (EVENT, LEASE)
+"""Kinds that own nothing and are written all the time."""
 
 
 async def control(server: EmbeddedApiServer, refused: Callable[[str], None], now: Callable[[], datetime]) -> None:
@@ -23,7 +27,7 @@ async def control(server: EmbeddedApiServer, refused: Callable[[str], None], now
         # A time, a deadline and the pause after a failure come without a write. The last owner leaves its pods behind.
         if server.store.version == seen and not any(map(server.store.objects, _TIMED)):
             continue
-        owners = any(map(server.store.objects, turns.OWNERS.values()))
+        owners = any(server.store.objects(kind.plural) for kind in WORKLOADS)
         if not owners and not busy:
             continue
         busy, seen = owners, server.store.version
@@ -37,9 +41,9 @@ async def control(server: EmbeddedApiServer, refused: Callable[[str], None], now
                     refused(str(refusal))
 
 
-def objects_of(server: EmbeddedApiServer) -> turns.Objects:
+def objects_of(server: EmbeddedApiServer) -> Objects:
     """Returns what controllers see."""
-    return {plural: server.store.objects(plural) for plural in (*turns.OWNERS.values(), "pods", "nodes")}
+    return {kind.plural: server.store.objects(kind.plural) for kind in KINDS if kind not in _UNSEEN}
 
 
 def perform(server: EmbeddedApiServer, step: Step) -> None:
@@ -49,7 +53,9 @@ def perform(server: EmbeddedApiServer, step: Step) -> None:
             server.create(item)
         case ControllerWrite(plural=plural, item=item, patch=patch, subresource=subresource):
             metadata = item["metadata"]
-            server.patch(plural, metadata["name"], patch, namespace=metadata["namespace"], subresource=subresource)
-        case Delete(plural=plural, item=item):
+            namespace = metadata.get("namespace", "")
+            server.patch(plural, metadata["name"], patch, namespace=namespace, subresource=subresource)
+        case Delete(plural=plural, item=item, policy=policy):
             metadata = item["metadata"]
-            server.delete(plural, metadata["name"], namespace=metadata["namespace"], at_once=False)
+            options = {"propagationPolicy": policy, "preconditions": {"uid": metadata["uid"]}}
+            server.delete(plural, metadata["name"], namespace=metadata.get("namespace", ""), options=options)

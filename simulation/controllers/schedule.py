@@ -1,7 +1,8 @@
 """Schedules of CronJobs (pure). Source: Kubernetes documentation, "CronJob", and crontab(5)."""
 
+import re
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 _NAMED = {
     "@yearly": "0 0 1 1 *",
@@ -12,6 +13,9 @@ _NAMED = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
+_UNITS = {"h": 3600, "m": 60, "s": 1}
+_PART = re.compile(r"([0-9]{1,6})([hms])")
+_EVERY = re.compile(rf"@every ((?:{_PART.pattern})+)")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _FIELDS = (("minute", 0, 59, ()), ("hour", 0, 23, ()), ("day of month", 1, 31, ()), ("month", 1, 12, _MONTHS),
@@ -34,15 +38,22 @@ class Schedule:
     """0 is Sunday."""
     either_day: bool
     """True if a day of the month or one of the week suffices."""
+    every: timedelta | None = None
+    """The time between two, for a schedule that does not go by the clock."""
 
-    def latest(self, after: datetime, until: datetime) -> datetime | None:
-        """Returns the last time of the schedule in (after, until]; None if there is none."""
+    def latest(self, after: datetime, until: datetime, zone: tzinfo = UTC) -> datetime | None:
+        """Returns the last time of the schedule in (after, until]; None if there is none. Both are of UTC."""
+        if self.every is not None:
+            times = (until - after) // self.every
+            return after + times * self.every if times > 0 else None
         at = until.replace(second=0, microsecond=0)
         for _ in range(_MOST_MINUTES):
             if at <= after:
                 return None
-            if self._is_due(at):
-                return at
+            # In absolute time: a local time that comes twice is due twice, and one that is left out not at all.
+            local = at.astimezone(zone)
+            if self._is_due(local):
+                return local
             at -= timedelta(minutes=1)
         return None
 
@@ -58,6 +69,10 @@ class Schedule:
 
 def read_schedule(text: str) -> Schedule:
     """Raises BadSchedule."""
+    if every := _EVERY.fullmatch(text):
+        seconds = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(every[1]))
+        none = frozenset[int]()
+        return Schedule(none, none, none, none, none, either_day=False, every=timedelta(seconds=max(seconds, 1)))
     parts = _NAMED.get(text.strip().lower(), text).split()
     if len(parts) != len(_FIELDS):
         raise BadSchedule(f"expected exactly 5 fields, found {len(parts)}: [{text}]")

@@ -1,11 +1,12 @@
 """The stand-in for the controller of StatefulSets (pure). Source: Kubernetes documentation, "StatefulSets".
 
-Volumes do not exist here, so templates of claims are ignored. Old templates are not kept for `kubectl rollout undo`.
+Old templates are not kept for `kubectl rollout undo`.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from simulation.controllers.steps import (
+    MOST_CREATED,
     REVISION,
     Create,
     Delete,
@@ -18,13 +19,16 @@ from simulation.controllers.steps import (
     labels_of,
     living,
     name_of,
+    reference_to,
     status_of,
     status_written,
     templated,
 )
 
 
-def stateful_set_steps(stateful_set: JsonObject, pods: list[JsonObject]) -> Iterator[Step]:
+def stateful_set_steps(
+    stateful_set: JsonObject, pods: list[JsonObject], claims: Iterable[JsonObject] = ()
+) -> Iterator[Step]:
     """Makes pods with fixed names in their order, and replaces those of an older template from the last one on."""
     spec = stateful_set["spec"]
     newest = f"{name_of(stateful_set)}-{digest_of(spec['template'])}"
@@ -35,13 +39,17 @@ def stateful_set_steps(stateful_set: JsonObject, pods: list[JsonObject]) -> Iter
     ended = [pod for pod in pods if has_ended(pod) and not is_leaving(pod)]
     yield from (Delete("pods", pod) for pod in ended)
     ordered = spec["podManagementPolicy"] == "OrderedReady"
-    complete = True
+    namespace = stateful_set["metadata"]["namespace"]
+    claimed = {name_of(one): one for one in claims if one["metadata"]["namespace"] == namespace}
+    complete, made = True, 0
     for ordinal in wanted:
         pod = by_ordinal.get(ordinal)
         if pod is None:
+            yield from (Create(one) for one in _claims(stateful_set, ordinal) if name_of(one) not in claimed)
             yield Create(_pod(stateful_set, ordinal, newest))
+            made += 1
         complete = complete and pod is not None and is_ready(pod) and not is_leaving(pod)
-        if ordered and not complete:
+        if (ordered and not complete) or made == MOST_CREATED:
             return
     surplus = [by_ordinal[ordinal] for ordinal in sorted(by_ordinal, reverse=True) if ordinal not in wanted]
     for pod in surplus[:1] if ordered else surplus:
@@ -49,10 +57,10 @@ def stateful_set_steps(stateful_set: JsonObject, pods: list[JsonObject]) -> Iter
             yield Delete("pods", pod)
     if not surplus and spec["updateStrategy"]["type"] == "RollingUpdate":
         partition = (spec["updateStrategy"].get("rollingUpdate") or {}).get("partition", 0)
-        yield from _replaced([by_ordinal.get(one) for one in reversed(wanted) if one >= partition], newest)
+        yield from _replaced((by_ordinal.get(one) for one in reversed(wanted) if one >= partition), newest)
 
 
-def _replaced(last_first: list[JsonObject | None], newest: str) -> Iterator[Step]:
+def _replaced(last_first: Iterable[JsonObject | None], newest: str) -> Iterator[Step]:
     """Deletes the last pod of an older template, once all pods behind it are ready."""
     for pod in last_first:
         if pod is None or is_leaving(pod):
@@ -71,8 +79,30 @@ def _pod(stateful_set: JsonObject, ordinal: int, revision: str) -> JsonObject:
         "apps.kubernetes.io/pod-index": str(ordinal),
         REVISION: revision,
     }
-    own = {"hostname": name} | ({"subdomain": spec["serviceName"]} if spec.get("serviceName") else {})
+    volumes = {one["name"]: one for one in spec["template"]["spec"].get("volumes") or []}
+    for template in spec.get("volumeClaimTemplates") or []:
+        claim = {"claimName": f"{name_of(template)}-{name}"}
+        volumes[name_of(template)] = {"name": name_of(template), "persistentVolumeClaim": claim}
+    own = (
+        {"hostname": name}
+        | ({"volumes": [*volumes.values()]} if volumes else {})
+        | ({"subdomain": spec["serviceName"]} if spec.get("serviceName") else {})
+    )
     return templated(stateful_set, own, name=name, labels=labels)
+
+
+def _claims(stateful_set: JsonObject, ordinal: int) -> Iterator[JsonObject]:
+    """Yields the claims of one pod. They stay when the set goes, unless it says otherwise."""
+    metadata, spec = stateful_set["metadata"], stateful_set["spec"]
+    policy = spec.get("persistentVolumeClaimRetentionPolicy") or {}
+    owned = {"ownerReferences": [reference_to(stateful_set)]} if policy.get("whenDeleted") == "Delete" else {}
+    for template in spec.get("volumeClaimTemplates") or []:
+        own = {
+            "name": f"{name_of(template)}-{metadata['name']}-{ordinal}",
+            "namespace": metadata["namespace"],
+            "labels": (template["metadata"].get("labels") or {}) | (spec["selector"].get("matchLabels") or {}),
+        }
+        yield {"kind": "PersistentVolumeClaim", "apiVersion": "v1", "metadata": own | owned, "spec": template["spec"]}
 
 
 def _status(stateful_set: JsonObject, pods: list[JsonObject], newest: str) -> Iterator[Step]:

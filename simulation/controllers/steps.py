@@ -12,6 +12,8 @@ JsonObject = dict[str, Any]
 INDEX = "batch.kubernetes.io/job-completion-index"
 REVISION = "controller-revision-hash"
 """The label of a pod with the digest of its template."""
+MOST_CREATED = 500
+"""Pods that an owner gets at once; the next turn makes more."""
 _LONGEST_PAUSE_SECONDS = 60.0
 
 
@@ -32,10 +34,11 @@ class ControllerWrite:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A deletion; a pod has its time to stop."""
+    """A deletion; a pod has its time to stop. `policy` is what becomes of what the object owns."""
 
     plural: str
     item: JsonObject
+    policy: str = "Background"
 
 
 Step = Create | ControllerWrite | Delete
@@ -69,7 +72,12 @@ def templated(
 
 
 def child_of(owner: JsonObject, name: str, labels: JsonObject, annotations: JsonObject) -> JsonObject:
-    reference = {
+    metadata = {"namespace": owner["metadata"]["namespace"], "labels": labels, "annotations": annotations}
+    return metadata | {"ownerReferences": [reference_to(owner)]} | ({"name": name} if name else {})
+
+
+def reference_to(owner: JsonObject) -> JsonObject:
+    return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
         "name": name_of(owner),
@@ -77,8 +85,6 @@ def child_of(owner: JsonObject, name: str, labels: JsonObject, annotations: Json
         "controller": True,
         "blockOwnerDeletion": True,
     }
-    metadata = {"namespace": owner["metadata"]["namespace"], "labels": labels, "annotations": annotations}
-    return metadata | {"ownerReferences": [reference]} | ({"name": name} if name else {})
 
 
 def owner_of(item: JsonObject) -> JsonObject | None:

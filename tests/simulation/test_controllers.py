@@ -2,84 +2,24 @@
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 
-from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.errors import ApiRefusal
-from simulation.controllers import turns
-from simulation.controllers.jobs import JobRecord
-from simulation.controllers.running import objects_of, perform
 from simulation.controllers.schedule import BadSchedule, read_schedule
-
-BEGIN = datetime(2030, 1, 1, tzinfo=UTC)
-RUNNING = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-CONTAINER = {"name": "main", "image": "i:1"}
-
-
-class World:
-    """An API server without HTTP, a clock, and what controllers remember."""
-
-    def __init__(self) -> None:
-        self.now = BEGIN
-        self.server = EmbeddedApiServer(now=lambda: self.now)
-        self.records: dict[str, JobRecord] = {}
-
-    def turn(self, times: int = 3) -> None:
-        for _ in range(times):
-            steps, self.records = turns.turn(objects_of(self.server), self.records, self.now)
-            for step in steps:
-                perform(self.server, step)
-            self.now += timedelta(seconds=1)
-
-    def all(self, plural: str) -> list[dict[str, Any]]:
-        return self.server.store.objects(plural)
-
-    def pods(self, phase: str = "") -> list[str]:
-        found = [pod for pod in self.all("pods") if not phase or pod["status"]["phase"] == phase]
-        return [pod["metadata"]["name"] for pod in found]
-
-    def become(self, status: dict[str, Any], *names: str) -> None:
-        for name in names:
-            self.server.patch("pods", name, {"status": status}, namespace="default", subresource="status")
-
-    def run_all(self) -> None:
-        self.become(RUNNING, *self.pods("Pending"))
-
-    def change(self, plural: str, name: str, spec: dict[str, Any]) -> None:
-        self.server.patch(plural, name, {"spec": spec}, namespace="default")
-
-    def status(self, plural: str, name: str) -> dict[str, Any]:
-        found = self.server.store.get(plural, "default", name)
-        assert found is not None
-        status: dict[str, Any] = found["status"]
-        return status
-
-
-def deployment(replicas: int, image: str = "i:1", strategy: dict[str, Any] | None = None) -> dict[str, Any]:
-    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [CONTAINER | {"image": image}]}}
-    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template}
-    return {
-        "kind": "Deployment",
-        "metadata": {"name": "web"},
-        "spec": spec | ({"strategy": strategy} if strategy else {}),
-    }
-
-
-def job(**spec: Any) -> dict[str, Any]:
-    template = {"spec": {"restartPolicy": "Never", "containers": [CONTAINER]}}
-    return {"kind": "Job", "metadata": {"name": "batch"}, "spec": {"template": template} | spec}
-
-
-def owner(kind: str, name: str, **spec: Any) -> dict[str, Any]:
-    template = {"metadata": {"labels": {"app": name}}, "spec": {"containers": [CONTAINER]}}
-    selector = {"matchLabels": {"app": name}}
-    return {"kind": kind, "metadata": {"name": name}, "spec": {"selector": selector, "template": template} | spec}
-
-
-def with_image(item: dict[str, Any], image: str) -> dict[str, Any]:
-    template = item["spec"]["template"]
-    return {"template": template | {"spec": {"containers": [CONTAINER | {"image": image}]}}}
+from tests.simulation.controlled import (
+    BEGIN,
+    CONTAINER,
+    RUNNING,
+    World,
+    cron_job,
+    deployment,
+    job,
+    node,
+    owner,
+    with_image,
+)
 
 
 @pytest.fixture
@@ -151,6 +91,41 @@ def test_a_deployment_that_goes_takes_its_pods(world: World) -> None:
     assert (world.pods(), world.all("replicasets")) == ([], [])
 
 
+def test_old_replica_sets_stay_up_to_the_limit_of_the_history(world: World) -> None:
+    made = deployment(1)
+    made["spec"]["revisionHistoryLimit"] = 1
+    world.server.create(made)
+    for image in ("i:2", "i:3", "i:4"):
+        world.turn()
+        world.run_all()
+        world.change("deployments", "web", with_image(made, image))
+    for _ in range(5):
+        world.turn()
+        world.run_all()
+    images = [one["spec"]["template"]["spec"]["containers"][0]["image"] for one in world.all("replicasets")]
+    assert sorted(images) == ["i:3", "i:4"]
+
+
+def test_a_rollout_without_progress_misses_its_deadline_until_it_goes_on(world: World) -> None:
+    made = deployment(1)
+    made["spec"]["progressDeadlineSeconds"] = 5
+
+    def progressing() -> tuple[str, str]:
+        found = {one["type"]: one for one in world.status("deployments", "web")["conditions"]}["Progressing"]
+        return found["status"], found["reason"]
+
+    world.server.create(made)
+    world.turn(5)
+    assert progressing() == ("True", "ReplicaSetUpdated")
+    world.turn(5)
+    assert progressing() == ("False", "ProgressDeadlineExceeded")
+    world.run_all()
+    world.turn()
+    assert progressing() == ("True", "NewReplicaSetAvailable")
+    world.turn(10)
+    assert progressing() == ("True", "NewReplicaSetAvailable")
+
+
 def test_fewer_replicas_end_pods_that_do_not_run_first(world: World) -> None:
     world.server.create(deployment(3))
     world.turn()
@@ -182,6 +157,30 @@ def test_an_indexed_job_runs_each_index_once(world: World) -> None:
     world.become({"phase": "Succeeded"}, *world.pods("Pending"))
     world.turn()
     assert world.status("jobs", "batch")["completedIndexes"] == "0,1"
+
+
+def test_a_job_of_less_parallelism_ends_pods_that_do_not_run_first(world: World) -> None:
+    world.server.create(job(completions=9, parallelism=3))
+    world.turn()
+    world.become(RUNNING, running := world.pods()[2])
+    world.change("jobs", "batch", {"parallelism": 1})
+    world.turn()
+    assert world.pods() == [running]
+
+
+def test_a_job_of_another_controller_is_left_alone(world: World) -> None:
+    world.server.create(job(managedBy="example.com/queue"))
+    world.turn()
+    assert (world.pods(), world.status("jobs", "batch")) == ([], {})
+
+
+def test_indexes_that_are_complete_are_listed_as_ranges(world: World) -> None:
+    world.server.create(job(completions=8, parallelism=8, completionMode="Indexed"))
+    world.turn()
+    done = [name for name in world.pods() if name.split("-")[1] not in "36"]
+    world.become({"phase": "Succeeded"}, *done)
+    world.turn()
+    assert world.status("jobs", "batch")["completedIndexes"] == "0-2,4,5,7"
 
 
 def test_a_pod_of_a_job_counts_also_after_it_was_deleted(world: World) -> None:
@@ -244,6 +243,23 @@ def test_pods_of_a_stateful_set_come_in_order_and_come_back_under_their_names(wo
     assert world.status("statefulsets", "db")["readyReplicas"] == 1
 
 
+@pytest.mark.parametrize(("policy", "left"), [("Retain", ["data-db-0", "data-db-1"]), ("Delete", [])])
+def test_pods_of_a_stateful_set_keep_their_claims(world: World, policy: str, left: list[str]) -> None:
+    made = owner("StatefulSet", "db", replicas=2, podManagementPolicy="Parallel")
+    made["spec"]["volumeClaimTemplates"] = [{"metadata": {"name": "data"}, "spec": {"accessModes": ["ReadWriteOnce"]}}]
+    made["spec"]["persistentVolumeClaimRetentionPolicy"] = {"whenDeleted": policy}
+    world.server.create(made)
+    world.turn()
+    volumes = {"name": "data", "persistentVolumeClaim": {"claimName": "data-db-1"}}
+    assert (world.pods(), world.all("pods")[1]["spec"]["volumes"]) == (["db-0", "db-1"], [volumes])
+    world.server.delete("pods", "db-1", namespace="default")
+    world.turn()
+    assert [one["metadata"]["name"] for one in world.all("persistentvolumeclaims")] == ["data-db-0", "data-db-1"]
+    world.server.delete("statefulsets", "db", namespace="default")
+    world.turn()
+    assert [one["metadata"]["name"] for one in world.all("persistentvolumeclaims")] == left
+
+
 def test_a_stateful_set_replaces_the_last_pod_first_down_to_its_partition(world: World) -> None:
     made = owner("StatefulSet", "db", replicas=3, podManagementPolicy="Parallel")
     made["spec"]["updateStrategy"] = {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}}
@@ -261,16 +277,6 @@ def test_a_stateful_set_replaces_the_last_pod_first_down_to_its_partition(world:
     assert (order, images) == (["db-2", "db-1"], {"db-0": "i:1", "db-1": "i:2", "db-2": "i:2"})
     status = world.status("statefulsets", "db")
     assert (status["updatedReplicas"], status["currentReplicas"]) == (2, 1)
-
-
-def node(name: str, **spec: Any) -> dict[str, Any]:
-    ready = {"conditions": [{"type": "Ready", "status": "True"}]}
-    return {
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"gpu": str(name != "c")}},
-        "spec": spec,
-        "status": ready,
-    }
 
 
 def test_a_daemon_set_has_a_pod_on_each_node_that_it_allows(world: World) -> None:
@@ -321,11 +327,6 @@ def test_a_daemon_set_is_replaced_one_node_after_the_other(world: World) -> None
     assert world.status("daemonsets", "agent")["updatedNumberScheduled"] == 3
 
 
-def cron_job(**spec: Any) -> dict[str, Any]:
-    schedule = {"schedule": "*/2 * * * *", "jobTemplate": {"spec": job()["spec"]}}
-    return {"kind": "CronJob", "metadata": {"name": "report"}, "spec": schedule | spec}
-
-
 @pytest.mark.parametrize(("policy", "running"), [("Allow", 3), ("Forbid", 1), ("Replace", 1)])
 def test_a_cron_job_makes_a_job_at_each_time_of_its_schedule(world: World, policy: str, running: int) -> None:
     world.server.create(cron_job(concurrencyPolicy=policy))
@@ -366,11 +367,31 @@ def test_of_the_jobs_of_a_cron_job_that_are_over_the_last_ones_stay(world: World
         ("0 0 13 * 2", "2030-01-01T00:00"),
         ("0 0 * * 7", None),
         ("10/20 0 * * *", "2030-01-02T00:50"),
+        ("@every 7h30m", "2030-01-01T22:29"),
     ],
 )
 def test_a_schedule_names_its_times(schedule: str, latest: str | None) -> None:
     found = read_schedule(schedule).latest(BEGIN - timedelta(minutes=1), BEGIN + timedelta(hours=25))
     assert found == (None if latest is None else datetime.fromisoformat(f"{latest}+00:00"))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "begin", "times"),
+    [
+        # Clocks go back at 01:00 UTC on 27 October: 02:30 comes twice.
+        ("30 2 * * *", "2030-10-26T12:00+00:00", ["2030-10-27T00:30", "2030-10-27T01:30"]),
+        ("0 * * * *", "2030-10-26T22:30+00:00", ["2030-10-26T23:00", "2030-10-27T00:00", "2030-10-27T01:00"]),
+        # Clocks go forward at 01:00 UTC on 31 March: 02:30 does not come.
+        ("30 2 * * *", "2030-03-30T12:00+00:00", ["2030-04-01T00:30"]),
+    ],
+)
+def test_a_schedule_of_a_time_zone_follows_its_clock(schedule: str, begin: str, times: list[str]) -> None:
+    at, found = datetime.fromisoformat(begin), []
+    for minute in range(48 * 60):
+        until = at + timedelta(minutes=minute + 1)
+        due = read_schedule(schedule).latest(until - timedelta(minutes=1), until, ZoneInfo("Europe/Berlin"))
+        found += [due.astimezone(UTC).strftime("%Y-%m-%dT%H:%M")] if due else []
+    assert found[: len(times)] == times
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,13 @@ def test_what_was_applied_and_is_left_out_goes() -> None:
     assert plain(applied(first, then, "me")) == then
 
 
+def test_ports_of_a_service_merge_by_their_own_key() -> None:
+    service = {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}}
+    assert plain(applied(applied(None, service, "me"), service, "me")) == service
+    without = {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 443}]}}
+    assert plain(applied(applied(None, service, "me"), without, "me")) == without
+
+
 def test_fields_of_others_stay() -> None:
     first = applied(None, pod({"a": "1"}, {"name": "x", "image": "i:1"}), "me")
     first["metadata"]["labels"]["theirs"] = "t"

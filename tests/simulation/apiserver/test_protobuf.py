@@ -39,6 +39,32 @@ def test_objects_are_read_without_what_was_left_empty() -> None:
     }
 
 
+def test_a_job_is_read_with_the_defaults_of_its_template() -> None:
+    """`kubectl create job --from=cronjob/NAME` sends what it got from the API server."""
+    container = field(1, "c") + field(2, "i") + field(13, "/dev/termination-log") + field(14, "Always")
+    pod = field(2, container) + field(3, "Never") + field(4, 30) + b"\x9a\x01" + varint(1) + b"s"
+    spec = field(6, field(2, pod)) + field(7, 6) + field(9, "NonIndexed") + field(10, 0)
+    assert decoded(sent("Job", META + field(2, spec)))["spec"] == {
+        "template": {
+            "spec": {
+                "containers": [
+                    {
+                        "name": "c",
+                        "image": "i",
+                        "terminationMessagePath": "/dev/termination-log",
+                        "imagePullPolicy": "Always",
+                    }
+                ],
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 30,
+                "schedulerName": "s",
+            }
+        },
+        "backoffLimit": 6,
+        "completionMode": "NonIndexed",
+    }
+
+
 def test_a_pointer_to_zero_is_a_zero() -> None:
     spec = field(2, field(1, 0) + field(2, field(1, field(1, "a") + field(2, "b"))))
     assert decoded(sent("Deployment", META + spec))["spec"] == {"replicas": 0, "selector": {"matchLabels": {"a": "b"}}}
