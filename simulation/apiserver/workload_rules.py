@@ -1,4 +1,4 @@
-"""What the API server refuses of workloads (pure). Source: API reference of apps/v1 and batch/v1."""
+"""The rules of workloads, as the API server checks them (pure). Source: API reference of apps/v1 and batch/v1."""
 
 import json
 import re

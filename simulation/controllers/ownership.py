@@ -1,4 +1,4 @@
-"""Ownership of objects (pure): what an owner adopts and releases, and what becomes of its own when it is deleted.
+"""Ownership of objects: adoption, release, and the deletion of an owner (pure).
 
 Sources: Kubernetes documentation, "Garbage Collection", and "ReplicaSet" on acquisition of pods.
 """
@@ -30,7 +30,7 @@ _SELECTED = {
     "daemonsets": "pods",
     "jobs": "pods",
 }
-"""What the selector of an owner selects."""
+"""The kind that the selector of an owner selects."""
 
 Objects = Mapping[str, Sequence[JsonObject]]
 """All objects, by the plural of their kind."""

@@ -50,7 +50,7 @@ class Schedule:
         for _ in range(_MOST_MINUTES):
             if at <= after:
                 return None
-            # In absolute time: a local time that comes twice is due twice, and one that is left out not at all.
+            # A local time that comes twice is due twice, and one that is left out not at all.
             local = at.astimezone(zone)
             if self._is_due(local):
                 return local

@@ -92,7 +92,7 @@ def _pod(stateful_set: JsonObject, ordinal: int, revision: str) -> JsonObject:
 
 
 def _claims(stateful_set: JsonObject, ordinal: int) -> Iterator[JsonObject]:
-    """Yields the claims of one pod. They stay when the set goes, unless it says otherwise."""
+    """Yields the claims of one pod. They stay when the set goes, except with whenDeleted: Delete."""
     metadata, spec = stateful_set["metadata"], stateful_set["spec"]
     policy = spec.get("persistentVolumeClaimRetentionPolicy") or {}
     owned = {"ownerReferences": [reference_to(stateful_set)]} if policy.get("whenDeleted") == "Delete" else {}
