@@ -72,7 +72,7 @@ def _blocks(item: JsonObject, owner: JsonObject) -> bool:
 
 
 def claims(objects: Objects) -> Iterator[tuple[JsonObject, Step]]:
-    """Yields owners with what they adopt, because they select it and nobody owns it, and what they release."""
+    """Yields owners with what they adopt, because they select it and it has no owner, and what they release."""
     owners = {uid_of(one): (plural, one) for plural in _SELECTED for one in objects[plural] if not is_leaving(one)}
     for kind in dict.fromkeys(_SELECTED.values()):
         for item in objects[kind]:
