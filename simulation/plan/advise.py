@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import Struct
 
+from program.words import counted
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import host_requested
 from scheduler_ext.cluster.workload import Workload
@@ -54,8 +55,12 @@ def advise(question: Question, run: PlanRun, words: str, progress: Progress = la
     engine = Engine(cluster, question.under(run.policy), question.hosts)
     arrivals = in_order(question, run, kinds)
     waiting: dict[bytes, list[Arrival]] = {}
+    refused: list[Arrival] = []
     for number, arrival in enumerate(arrivals):
-        if not isinstance(engine.place(arrival, f"new-{number}", 0.0), Placed) and kinds.asking(arrival).gpus:
+        if not isinstance(engine.place(arrival, f"new-{number}", 0.0), Placed):
+            refused.append(arrival)
+    for arrival in refused:
+        if kinds.asking(arrival).gpus:
             waiting.setdefault(arrival.kind, []).append(arrival)
     search, remedies = MoveSearch(engine, kinds, cluster.held), list[PodRemedy]()
     for several in list(waiting.values())[:MOST_KINDS]:
@@ -65,11 +70,13 @@ def advise(question: Question, run: PlanRun, words: str, progress: Progress = la
     workload = kinds.workload((*map(arrival_of, cluster.held), *arrivals))
     leaving, note = _leaving(engine, kinds, workload, cluster.held)
     progress(1.0)
-    notes = (*cluster.notes, f"{more} more kinds of pods wait" if more else "", note)
+    others = [each for each in refused if not kinds.asking(each).gpus]
+    without = f"no room for {counted(len(others), 'pod')} without GPUs, such as {others[0].name}" if others else ""
+    notes = (*cluster.notes, f"{more} more kinds of pods wait" if more else "", without, note)
     return Advice(
         question=words,
         policy=run.policy,
-        placed=len(arrivals) - sum(map(len, waiting.values())),
+        placed=len(arrivals) - len(refused),
         remedies=remedies,
         leaving=leaving,
         notes=[each for each in notes if each],

@@ -139,6 +139,8 @@ class Arrival:
     came_from: str = ""
     """The node from which it is moved; empty for a new pod."""
     kind: bytes = b""
+    group: str = ""
+    """Namespace and name of the group with which it starts; empty for a pod without one."""
 
     def pod(self, uid: str) -> Pod:
         """A pod of its own that waits to be placed."""
@@ -158,7 +160,8 @@ def arrival_of(pod: Pod, *, at: float = 0.0, lasts: float = inf, came_from: str 
     annotations = {key: value for key, value in metadata.annotations.items() if not _is_a_decision(key)}
     spec = msgspec.structs.replace(pod.spec, node_name="")
     constraints = constraints_of(pod) if isinstance(pod, WholePod) else ANYWHERE
-    asked = [metadata.namespace, spec, annotations, constraints, group_of(pod)]
+    group = group_of(pod)
+    asked = [metadata.namespace, spec, annotations, constraints, group]
     kind = msgspec.msgpack.encode(asked, order="sorted")
     return Arrival(
         name=metadata.name,
@@ -171,6 +174,7 @@ def arrival_of(pod: Pod, *, at: float = 0.0, lasts: float = inf, came_from: str 
         lasts=lasts,
         came_from=came_from,
         kind=kind,
+        group=group,
     )
 
 

@@ -25,13 +25,14 @@ from simulation.plan import machines, mixes, recorded, traces
 from simulation.plan.advise import Advice
 from simulation.plan.advise import advise as advise_on
 from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
+from simulation.plan.groups import copied_group, copied_pod, incomplete
 from simulation.plan.merge import MergeError, read_reports
 from simulation.plan.objects import Arrival, Described, WholePod, arrival_of
 from simulation.plan.outcome import PlanReport, PlanRun
 from simulation.plan.page import chart_of, page
 from simulation.plan.progress import shown_progress
 from simulation.plan.question import Kinds, Question
-from simulation.plan.runs import TooManyPods, in_order
+from simulation.plan.runs import TooManyPods, check_number, in_order
 from simulation.plan.tables import advice_text, joint_text, report_text
 from simulation.plan.together import Joint, place_together
 from simulation.plan.workers import WorkerLost, perform
@@ -101,7 +102,7 @@ def answer(options: PlanOptions, effective: Effective[SchedulerConfiguration]) -
             found, moved = recorded.drain(found, options.drain)
             arrivals = [*moved, *waiting]
             for file in options.pods:
-                pods, groups = _pods(file, settings)
+                pods, groups = _pods(file, settings, options.copies)
                 arrivals += pods
                 found = replace(found, groups=(*found.groups, *groups))
             if options.mix:
@@ -110,6 +111,7 @@ def answer(options: PlanOptions, effective: Effective[SchedulerConfiguration]) -
                 raise click.UsageError(
                     "there is no pod to place; give --filename, --mix, or a --state with waiting pods"
                 )
+            found = replace(found, notes=(*found.notes, *incomplete(found, arrivals)))
             question = Question(
                 cluster=found,
                 before=as_it_is if options.add_nodes or options.drain else None,
@@ -117,7 +119,6 @@ def answer(options: PlanOptions, effective: Effective[SchedulerConfiguration]) -
                 settings=settings,
                 hosts=HostPolicy(options.cpu_pods),
                 replays=options.replay,
-                copies=options.copies,
                 fill=options.fill,
                 homes=options.each_pod,
             )
@@ -177,13 +178,19 @@ def _cluster(
     return machines.read_cluster(words), []
 
 
-def _pods(file: str, settings: RequestSettings) -> tuple[Sequence[Arrival], Sequence[PodGroup]]:
-    """Returns the pods of a file, and the groups that it describes."""
+def _pods(file: str, settings: RequestSettings, copies: int) -> tuple[Sequence[Arrival], Sequence[PodGroup]]:
+    """Returns the pods of a file, each so many times, and the groups that it describes. Raises TooManyPods."""
     if file.endswith(".csv"):
-        return traces.read_pods(read_text(file), file, settings.names), ()
+        rows = traces.read_pods(read_text(file), file, settings.names)
+        check_number(len(rows) * copies)
+        return [each for each in rows for _ in range(copies)], ()
     documents = read_documents(file)
-    pods = [arrival_of(pod) for pod in read_pods(documents, file, WholePod, MOST_PODS)]
-    return pods, recorded.groups_in(documents, file)
+    pods, groups = read_pods(documents, file, WholePod, MOST_PODS), recorded.groups_in(documents, file)
+    check_number(len(pods) * copies)
+    return (
+        [arrival_of(copied_pod(pod, number)) for pod in pods for number in range(copies)],
+        [copied_group(group, number) for group in groups for number in range(copies)],
+    )
 
 
 def _runs(options: PlanOptions, question: Question) -> list[PlanRun]:
@@ -266,7 +273,7 @@ def _performed(question: Question, runs: Sequence[PlanRun], slice_: str, process
 
 def _in_words(question: Question, kinds: Kinds) -> str:
     cluster, moved = question.cluster, sum(bool(each.came_from) for each in question.arrivals)
-    coming = (len(question.arrivals) - moved) * question.copies
+    coming = len(question.arrivals) - moved
     parts = [f"{counted(len(cluster.nodes), 'node')} with {counted(kinds.gpus, 'GPU')}"]
     parts += [f"{counted(len(cluster.held), 'pod')} already there"] * bool(cluster.held)
     parts += [f"{counted(moved, 'pod')} to place on another node"] * bool(moved)
@@ -282,7 +289,7 @@ def _fingerprint(question: Question) -> str:
         [cluster.nodes, cluster.held, cluster.quotas],
         [(each.name, each.kind, each.at, each.lasts, each.came_from) for each in question.arrivals],
         [question.before and [each.metadata.name for each in question.before.nodes]],
-        [question.settings, question.hosts, question.replays, question.copies, question.fill],
+        [question.settings, question.hosts, question.replays, question.fill],
     ]
     return hashlib.sha256(msgspec.msgpack.encode(told, order="sorted")).hexdigest()[:16]
 

@@ -10,6 +10,8 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 FIRST_LINE_SECONDS = 5.0
 LINES_SECONDS = 10.0
+LEAST_PART = 0.05
+"""What is done before a time that is left can be estimated."""
 
 
 @contextmanager
@@ -38,7 +40,7 @@ class Lines:
         if after < self._next or part >= 1:
             return
         self._next = after + LINES_SECONDS
-        left = f", about {after * (1 - part) / part:.0f} s left" if part else ""
+        left = f", about {after * (1 - part) / part:.0f} s left" if part >= LEAST_PART else ""
         far = f"{int(100 * part)} % done after {after:.0f} s{left}"
         what = ", ".join((f"{self._of} {words}".rstrip(), far))
         click.echo(what, err=True)

@@ -26,8 +26,6 @@ class Question:
     hosts: HostPolicy = HostPolicy.LEAST_ALLOCATED
     replays: bool = False
     """True if pods come and go at their times. Otherwise they come one after the other, and none leaves."""
-    copies: int = 1
-    """The number of times that each pod comes."""
     fill: float | None = None
     """Draw more pods at random until they request this percentage of all GPUs."""
     homes: bool = False

@@ -11,6 +11,7 @@ from statistics import mean
 
 from simulation.plan.engine import Engine, Placed, PlanRefusal
 from simulation.plan.gauge import Gauge
+from simulation.plan.groups import gathered
 from simulation.plan.objects import Arrival
 from simulation.plan.outcome import Delay, Home, PlanOutcome, PlanRun, Sample, SeveralGpus, Size, Unplaced, percent
 from simulation.plan.question import Asking, Kinds, Question
@@ -56,12 +57,11 @@ class Runs:
 
 def in_order(question: Question, asked: PlanRun, kinds: Kinds) -> list[Arrival]:
     """Returns the pods as they come: first those that are moved, then the others as given, or at random. With
-    times they exchange theirs. Raises TooManyPods.
+    times they exchange theirs; a group comes when its last member does. Raises TooManyPods.
     """
     moved = [each for each in question.arrivals if each.came_from]
-    once = [each for each in question.arrivals if not each.came_from]
-    _check(len(once) * question.copies)
-    coming = [each for each in once for _ in range(question.copies)]
+    coming = [each for each in question.arrivals if not each.came_from]
+    check_number(len(coming))
     draw = random.Random(asked.seed or 0)
     if question.fill is not None:
         until = question.fill / 100 * kinds.gpus - sum(kinds.asking(each).amount for each in coming)
@@ -70,7 +70,11 @@ def in_order(question: Question, asked: PlanRun, kinds: Kinds) -> list[Arrival]:
         times = [each.at for each in coming]
         draw.shuffle(coming)
         coming = [replace(each, at=at) for each, at in zip(coming, times, strict=True)]
-    return [*moved, *coming]
+    last: dict[str, float] = {}
+    for each in coming:
+        last[each.group] = max(each.at, last.get(each.group, 0.0))
+    coming = [replace(each, at=last[each.group]) if each.group else each for each in coming]
+    return gathered([*moved, *coming], lambda each: each.group)
 
 
 def _more(draw: random.Random, pods: Sequence[Arrival], kinds: Kinds, amount: float) -> Iterator[Arrival]:
@@ -78,7 +82,7 @@ def _more(draw: random.Random, pods: Sequence[Arrival], kinds: Kinds, amount: fl
     if not any(kinds.asking(each).amount for each in pods):
         return
     for drawn in count(len(pods)):
-        _check(drawn)
+        check_number(drawn)
         more = draw.choice(pods)
         amount -= kinds.asking(more).amount
         if amount < 0:
@@ -86,7 +90,8 @@ def _more(draw: random.Random, pods: Sequence[Arrival], kinds: Kinds, amount: fl
         yield more
 
 
-def _check(pods: int) -> None:
+def check_number(pods: int) -> None:
+    """Raises TooManyPods."""
     if pods > MOST_PODS:
         raise TooManyPods(f"a plan has at most {MOST_PODS} pods; give fewer, fewer --copies or a smaller --fill")
 

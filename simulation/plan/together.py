@@ -7,6 +7,7 @@ from random import Random
 from msgspec import Struct
 
 from simulation.plan.engine import Engine, Placed
+from simulation.plan.groups import gathered
 from simulation.plan.objects import Arrival
 from simulation.plan.outcome import Home, PlanRun
 from simulation.plan.question import Kinds, Question
@@ -107,6 +108,7 @@ class _Batches:
         return len(offers.offered(each.constraints, offers.asked_by(each.pod(each.name))))
 
     def tried(self, order: Sequence[int]) -> Batch:
+        order = gathered(order, lambda at: self._pods[at].group)
         trial, homes, refused = PlanTrial(self._engine), list[Home](), list[int]()
         amount = 0.0
         for at in order:

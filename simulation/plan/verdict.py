@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from math import sqrt
 from statistics import mean, stdev
 
+from msgspec.structs import replace
+
 from program.words import counted, spaced
 from simulation.plan.outcome import PlanOutcome
 
@@ -96,11 +98,15 @@ def verdict(outcomes: Sequence[PlanOutcome]) -> str:
         return "no run was performed"
     for criterion in _criteria(after):
         values = {policy: [criterion.value(run) for run in runs] for policy, runs in _by_policy(after).items()}
-        if len({tuple(each) for each in values.values()}) > 1:
+        if len(_equal(criterion, values)) < len(values):
             return f"{_compared(criterion, values)}.{_change(outcomes)}"
     policies = list(_by_policy(after))
     who = policies[0] if len(policies) == 1 else f"all {len(policies)} policies do the same here"
-    return f"{who}: {_placed(after[0])}, {after[0].allocated:.1f} % of all GPUs given to pods.{_change(outcomes)}"
+    same = [run for run in after if run.run.policy == policies[0]]
+    placed, given = mean(run.placed for run in same), mean(run.allocated for run in same)
+    orders = f", mean of {len(same)} orders of the pods" if len(same) > 1 else ""
+    words = f"{_number(placed)} of {counted(after[0].pods, 'pod')} placed, {given:.1f} % of all GPUs given to pods"
+    return f"{who}: {words}{orders}.{_change(outcomes)}"
 
 
 def _criteria(runs: Sequence[PlanOutcome]) -> Sequence[_Criterion]:
@@ -115,9 +121,8 @@ def _criteria(runs: Sequence[PlanOutcome]) -> Sequence[_Criterion]:
 
 
 def _compared(criterion: _Criterion, values: Values) -> str:
-    ranked = sorted(values, key=lambda policy: -criterion.sign * mean(values[policy]))
-    best = [policy for policy in ranked if values[policy] == values[ranked[0]]]
-    other = next(policy for policy in ranked if policy not in best)
+    best = _equal(criterion, values)
+    other = max(values.keys() - set(best), key=lambda policy: criterion.sign * mean(values[policy]))
     found = interval([criterion.sign * (a - b) for a, b in zip(values[best[0]], values[other], strict=True)])
     ours, theirs = criterion.says(mean(values[best[0]])), criterion.says(mean(values[other]))
     names = f"{best[0]} (like {', '.join(best[1:])})" if len(best) > 1 else best[0]
@@ -125,6 +130,16 @@ def _compared(criterion: _Criterion, values: Values) -> str:
     if found.orders > 1 and not found.is_clear:
         return f"not clear which policy {criterion.title}: {names} ({ours}) or {other} ({theirs}); {sure}"
     return f"{names} {criterion.title}: {ours}, {criterion.more(found.middle)} than {other}; {sure}"
+
+
+def _equal(criterion: _Criterion, values: Values) -> Sequence[str]:
+    """Returns the best policy, and those whose mean is the same as far as it is shown."""
+    means = {policy: criterion.sign * mean(each) for policy, each in values.items()}
+    best = max(means, key=lambda policy: means[policy])
+    return [
+        best,
+        *(policy for policy in values if policy != best and not round(means[best] - means[policy], criterion.digits)),
+    ]
 
 
 def _sure(criterion: _Criterion, found: Interval) -> str:
@@ -147,28 +162,29 @@ def _by_policy(outcomes: Sequence[PlanOutcome]) -> Mapping[str, Sequence[PlanOut
     }
 
 
-def _placed(outcome: PlanOutcome) -> str:
-    return f"{spaced(outcome.placed)} of {counted(outcome.pods, 'pod')} placed"
+def _number(pods: float) -> str:
+    """Returns a mean of numbers of pods."""
+    return spaced(round(pods)) if abs(pods - round(pods)) < 0.05 else f"{pods:.1f}"
 
 
 def _change(outcomes: Sequence[PlanOutcome]) -> str:
     """Returns what nodes that are added or drained change, by the first policy; empty if none are."""
-    before = next((each for each in outcomes if each.run.before), None)
-    if before is None:
+    runs = {each.run: each for each in outcomes}
+    pairs = [
+        (each, runs[now]) for each in outcomes if (now := replace(each.run, before=True)) in runs and now != each.run
+    ]
+    pairs = [(after, before) for after, before in pairs if after.run.policy == pairs[0][0].run.policy]
+    if not pairs:
         return ""
-    after = next((each for each in outcomes if not each.run.before and _same(each, before)), None)
-    if after is None:
-        return ""
-    moved = len(after.moves) + len(after.stuck)
-    new = after.pods - moved
+    one, _ = pairs[0]
+    moved = len(one.moves) + len(one.stuck)
+    new = one.pods - moved
     parts = []
     if moved:
-        parts.append(f"{len(after.moves)} of {counted(moved, 'pod')} of drained nodes find another")
+        found = mean(len(after.moves) for after, _ in pairs)
+        parts.append(f"{_number(found)} of {counted(moved, 'pod')} of drained nodes find another")
     if new:
-        room = after.placed - len(after.moves)
-        parts.append(f"{room} of {counted(new, 'new pod')} find room, without the change {before.placed}")
-    return f" With {after.run.policy} {'; '.join(parts)}." if parts else ""
-
-
-def _same(after: PlanOutcome, before: PlanOutcome) -> bool:
-    return (after.run.policy, after.run.seed) == (before.run.policy, before.run.seed)
+        room = _number(mean(after.placed - len(after.moves) for after, _ in pairs))
+        without = _number(mean(before.placed for _, before in pairs))
+        parts.append(f"{room} of {counted(new, 'new pod')} find room, without the change {without}")
+    return f" With {one.run.policy} {'; '.join(parts)}." if parts else ""

@@ -39,7 +39,7 @@ def _size(question: Question) -> int:
     """Returns about how many objects one run reads or places."""
     cluster = question.cluster
     filled = 2 if question.fill or question.replays else 1
-    return len(cluster.nodes) + len(cluster.held) + filled * question.copies * len(question.arrivals)
+    return len(cluster.nodes) + len(cluster.held) + filled * len(question.arrivals)
 
 
 def _perform(question: Question, runs: Sequence[PlanRun], processes: int, progress: Progress) -> list[PlanOutcome]:

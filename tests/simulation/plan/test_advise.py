@@ -62,6 +62,12 @@ def test_a_pod_without_gpus_is_moved_if_the_node_lacks_cpu() -> None:
     assert [(move.pod, move.to) for move in remedy.moves] == [("default/busy", "cpu-only-1")]
 
 
+def test_a_pod_without_gpus_that_finds_no_room_is_not_counted_as_placed() -> None:
+    advice = advise(question("1x:4x-a100", [], [asking("huge", 0, cpus=100_000), asking("small", 1)]), RUN, "")
+    assert (advice.placed, advice.remedies) == (1, [])
+    assert advice.notes == ["no room for 1 pod without GPUs, such as huge"]
+
+
 def test_pods_that_find_no_other_room_are_not_moved() -> None:
     held = [(asking(f"p{n}", 1), A) for n in range(4)]
     advice = advise(question("1x:4x-a100", held, [asking("more", 1)]), RUN, "")

@@ -73,6 +73,19 @@ def test_policies_that_do_the_same_share_the_first_place() -> None:
     )
 
 
+def test_a_difference_that_no_figure_shows_is_none() -> None:
+    runs = [outcome("a", 90.01), outcome("b", 90.03), outcome("c", 80.0)]
+    assert verdict(runs).startswith("b (like a) gives most to pods: 90.0 % of all GPUs, 10.0 points more than c")
+    assert verdict(runs[:2]).startswith("all 2 policies do the same here")
+
+
+def test_one_policy_over_several_orders_is_told_by_its_mean() -> None:
+    runs = [outcome("a", 60.0, 1, placed=4), outcome("a", 80.0, 2, placed=7)]
+    assert verdict(runs) == (
+        "a: 5.5 of 10 pods placed, 70.0 % of all GPUs given to pods, mean of 2 orders of the pods."
+    )
+
+
 def test_where_all_find_room_whole_gpus_that_stay_free_decide() -> None:
     runs = [outcome("a", 50.0, placed=10, whole=3), outcome("b", 51.0, placed=10, whole=7)]
     assert verdict(runs).startswith(
@@ -95,6 +108,12 @@ def test_what_added_and_drained_nodes_change_is_said() -> None:
     assert verdict(runs).endswith(
         " With a 3 of 3 pods of drained nodes find another; 4 of 7 new pods find room, without the change 2."
     )
+
+
+def test_what_added_nodes_change_is_a_mean_over_the_orders() -> None:
+    runs = [outcome("a", 50.0, seed, placed=seed, before=True) for seed in (1, 2)]
+    runs += [outcome("a", 60.0, seed, placed=2 * seed) for seed in (1, 2)]
+    assert verdict(runs).endswith(" With a 3 of 10 new pods find room, without the change 1.5.")
 
 
 @given(st.lists(st.floats(-100, 100), min_size=2, max_size=30))
