@@ -137,7 +137,7 @@ def _gained(advice: Advice) -> str:
     """Returns what moving pods gains, in a sentence."""
     kinds = len(advice.remedies)
     helped = [each for each in advice.remedies if each.node]
-    parts = [f"{counted(advice.placed, 'pod')} find room without any move"] * bool(advice.placed)
+    parts = [f"room without any move for {counted(advice.placed, 'pod')}"] * bool(advice.placed)
     if helped:
         least = min(helped, key=lambda each: len(each.moves))
         which = "" if kinds == 1 else f" for {len(helped)} of {counted(kinds, 'kind')} of waiting pods"
