@@ -26,6 +26,7 @@ _STRATEGIES: Mapping[ServedKind, tuple[str, tuple[str, ...]]] = {
     DAEMON_SET: ("updateStrategy", ("OnDelete", "RollingUpdate")),
 }
 _PERCENT = re.compile(r"[0-9]{1,9}%")
+_MOST_INDEXED = 100_000
 _LONGEST_CRON_JOB = 52
 """A Job of it has eleven characters more."""
 _UNKNOWN = ("podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "maxFailedIndexes")
@@ -58,7 +59,12 @@ def workload_problems(kind: ServedKind, item: JsonObject) -> Iterator[str]:
             yield from _selector_problems(spec)
     else:
         yield from _selector_problems(spec)
-        yield from _strategy_problems(spec, *_STRATEGIES.get(kind, ("", ())))
+        yield from _strategy_problems(kind, spec)
+    if kind is DEPLOYMENT and spec["progressDeadlineSeconds"] <= spec.get("minReadySeconds", 0):
+        found = spec["progressDeadlineSeconds"]
+        yield f"spec.progressDeadlineSeconds: Invalid value: {found}: must be greater than minReadySeconds"
+    if kind is STATEFUL_SET:
+        yield from _stateful_set_problems(item)
     yield from _field_problems(spec, where)
     yield from _template_problems(spec, ("OnFailure", "Never") if kind is JOB else ("Always",), where)
 
@@ -115,7 +121,8 @@ def _selector_problems(spec: JsonObject) -> Iterator[str]:
         yield f"spec.template.metadata.labels: Invalid value: {json.dumps(labels)}: {problem}"
 
 
-def _strategy_problems(spec: JsonObject, field: str, types: tuple[str, ...]) -> Iterator[str]:
+def _strategy_problems(kind: ServedKind, spec: JsonObject) -> Iterator[str]:
+    field, types = _STRATEGIES.get(kind, ("", ()))
     strategy = spec.get(field) or {}
     if field and strategy["type"] not in types:
         yield _unsupported(f"spec.{field}.type", strategy["type"], types)
@@ -123,19 +130,42 @@ def _strategy_problems(spec: JsonObject, field: str, types: tuple[str, ...]) -> 
     if rolling and strategy["type"] == "Recreate":
         yield f"{where}: Forbidden: may not be specified when strategy `type` is 'Recreate'"
         return
+    if rolling and strategy["type"] == "OnDelete":
+        yield f"{where}: Invalid value: {json.dumps(rolling)}: only allowed for updateStrategy 'RollingUpdate'"
     for name, value in rolling.items():
         if isinstance(value, str) and not _PERCENT.fullmatch(value):
             yield f"{where}.{name}: Invalid value: {json.dumps(value)}: a valid percent string must be a numeric string"
         elif isinstance(value, int) and value < 0:
             yield f"{where}.{name}: Invalid value: {value}: must be greater than or equal to 0"
+        elif name == "maxUnavailable" and isinstance(value, str) and int(value.removesuffix("%")) > 100:
+            yield f"{where}.{name}: Invalid value: {json.dumps(value)}: must not be greater than 100%"
     surge, unavailable = rolling.get("maxSurge"), rolling.get("maxUnavailable")
     if surge in (0, "0%") and unavailable in (0, "0%"):
-        yield f"{where}.maxUnavailable: Invalid value: {json.dumps(unavailable)}: cannot be 0 when maxSurge is 0"
+        yield f"{where}.maxUnavailable: Invalid value: {json.dumps(unavailable)}: may not be 0 when `maxSurge` is 0"
+    elif kind is DAEMON_SET and surge not in (None, 0, "0%") and unavailable not in (0, "0%"):
+        problem = "may not be set when maxUnavailable is non-zero"
+        yield f"{where}.maxSurge: Invalid value: {json.dumps(surge)}: {problem}"
+
+
+def _stateful_set_problems(stateful_set: JsonObject) -> Iterator[str]:
+    name, start = stateful_set["metadata"]["name"], (stateful_set["spec"].get("ordinals") or {}).get("start") or 0
+    if "." in name:
+        yield f"metadata.name: Invalid value: {json.dumps(name)}: must not contain dots"
+    if start < 0:
+        yield f"spec.ordinals.start: Invalid value: {start}: must be greater than or equal to 0"
 
 
 def _job_problems(spec: JsonObject, where: str) -> Iterator[str]:
     if spec.get("completionMode") == "Indexed" and "completions" not in spec:
         yield f"{where}.completions: Required value: when completion mode is Indexed"
+    if spec.get("completionMode") == "Indexed" and spec["parallelism"] > _MOST_INDEXED:
+        problem = f"must be less than or equal to {_MOST_INDEXED} when completion mode is Indexed"
+        yield f"{where}.parallelism: Invalid value: {spec['parallelism']}: {problem}"
+    manager = spec.get("managedBy", "kubernetes.io/job-controller")
+    if not manager:
+        yield f"{where}.managedBy: Required value"
+    elif "/" not in manager:
+        yield f"{where}.managedBy: Invalid value: {json.dumps(manager)}: must be a domain-prefixed path"
     for field in _UNKNOWN:
         if field in spec:
             yield f"{where}.{field}: Forbidden: the simulated controller of Jobs does not know it"
@@ -146,10 +176,13 @@ def _cron_job_problems(cron_job: JsonObject) -> Iterator[str]:
     if len(name) > _LONGEST_CRON_JOB:
         yield f"metadata.name: Invalid value: {json.dumps(name)}: must be no more than {_LONGEST_CRON_JOB} characters"
     yield from _field_problems(spec, "spec")
+    schedule = spec.get("schedule")
+    if not schedule:
+        yield "spec.schedule: Required value"
     try:
-        read_schedule(spec.get("schedule") or "")
+        read_schedule(schedule or "@daily")
     except BadSchedule as problem:
-        yield f"spec.schedule: Invalid value: {json.dumps(spec.get('schedule'))}: {problem}"
+        yield f"spec.schedule: Invalid value: {json.dumps(schedule)}: {problem}"
     zone = spec.get("timeZone")
     if zone is not None and zone not in available_timezones():
         yield f"spec.timeZone: Invalid value: {json.dumps(zone)}: unknown time zone {zone}"

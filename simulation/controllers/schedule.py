@@ -13,8 +13,8 @@ _NAMED = {
     "@midnight": "0 0 * * *",
     "@hourly": "0 * * * *",
 }
-_UNITS = {"h": 3600, "m": 60, "s": 1}
-_PART = re.compile(r"([0-9]{1,6})([hms])")
+_UNITS = {"h": 3600, "m": 60, "s": 1, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_PART = re.compile(r"([0-9]{1,6}(?:\.[0-9]*)?)(h|ms|m|s|us|ns)")
 _EVERY = re.compile(rf"@every ((?:{_PART.pattern})+)")
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -70,10 +70,12 @@ class Schedule:
 def read_schedule(text: str) -> Schedule:
     """Raises BadSchedule."""
     if every := _EVERY.fullmatch(text):
-        seconds = sum(int(number) * _UNITS[unit] for number, unit in _PART.findall(every[1]))
+        seconds = sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(every[1]))
         none = frozenset[int]()
-        return Schedule(none, none, none, none, none, either_day=False, every=timedelta(seconds=max(seconds, 1)))
-    parts = _NAMED.get(text.strip().lower(), text).split()
+        return Schedule(none, none, none, none, none, either_day=False, every=timedelta(seconds=max(int(seconds), 1)))
+    if text.startswith(("TZ=", "CRON_TZ=")):
+        raise BadSchedule("cannot use TZ or CRON_TZ in schedule, use timeZone field instead")
+    parts = _NAMED.get(text, text).split()
     if len(parts) != len(_FIELDS):
         raise BadSchedule(f"expected exactly 5 fields, found {len(parts)}: [{text}]")
     minutes, hours, days, months, weekdays = (_field(part, *field) for part, field in zip(parts, _FIELDS, strict=True))
@@ -91,10 +93,6 @@ def _field(text: str, what: str, least: int, most: int, names: tuple[str, ...]) 
         else:
             low = _number(first, what, least, names)
             high = _number(last, what, least, names) if dash else most if slash else low
-        if what == "day of week" and high == most + 1:
-            found.add(0)
-            high = most
-            low = min(low, high) if dash else most + 1
         every = int(step) if step.isascii() and step.isdigit() else int(not slash)
         if not every or low < least or high > most or (dash and high < low):
             raise BadSchedule(f"{part} is no {what} from {least} to {most}")
@@ -103,8 +101,8 @@ def _field(text: str, what: str, least: int, most: int, names: tuple[str, ...]) 
 
 
 def _number(text: str, what: str, least: int, names: tuple[str, ...]) -> int:
-    if text[:3] in names:
-        return names.index(text[:3]) + least
+    if text in names:
+        return names.index(text) + least
     if not (text.isascii() and text.isdigit()):
         raise BadSchedule(f"{text!r} is no {what}")
     return int(text)

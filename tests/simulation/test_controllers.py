@@ -365,9 +365,10 @@ def test_of_the_jobs_of_a_cron_job_that_are_over_the_last_ones_stay(world: World
         ("*/15 9-17 * * mon-fri", "2030-01-01T17:45"),
         ("30 1,13 1 jan *", "2030-01-01T13:30"),
         ("0 0 13 * 2", "2030-01-01T00:00"),
-        ("0 0 * * 7", None),
+        ("0 0 * * sun", None),
         ("10/20 0 * * *", "2030-01-02T00:50"),
         ("@every 7h30m", "2030-01-01T22:29"),
+        ("@every 1.5h500ms", "2030-01-01T23:59"),
     ],
 )
 def test_a_schedule_names_its_times(schedule: str, latest: str | None) -> None:
@@ -395,7 +396,21 @@ def test_a_schedule_of_a_time_zone_follows_its_clock(schedule: str, begin: str, 
 
 
 @pytest.mark.parametrize(
-    "schedule", ["", "* * * *", "60 * * * *", "* * 0 * *", "*/0 * * * *", "5-3 * * * *", "a * * * *"]
+    "schedule",
+    [
+        "",
+        "* * * *",
+        "60 * * * *",
+        "* * 0 * *",
+        "*/0 * * * *",
+        "5-3 * * * *",
+        "a * * * *",
+        "0 0 * * 7",
+        "0 0 * january *",
+        "@Daily",
+        "@every x",
+        "TZ=UTC * * * * *",
+    ],
 )
 def test_what_is_no_schedule_is_refused(schedule: str) -> None:
     with pytest.raises(BadSchedule):
