@@ -1,7 +1,8 @@
 """Reads from the container runtime, on its own socket, whether it applies CDI devices (edge)."""
 
+import asyncio
 import logging
-from pathlib import Path
+import os
 
 import grpc
 
@@ -14,7 +15,7 @@ log = logging.getLogger(__name__)
 
 async def ask_enable_cdi(socket: str, *, deadline_seconds: float = 3.0) -> bool | None:
     """Returns the runtime's switch for CDI; None without a socket, a switch or an answer."""
-    if not _is_there(socket):
+    if not await asyncio.to_thread(os.path.exists, socket):
         return None
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
@@ -26,7 +27,3 @@ async def ask_enable_cdi(socket: str, *, deadline_seconds: float = 3.0) -> bool 
             log.warning("the container runtime on %s does not report its status: %s", socket, error.details())
             return None
     return enabled_cdi(answer.info)
-
-
-def _is_there(path: str) -> bool:
-    return Path(path).exists()

@@ -138,8 +138,7 @@ def _metrics_server(
     with modules_kept():
         from deviceplugin.metrics.processes import use_host_proc  # noqa: PLC0415
         from deviceplugin.metrics.sampling import Sampler  # noqa: PLC0415
-        from deviceplugin.metrics.server import MetricsServer, Samples  # noqa: PLC0415
-        from deviceplugin.metrics.use_watch import UseWatch  # noqa: PLC0415
+        from deviceplugin.metrics.server import MetricsServer, Samples, UseWatch  # noqa: PLC0415
 
     use_host_proc(str(proc(configuration.host.root)))
     regions = RegionReader(f"{configuration.agent.hook_path}/vgpu/containers", has_ended=has_ended)
@@ -171,16 +170,15 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             raise GpusUnavailable(as_sentence(str(error)), needs_restart=error.needs_restart) from error
         offered = without_reserved(machine, nvml) if Backend.DRIVER in configuration.agent.limits.backends else machine
         found = dict(resources(offered, sharing, resource))
+        notes = (*machine.problems, *left_out(machine, sharing))
         if not any(found.values()):
             nothing = "the NVIDIA driver shows no GPU on this machine that can be shared"
-            reasons = (*machine.problems, *left_out(machine, sharing))
             are_gone = not any(gpu.healthy for gpu in machine.gpus)
-            raise GpusUnavailable(as_sentence("; ".join([nothing, *reasons])), are_gone=are_gone)
+            raise GpusUnavailable(as_sentence("; ".join([nothing, *notes])), are_gone=are_gone)
         devices = found.pop(resource)
         hardware = read_hardware(
             machine.gpus, files, configuration.containers.imex_channels, simulated=machine.is_simulated
         )
-        notes = (*machine.problems, *left_out(machine, sharing))
         if root is not None:
             hardware = replace(hardware, driver_mounts=_driver_mounts(root, machine.driver))
         if by_files and all(node.path != UNIFIED_MEMORY for node in hardware.control_nodes):

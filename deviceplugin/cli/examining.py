@@ -110,7 +110,7 @@ def _configuration(effective: Effective[Configuration]) -> tuple[Finding, ...]:
 
 
 async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
-    sharing, remediation = configuration.sharing, of_this_pod(configuration).remediation
+    remediation = of_this_pod(configuration).remediation
     seen, cluster = await asyncio.gather(
         _node_facts(configuration),
         cluster_facts(
@@ -121,7 +121,7 @@ async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
         ),
     )
     now = datetime.now(UTC)  # noqa: TID251 - the only clock of this command
-    found = diagnose(configuration, sharing, configuration.total_names, seen, cluster, now=now)
+    found = diagnose(configuration, seen, cluster, now=now)
     return (*found, judge_unhealthy(cluster.node, cluster.pods, remediation, configuration.kubelet.resource_name))
 
 

@@ -2,7 +2,7 @@
 cluster.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -50,7 +50,7 @@ from deviceplugin.doctor.kubelet import (
 from deviceplugin.doctor.labels import LABELS, judge_labels, judge_without_labels
 from deviceplugin.doctor.nvidia_runtime import RuntimeFacts, judge_runtime
 from deviceplugin.doctor.totals import TOTALS, judge_totals
-from deviceplugin.machine.discovery import NodeSharing, resources
+from deviceplugin.machine.discovery import resources
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
@@ -58,9 +58,9 @@ from deviceplugin.mode.rules import NodeAbilities
 from deviceplugin.node.registration import Offer
 from deviceplugin.node.totals import node_totals, requested_totals
 from deviceplugin.runtimes import Runtime
-from deviceplugin.settings import RequestedAllocation, TotalNames
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
 from proto.annotations.node_allocation import AllocationMode
+from proto.devices import Device
 from proto.kubernetes.objects import Node, NodeInfo
 
 _NO_NODE = "The Node could not be read."
@@ -93,39 +93,31 @@ class NodeFacts:
 
 
 def diagnose(
-    configuration: Configuration,
-    sharing: NodeSharing,
-    totals: TotalNames,
-    seen: NodeFacts,
-    cluster: ClusterFacts,
-    *,
-    now: datetime,
+    configuration: Configuration, seen: NodeFacts, cluster: ClusterFacts, *, now: datetime
 ) -> tuple[Finding, ...]:
-    """Returns all findings. `totals` are the names of the resources in the Node's totals."""
+    """Returns all findings."""
     return (
         judge_driver(seen.driver),
         *([judge_driver_files(seen.driver_files, seen.driver.answered_version)] if seen.driver_files else []),
-        *_gpus(configuration, sharing, seen),
-        *_kubelet(configuration, sharing, seen, cluster),
+        *_gpus(configuration, seen),
+        *_kubelet(configuration, seen, cluster),
         *_containers(configuration, seen, cluster.node),
         *_cluster(configuration, cluster),
-        *_annotations(configuration, sharing, seen, cluster, now),
-        _totals(configuration, sharing, totals, seen, cluster),
-        _labels(configuration, sharing, seen, cluster.node),
+        *_annotations(configuration, seen, cluster, now),
+        _totals(configuration, seen, cluster),
+        _labels(configuration, seen, cluster.node),
         _allocation(configuration, seen, cluster.node),
         judge_metrics_port(configuration.metrics_bind_address, seen.metrics),
     )
 
 
-def _gpus(configuration: Configuration, sharing: NodeSharing, seen: NodeFacts) -> tuple[Finding, ...]:
+def _gpus(configuration: Configuration, seen: NodeFacts) -> tuple[Finding, ...]:
     if seen.machine is None:
         return (skipped(GPUS, "They cannot be read without a driver."),)
-    return judge_gpus(seen.machine, sharing, configuration.kubelet.resource_name)
+    return judge_gpus(seen.machine, configuration.sharing, configuration.kubelet.resource_name)
 
 
-def _kubelet(
-    configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, cluster: ClusterFacts
-) -> Iterator[Finding]:
+def _kubelet(configuration: Configuration, seen: NodeFacts, cluster: ClusterFacts) -> Iterator[Finding]:
     resource = configuration.kubelet.resource_name
     yield judge_kubelet_socket(seen.kubelet)
     yield judge_pod_resources(seen.pod_resources, _mode(cluster.node))
@@ -136,7 +128,7 @@ def _kubelet(
     elif seen.machine is None:
         yield skipped(COUNT, _NO_GPUS)
     else:
-        yield judge_count(cluster.node, resources(seen.machine, sharing, resource), seen.plugin)
+        yield judge_count(cluster.node, resources(seen.machine, configuration.sharing, resource), seen.plugin)
 
 
 def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None) -> Iterator[Finding]:
@@ -150,20 +142,17 @@ def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None
     yield judge_runtime(seen.nvidia_runtime, strategies)
 
 
-def _totals(
-    configuration: Configuration, sharing: NodeSharing, names: TotalNames, seen: NodeFacts, cluster: ClusterFacts
-) -> Finding:
-    resource = configuration.kubelet.resource_name
+def _totals(configuration: Configuration, seen: NodeFacts, cluster: ClusterFacts) -> Finding:
+    names, devices = configuration.total_names, _shared(configuration, seen)
     if cluster.node is None:
         return skipped(TOTALS, _NO_NODE)
-    devices = resources(seen.machine, sharing, resource)[resource] if seen.machine else ()
     if not devices:
         return skipped(TOTALS, _NO_GPUS)
     totals = node_totals(names, devices, [requested_totals(pod, names) for pod in cluster.pods])
     return judge_totals(cluster.node, totals, daemon_serves=seen.plugin.state is SocketState.CONNECTS)
 
 
-def _labels(configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, node: Node | None) -> Finding:
+def _labels(configuration: Configuration, seen: NodeFacts, node: Node | None) -> Finding:
     if node is None:
         return skipped(LABELS, _NO_NODE)
     if not configuration.agent.feature_labels:
@@ -171,8 +160,16 @@ def _labels(configuration: Configuration, sharing: NodeSharing, seen: NodeFacts,
     if seen.machine is None:
         return skipped(LABELS, _NO_GPUS)
     return judge_labels(
-        node, feature_labels(seen.machine, sharing), daemon_serves=seen.plugin.state is SocketState.CONNECTS
+        node,
+        feature_labels(seen.machine, configuration.sharing),
+        daemon_serves=seen.plugin.state is SocketState.CONNECTS,
     )
+
+
+def _shared(configuration: Configuration, seen: NodeFacts) -> Sequence[Device]:
+    """Returns the GPUs that pods share; none without a driver."""
+    resource = configuration.kubelet.resource_name
+    return resources(seen.machine, configuration.sharing, resource)[resource] if seen.machine else ()
 
 
 def _mode(node: Node | None) -> AllocationMode:
@@ -194,12 +191,8 @@ def _allocation(configuration: Configuration, seen: NodeFacts, node: Node | None
         else f"{seen.pod_resources.path} {seen.pod_resources.state.value}",
         by_slots=published is AllocationMode.SLOTS,
     )
-    return judge_allocation(
-        RequestedAllocation(configuration.agent.allocation),
-        abilities,
-        configuration.agent.hami_scheduler,
-        published,
-    )
+    agent = configuration.agent
+    return judge_allocation(agent.allocation, abilities, agent.hami_scheduler, published)
 
 
 def _cluster(configuration: Configuration, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -209,17 +202,13 @@ def _cluster(configuration: Configuration, cluster: ClusterFacts) -> Iterator[Fi
 
 
 def _annotations(
-    configuration: Configuration, sharing: NodeSharing, seen: NodeFacts, cluster: ClusterFacts, now: datetime
+    configuration: Configuration, seen: NodeFacts, cluster: ClusterFacts, now: datetime
 ) -> Iterator[Finding]:
     node, scheduler = cluster.node, configuration.agent.hami_scheduler
     if node is None:
         yield from (skipped(title, _NO_NODE) for title in (ANNOTATIONS, LOCK, HANDSHAKE))
         return
-    devices = (
-        resources(seen.machine, sharing, configuration.kubelet.resource_name)[configuration.kubelet.resource_name]
-        if seen.machine
-        else ()
-    )
+    devices = _shared(configuration, seen)
     if seen.machine is None or not devices:
         yield skipped(ANNOTATIONS, _NO_GPUS)
     else:

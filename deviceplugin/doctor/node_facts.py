@@ -19,8 +19,8 @@ from deviceplugin.doctor.driver import DriverAnswer, DriverFilesFacts, library_v
 from deviceplugin.doctor.kubelet import PortState, SocketFacts, SocketState
 from deviceplugin.doctor.nvidia_runtime import RuntimeFacts
 from deviceplugin.host_paths import runtime_config, seen
-from deviceplugin.limits.asking import ask_driver
 from deviceplugin.limits.conditions import why_no_driver
+from deviceplugin.limits.driver import ask_driver
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.calls import CallFailed
 from deviceplugin.nvml.library import NvmlUnavailable

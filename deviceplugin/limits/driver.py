@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,12 +19,11 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.container_folders import split_folder
 from deviceplugin.container.limit_folder import read_limits, remove_limit_folder, write_limits
 from deviceplugin.gpus import Gpus
-from deviceplugin.limits.asking import ask_driver
-from deviceplugin.limits.conditions import NOT_ASKED, Judgement, judge
+from deviceplugin.limits.conditions import NOT_ASKED, DriverFacts, Judgement, judge, may_limit
 from deviceplugin.limits.pipes import HookPipes
-from deviceplugin.nvml.memory_limits import MemoryLimit, MemoryLimits, holds, is_slow, not_set
+from deviceplugin.nvml.memory_limits import MemoryLimit, MemoryLimits, holds, is_of_gpu, is_slow, not_set
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.pod_cgroups import container_group
+from deviceplugin.pod_cgroups import container_group, is_version_2, kubelets_group
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Notice, ObjectReference, Pod
 
@@ -291,6 +290,33 @@ class DriverLimits:
         log.warning("pod %s: %s%s", name, message, often)
         if pod is not None:
             self._record(pod.reference, Notice(reason=reason, message=message + often, distinct=True))
+
+
+async def ask_driver(memory: MemoryLimits, root: Path, gpus: Collection[DeviceUUID]) -> DriverFacts:
+    """Reads the driver, the control groups below `root`, and whether the driver limits these GPUs."""
+    kubelets = await asyncio.to_thread(kubelets_group, root)
+    facts = DriverFacts(
+        version=memory.driver,
+        is_version_2=await asyncio.to_thread(is_version_2, root),
+        has_pods=kubelets is not None,
+        gpus=len(gpus),
+    )
+    return await _tried(memory, str(kubelets), gpus, facts) if may_limit(facts) else facts
+
+
+async def _tried(memory: MemoryLimits, group: str, gpus: Collection[DeviceUUID], facts: DriverFacts) -> DriverFacts:
+    """Takes from kubelet's own group the limit that it has not: what a limit needs, this needs too."""
+    answers = (await memory.read({group: gpus}))[group]
+    unread = {gpu: each for gpu, each in sorted(answers.items()) if not isinstance(each, MemoryLimit)}
+    unset = await memory.set(group, {gpu: None for gpu, each in answers.items() if holds(each, None)})
+    refusals = {**unread, **unset}
+    of_driver = {gpu: each for gpu, each in refusals.items() if not is_of_gpu(each)}
+    return replace(
+        facts,
+        refusal=not_set(of_driver or refusals),
+        is_of_gpus=bool(refusals) and not of_driver,
+        is_limiting=len(refusals) < len(gpus),
+    )
 
 
 def is_recorded(times: int) -> bool:

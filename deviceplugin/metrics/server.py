@@ -4,22 +4,24 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from aiohttp import web
 
 from deviceplugin.metrics.metrics import CONTENT_TYPE, Metrics
+from deviceplugin.metrics.series import MOST_VGPUS
 from deviceplugin.metrics.telemetry import TELEMETRY_CONTENT_TYPE, telemetry_page
-from deviceplugin.metrics.use_watch import UseWatch
 from deviceplugin.metrics.view import DaemonView, readiness
+from deviceplugin.usage.last_use import LastUse, node_use, with_sole_holders
 from deviceplugin.usage.telemetry import NodeTelemetry
-from deviceplugin.usage.used import NodeSample
+from deviceplugin.usage.used import NodeSample, Usage, node_usage
 from program.address import ListenAddress
 from program.listening import serving
 from program.shared_page import OPEN, SharedPage, Write, open_port
 from program.tasks import Tasks
-from proto.daemon_usage import USAGE_PATH
+from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.daemon_usage import USAGE_PATH, encode_node_use
 
 log = logging.getLogger(__name__)
 
@@ -96,6 +98,33 @@ class Samples(Generic[T]):
         self._last = _TakenSample(sample, self._monotonic())
         self._took(sample)
         self._metrics.nvml_read(self._reading, self._last.at - started)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseWatch:
+    """Follows who uses the GPUs, from every reading of the driver. `now` is Unix time in seconds."""
+
+    view: Callable[[], DaemonView]
+    monotonic: Callable[[], float]
+    now: Callable[[], float]
+    last: LastUse = field(default_factory=LastUse)
+
+    def is_needed(self) -> bool:
+        """Returns whether a pod holds a GPU: without one, no use has to be remembered."""
+        return any(DEVICES_ALLOCATED in pod.metadata.annotations for pod in self.view().pods.values())
+
+    def saw(self, sample: NodeSample) -> None:
+        self.last.see(_usage(self.view(), sample), self.monotonic(), wall=self.now())
+
+    def page(self, view: DaemonView, sample: NodeSample) -> bytes:
+        """Returns the answer to the extender. It may run on any thread."""
+        usage, now = _usage(view, sample), self.monotonic()
+        return encode_node_use(node_use(view.node_name, sample.gpus, usage, self.last, now, most=MOST_VGPUS))
+
+
+def _usage(view: DaemonView, sample: NodeSample) -> Usage:
+    indices = {device.uuid: device.index for device in view.devices}
+    return with_sole_holders(node_usage(view.pods.values(), sample, indices), sample.gpus)
 
 
 class MetricsServer:

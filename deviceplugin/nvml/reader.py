@@ -4,9 +4,9 @@ Calls block and belong to one thread, which reads each GPU on that GPU's own thr
 separately. A failure that may be chance does not count at once: the earlier reading is used until it fails again.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -17,7 +17,6 @@ from deviceplugin.machine.numa import format_cpu_list, host_node, mask_bits
 from deviceplugin.machine.readings import GpuReading, MachineReading, MissingGpu, PairReading
 from deviceplugin.nvml.abilities import cuda_version, driver_version, with_abilities
 from deviceplugin.nvml.calls import CallFailed, GpuGone, NvmlCalls, bus_id_of, read_uuid
-from deviceplugin.nvml.doubts import Doubts
 from deviceplugin.nvml.lanes import Hangs
 from deviceplugin.nvml.library import NvmlLibrary
 from deviceplugin.nvml.links import Links, address_key, read_links, read_pair
@@ -61,6 +60,26 @@ class _Found:
     uuid: DeviceUUID = _NOBODY
     name: str = ""
     failure: CallFailed | Hangs | None = None
+
+
+@dataclass(slots=True)
+class Doubts:
+    """Failures of one reading, by what failed: those that may be chance leave the earlier reading valid."""
+
+    before: frozenset[Hashable] = frozenset()
+    """Failures of the reading before."""
+    now: set[Hashable] = field(default_factory=set)
+    any_excused: bool = False
+
+    def excuse(self, what: Hashable, failure: CallFailed | Hangs) -> bool:
+        """Returns whether it may be chance: a call that failed once, a GPU that has been silent for a short time."""
+        if isinstance(failure, Hangs):
+            excused = not failure.is_lasting
+        else:
+            excused = failure.is_passing and what not in self.before
+            self.now.add(what)
+        self.any_excused = self.any_excused or excused
+        return excused
 
 
 class Nvml:

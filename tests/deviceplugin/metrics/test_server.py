@@ -14,8 +14,8 @@ from deviceplugin.metrics.server import (
     MetricsAddressUnusable,
     MetricsServer,
     Samples,
+    UseWatch,
 )
-from deviceplugin.metrics.use_watch import UseWatch
 from deviceplugin.metrics.view import DaemonView, Readiness, readiness
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.usage.telemetry import NodeTelemetry
