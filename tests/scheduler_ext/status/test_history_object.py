@@ -26,7 +26,7 @@ from tests.polling import until
 from tests.scheduler_ext.rig import ANY_PORT, API_SECONDS
 from tests.scheduler_ext.status.shown import MODELS, looked, node, running_pod
 
-PLACE = "topogpu-system/topogpu-status-history"
+PLACE = "topogpu-system/topogpu-scheduler-status-history"
 SOON = 0.05
 _HELD = looked(node("n"), running_pod("p", "n", (0,), memory_mib=MODELS[0][1]))["n"]
 HELD = replace(_HELD, names={uid: PodName(namespace="ml", name="p") for uid in _HELD.alone.held})
