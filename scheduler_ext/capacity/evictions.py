@@ -33,14 +33,18 @@ def ways(
     """Returns the nodes where the fewest pods would have to go. `misfits` are the nodes that refuse the request;
     `holders` are the pods that hold GPUs, by node.
     """
-    able = [node for node, misfit in misfits.items() if isinstance(misfit, Misfit) and not is_unresolvable(misfit)]
-    crowds = sorted((len(holders.get(node, ())), node) for node in able)
     found = []
-    for node in [node for number, node in crowds if 0 < number <= MOST_HOLDERS][:MOST_NODES]:
+    for node in crowded(misfits, {node: len(pods) for node, pods in holders.items()}):
         gone = _must_go(EvictionTrial(nodes, request, _ABOVE_ALL, node), holders[node])
         if gone:
             found.append(Way(node=node, gone=gone))
     return tuple(sorted(found, key=lambda way: (len(way.gone), way.node))[:MOST_WAYS])
+
+
+def crowded(misfits: Mapping[str, Misfit | NotOffered], pods: Mapping[str, int]) -> Sequence[str]:
+    """Returns the nodes where evictions may help, those with the fewest pods first. `pods` counts them by node."""
+    counts = sorted((pods.get(node, 0), node) for node, misfit in misfits.items() if not is_unresolvable(misfit))
+    return [node for count, node in counts if 0 < count <= MOST_HOLDERS][:MOST_NODES]
 
 
 def _must_go(trial: EvictionTrial, holders: Sequence[GpuHolder]) -> tuple[GpuHolder, ...]:

@@ -89,7 +89,9 @@ class _RatedNode:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A node as it is now. `rates` are for the classes that it hosts, `lost` are free GPUs without CPU or memory."""
+    """A node as it is now. `cpu` is in milli-cores, `memory` in MiB; both are infinite if unknown. `rates` are for the
+    classes that it hosts, `lost` are free GPUs without CPU or memory.
+    """
 
     usage: NodeUsage
     node: _RatedNode
@@ -99,18 +101,13 @@ class Site:
     rates: Rates
     lost: float
 
-    @property
-    def room(self) -> tuple[float, float]:
-        """Returns the CPU in milli-cores and the memory in MiB; infinite if unknown."""
-        return self.cpu, self.memory
-
 
 class Fragmentation:
     """Measures placements for one workload, and remembers what it computed. `effort` counts the work."""
 
     def __init__(self, workload: Workload) -> None:
         self.effort = Effort()
-        self._workload = workload
+        self.workload = workload
         # The worth of a type that came since the pods were last weighed.
         self._usual_worth = 1.0 if workload.pressure else 0.0
         self._wanted = tuple(_wanted(each.pods) for each in workload.classes)
@@ -129,10 +126,6 @@ class Fragmentation:
         self._shares: dict[int, float] = {}
         """The summed popularity of the classes with these bits."""
         self._islands: dict[str, tuple[PairScores, Sequence[Sequence[int]]]] = {}
-
-    @property
-    def workload(self) -> Workload:
-        return self._workload
 
     def site(self, usage: NodeUsage, room: HostAmount | None, state: int | None = None) -> Site:
         """Returns the facts of a node that count here. `room` is what is left of its CPU and memory, None if unknown;
@@ -175,7 +168,7 @@ class Fragmentation:
 
     def without_host(self, free: float, cpu_milli: float, memory_mib: float) -> float:
         """Returns for how many of these free GPUs so much CPU or memory is not enough."""
-        per_gpu, lost = self._workload.per_gpu, 0.0
+        per_gpu, lost = self.workload.per_gpu, 0.0
         if per_gpu.cpu_milli:
             lost = free - cpu_milli / per_gpu.cpu_milli if cpu_milli > 0 else free
         if per_gpu.memory_mib:
@@ -265,8 +258,8 @@ class Fragmentation:
         share = self._shares.get(bits)
         if share is None:
             _make_room(self._shares)
-            counted = enumerate(self._workload.classes)
-            self.effort.made += len(self._workload.classes) // 8
+            counted = enumerate(self.workload.classes)
+            self.effort.made += len(self.workload.classes) // 8
             share = self._shares[bits] = sum(each.share for number, each in counted if bits >> number & 1)
         return share
 
@@ -299,7 +292,7 @@ class Fragmentation:
             if why_not(gpu, need, rules, None) is None:
                 serves |= 1 << number
         self.effort.made += 1 + len(self._wanted) * (MIG_EFFORT if device.mode == MIG_MODE else 1)
-        worth = self._workload.pressure.get(device.type, self._usual_worth)
+        worth = self.workload.pressure.get(device.type, self._usual_worth)
         replicas, left = device.replicas - gpu.replicas, max(min(memory, cores), 0.0)
         return RatedGpu(self._numbered, device, replicas, *free, left, serves, worth)
 

@@ -178,11 +178,10 @@ def _connected(
     rules.effort.made += len(group) ** 2 // 8
     matrix = pair_matrix(rules.node.pair_scores, [share.uuid for share in group])
     costs = [share.memory_mib for share in group]
-    if quota is None or quota.memory_mib is None or len(set(costs)) == 1:
-        chosen = best_connected(matrix, need.count, weigh_remainder=last, effort=rules.effort)
-    else:
+    budget = None
+    if quota is not None and quota.memory_mib is not None and len(set(costs)) > 1:
         budget = quota.memory_mib - quota.used.memory_mib
-        chosen = best_connected(matrix, need.count, costs, budget, weigh_remainder=last, effort=rules.effort)
+    chosen = best_connected(matrix, need.count, costs, budget, weigh_remainder=last, effort=rules.effort)
     return None if chosen is None else tuple(group[position] for position in chosen)
 
 
@@ -198,13 +197,9 @@ def _left_connected(groups: Sequence[Sequence[DeviceShare]], choice: ContainerSh
     return connection([share for group in groups for share in group if share not in choice], scores)
 
 
-def why_not(
-    gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None, beside: Footprint = NOTHING
-) -> Reason | None:
-    """Returns why this GPU alone does not serve the container; None if it does. `beside` counts against the quota with
-    it.
-    """
-    return _refused_by_pod_or_node(gpu, need, rules) or _refused(gpu, need, rules, quota, beside)
+def why_not(gpu: GpuUsage, need: ContainerNeed, rules: Rules, quota: Quota | None) -> Reason | None:
+    """Returns why this GPU alone does not serve the container; None if it does."""
+    return _refused_by_pod_or_node(gpu, need, rules) or _refused(gpu, need, rules, quota, NOTHING)
 
 
 def _refused_by_pod_or_node(gpu: GpuUsage, need: ContainerNeed, rules: Rules) -> Reason | None:

@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from proto.kubernetes.objects import Pod
+from scheduler_ext.capacity.evictions import crowded
 from scheduler_ext.capacity.judged import Judged, judged, likeness_of
 from scheduler_ext.capacity.largest import Largest, largest
 from scheduler_ext.decide.preempt import gpu_holders
 from scheduler_ext.status.waiting import WaitingGroup, WaitingGroups
-from scheduler_ext.status.why import Crowd, WhyWaiting, crowded, why_of
+from scheduler_ext.status.why import Crowd, WhyWaiting, why_of
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
 POLL_SECONDS = 0.5
@@ -74,7 +75,7 @@ class Explainer:
         ledger, index, namespace = self._cluster.ledger, self._cluster.pods, pod.metadata.namespace
         misfits = {} if answer.decision is None else answer.decision.misfits
         pods: Mapping[str, int] = {node: len(index.running(node)) for node in misfits}
-        alone = {node: ledger.alone(node, namespace) for node in crowded(answer, pods)}
+        alone = {node: ledger.alone(node, namespace) for node in crowded(misfits, pods)}
         nodes = {node: found for node, found in alone.items() if found is not None}
         held = {node: gpu_holders(index, node) for node in nodes}
         return Crowd(namespace=namespace, nodes=nodes, holders=held)

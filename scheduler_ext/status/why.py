@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from msgspec import Struct
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.evictions import MOST_HOLDERS, MOST_NODES, ways
+from scheduler_ext.capacity.evictions import ways
 from scheduler_ext.capacity.judged import Judged, hints, remarks
 from scheduler_ext.capacity.largest import smaller
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.decide.explain import need_sentence
-from scheduler_ext.decide.misfit import is_unresolvable
 from scheduler_ext.decide.preempt import GpuHolder
 
 MOST_GROUPS = 6
@@ -62,14 +61,6 @@ class Crowd:
 
 
 NO_CROWD = Crowd(nodes={}, holders={})
-
-
-def crowded(answer: Judged, pods: Mapping[str, int]) -> Sequence[str]:
-    """Returns the nodes where evictions may help, those with the fewest pods. `pods` counts them by node."""
-    misfits = {} if answer.decision is None else answer.decision.misfits
-    able = (node for node, misfit in misfits.items() if not is_unresolvable(misfit))
-    counts = sorted((pods.get(node, 0), node) for node in able)
-    return [node for count, node in counts if 0 < count <= MOST_HOLDERS][:MOST_NODES]
 
 
 def why_of(pod: Pod, answer: Judged, crowd: Crowd = NO_CROWD, snapshot: Snapshot | None = None) -> WhyWaiting:

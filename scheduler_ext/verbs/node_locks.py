@@ -12,7 +12,7 @@ from proto.kubernetes.objects import NODES, PODS
 from scheduler_ext.cluster.events import LockHeld, PodRead
 from scheduler_ext.cluster.pod_index import NodeEntry, PodName, node_entry, pod_entry
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.lock_rules import Wait, is_held_by, judge, lacks_devices, owner_of
+from scheduler_ext.verbs.lock_rules import is_held_by, judge, lacks_devices, owner_of
 
 
 class NodeUnknown(Exception):
@@ -47,7 +47,8 @@ class NodeLocks:
             if entry is None:
                 raise NodeUnknown(node)
             changed = self._cluster.next_change(node, owner_of(entry.lock))
-            verdict = await self._judge(node, entry, pod)
+            waits, seen = await self._owner_waits(node, entry, pod), self._seen(node, entry.lock)
+            verdict = judge(entry.lock, pod, owner_waits=waits, first_seen=seen, now=self._now(), ttl=self._ttl)
             if isinstance(verdict, str):
                 beside = encode_lock_uid(verdict, uid)
                 if await self._write(node, verdict, beside, entry.resource_version):
@@ -74,16 +75,6 @@ class NodeLocks:
             return not is_ours or await self._write(node, None, None, entry.resource_version)
         except (NotFound, NodeUnknown):
             return True
-
-    async def _judge(self, node: str, entry: NodeEntry, pod: PodName) -> str | Wait:
-        return judge(
-            entry.lock,
-            pod,
-            owner_waits=await self._owner_waits(node, entry, pod),
-            first_seen=self._seen(node, entry.lock),
-            now=self._now(),
-            ttl=self._ttl,
-        )
 
     async def _owner_waits(self, node: str, entry: NodeEntry, pod: PodName) -> bool:
         holder, kept = owner_of(entry.lock), self._cluster.state.pods

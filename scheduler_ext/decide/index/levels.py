@@ -33,7 +33,7 @@ class Levels:
         self._fragmentation = fragmentation
         self._sites = sites
         self._best_case = BestCase(shape.request, fragmentation)
-        self._known: dict[tuple[int, tuple[float, float]], int] = {}
+        self._known: dict[tuple[int, float, float], int] = {}
 
     def most(self, name: str, effort: Effort) -> int:
         """Returns an upper bound of `level`."""
@@ -47,7 +47,7 @@ class Levels:
         site = self._sites(name)
         if self._named and any(gpu.device.uuid in self._named for gpu in site.usage.gpus):
             return self._placed(site, effort)
-        key = state, site.room
+        key = state, site.cpu, site.memory
         level = self._known.get(key)
         if level is None:
             if len(self._known) >= MOST_KNOWN:

@@ -75,17 +75,14 @@ class Polls:
             state = by_name.get(name)
             if state is not None and not isinstance(judge.judge(state), NodeRefusal):
                 self._drop(shape)
-                self._found(shape, name)
+                if len(self.rooms) >= MOST_ROOMS:
+                    self.rooms.clear()
+                self.rooms[shape] = name
                 return True
             del search.left[name]
         search.judge = None
         self._under_way.pop(shape, None)
         return False
-
-    def _found(self, shape: PodShape, node: str) -> None:
-        if len(self.rooms) >= MOST_ROOMS:
-            self.rooms.clear()
-        self.rooms[shape] = node
 
     def _goes_on(self, shape: PodShape) -> bool:
         """Returns whether the shape's search may be kept. A shape that was not polled since every other one belongs to
