@@ -142,7 +142,7 @@ def _metrics_server(
 
     use_host_proc(str(proc(configuration.host.root)))
     regions = RegionReader(f"{configuration.agent.hook_path}/vgpu/containers", has_ended=has_ended)
-    sampler = Sampler(nvml, regions.read, thread.call, by_driver=by_driver)
+    sampler = Sampler(nvml, regions.read, thread, by_driver=by_driver)
     use = UseWatch(view=view, monotonic=time.monotonic, now=time.time)
     samples = Samples(sampler.take, metrics, monotonic=time.monotonic, took=use.saw)
     telemetry = Samples(sampler.telemetry, metrics, monotonic=time.monotonic, reading="telemetry")

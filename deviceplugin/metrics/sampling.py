@@ -1,9 +1,8 @@
 """Takes a sample of the whole node: the driver, the processes on its GPUs, HAMi-core's regions."""
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol, TypeVar
 
 from deviceplugin.metrics.processes import host_is_seen, owners_of
 from deviceplugin.nvml.library import NvmlUnavailable
@@ -18,17 +17,9 @@ from proto.devices import DeviceUUID
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
-
-class Call(Protocol):
-    """Runs a blocking function on the thread that owns NVML."""
-
-    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
-
 
 class Sampler:
-    """`call` runs a function on the thread that owns `nvml`. `read_regions` reads HAMi-core's regions.
+    """`thread` owns `nvml`. `read_regions` reads HAMi-core's regions.
 
     Tenants' files are read on a separate thread: the driver's thread also serves the GPUs' health.
     """
@@ -37,14 +28,14 @@ class Sampler:
         self,
         nvml: Nvml,
         read_regions: Callable[[], RegionFiles],
-        call: Call,
+        thread: OwnThreads,
         *,
         by_driver: Callable[[], Mapping[tuple[str, str, DeviceUUID], int]] = dict,
     ) -> None:
         """`by_driver` returns what containers use that the driver limits; it runs on that thread too."""
         self._nvml = nvml
         self._by_driver = by_driver
-        self._call = call
+        self._thread = thread
         self._files = OwnThreads("regions")
         self._read_regions = read_regions
         self._reader = UsageReader()
@@ -52,7 +43,7 @@ class Sampler:
 
     async def take(self) -> NodeSample:
         """Reads what is used; no GPUs without a driver. Raises OSError if the regions' folder cannot be read."""
-        gpus, by_driver = await self._call(lambda: (self._gpus(), self._by_driver()))
+        gpus, by_driver = await self._thread.call(lambda: (self._gpus(), self._by_driver()))
         pids = {process.pid for gpu in gpus for process in gpu.processes or ()}
         files, owners = await self._files.call(lambda: (self._read_regions(), owners_of(sorted(pids))))
         self._log_problems(files.problems)
@@ -67,7 +58,7 @@ class Sampler:
 
     async def telemetry(self) -> NodeTelemetry:
         """Reads the telemetry; no GPUs if there is no driver."""
-        return await self._call(self._telemetry)
+        return await self._thread.call(self._telemetry)
 
     def _gpus(self) -> tuple[GpuSample, ...]:
         try:

@@ -21,7 +21,7 @@ async def test_without_a_driver_the_regions_are_still_read_and_a_bad_one_is_told
     for name, content in (("good", bytes(v1(["GPU-a"], [Slot()]))), ("bad", b"?")):
         (tmp_path / f"{UID}_{name}").mkdir()
         (tmp_path / f"{UID}_{name}" / "x.cache").write_bytes(content)
-    sampler = Sampler(Nvml("/nowhere/libnvidia-ml.so.1"), RegionReader(str(tmp_path)).read, OwnThreads("nvml").call)
+    sampler = Sampler(Nvml("/nowhere/libnvidia-ml.so.1"), RegionReader(str(tmp_path)).read, OwnThreads("nvml"))
     with caplog.at_level(logging.WARNING):
         first, second = await sampler.take(), await sampler.take()
     assert first == second
@@ -40,7 +40,7 @@ async def test_a_disk_that_hangs_leaves_the_driver_to_the_health_checks() -> Non
         return RegionFiles()
 
     thread = OwnThreads("nvml")
-    sampler = Sampler(Nvml("/nowhere/libnvidia-ml.so.1"), read, thread.call)
+    sampler = Sampler(Nvml("/nowhere/libnvidia-ml.so.1"), read, thread)
     taking = asyncio.create_task(sampler.take())
     await until(reached.is_set)
     assert await thread.call(lambda: "well") == "well"
