@@ -1,7 +1,7 @@
 """The stand-in for the controller of Jobs (pure). Source: Kubernetes documentation, "Jobs"."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import islice
 
@@ -12,6 +12,7 @@ from simulation.controllers.steps import (
     Delete,
     JsonObject,
     Step,
+    condition_of,
     is_ready,
     living,
     may_try,
@@ -32,6 +33,8 @@ class JobRecord:
 
     succeeded: Mapping[str, str] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+    running: Mapping[str, str] = field(default_factory=dict)
+    """The pods that were left to run. One that somebody else deletes has failed."""
 
 
 def recorded(record: JobRecord, pods: list[JsonObject]) -> JobRecord:
@@ -39,8 +42,21 @@ def recorded(record: JobRecord, pods: list[JsonObject]) -> JobRecord:
     for pod in pods:
         phase = status_of(pod).get("phase")
         if phase in found:
-            found[phase][uid_of(pod)] = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
+            found[phase][uid_of(pod)] = _index(pod)
+    there = {uid_of(pod) for pod in living(pods)}
+    lost = record.running.keys() - there - found["Succeeded"].keys()
+    found["Failed"] |= {uid: record.running[uid] for uid in lost}
     return JobRecord(found["Succeeded"], found["Failed"])
+
+
+def left_running(record: JobRecord, pods: list[JsonObject], deleted: Collection[str]) -> JobRecord:
+    """Returns the record with the pods that the controller does not delete itself."""
+    running = {uid_of(pod): _index(pod) for pod in living(pods) if uid_of(pod) not in deleted}
+    return replace(record, running=running)
+
+
+def _index(pod: JsonObject) -> str:
+    return str((pod["metadata"].get("annotations") or {}).get(INDEX, ""))
 
 
 def job_steps(job: JsonObject, pods: list[JsonObject], record: JobRecord, now: datetime) -> Iterator[Step]:
@@ -53,10 +69,12 @@ def job_steps(job: JsonObject, pods: list[JsonObject], record: JobRecord, now: d
     there = living(pods)
     over = _outcome(job, there, record, now)
     stays = 0 if over is not None or spec.get("suspend") else spec["parallelism"]
-    # First those that do not run.
-    there.sort(key=is_ready, reverse=True)
-    yield from (Delete("pods", pod) for pod in there[stays:])
+    surplus = [pod for pod in there if _is_beyond(job, _index(pod))]
+    # Then those that do not run.
+    there = sorted((pod for pod in there if pod not in surplus), key=is_ready, reverse=True)
+    surplus += there[stays:]
     there = there[:stays]
+    yield from (Delete("pods", pod) for pod in surplus)
     if stays and may_try(pods, now):
         yield from _more(job, there, record)
     started = {} if spec.get("suspend") else {"startTime": status.get("startTime") or written_time(now)}
@@ -64,17 +82,36 @@ def job_steps(job: JsonObject, pods: list[JsonObject], record: JobRecord, now: d
         "active": len(there),
         "ready": sum(map(is_ready, there)),
         "succeeded": len(record.succeeded),
-        "failed": len(record.failed),
+        "failed": len(record.failed) + (len(surplus) if over is not None and over[0] == "Failed" else 0),
     }
     fresh = started | {name: count for name, count in counts.items() if count}
     if spec.get("completionMode") == "Indexed" and record.succeeded:
-        fresh["completedIndexes"] = _ranges(sorted(map(int, set(record.succeeded.values()))))
+        fresh["completedIndexes"] = _ranges(sorted(map(int, _done(job, record))))
+    conditions = _suspension(job, now)
     if over is not None:
         kind, reason = over
-        ended = {"completionTime": written_time(now)} if kind == "Complete" else {}
-        condition = {"type": kind, "status": "True", "reason": reason, "lastTransitionTime": written_time(now)}
-        fresh |= ended | {"conditions": [condition]}
+        fresh |= {"completionTime": written_time(now)} if kind == "Complete" else {}
+        conditions.append(condition_of(job, kind, True, reason, now))
+    if conditions:
+        fresh["conditions"] = conditions
     yield from status_written("jobs", job, fresh)
+
+
+def _suspension(job: JsonObject, now: datetime) -> list[JsonObject]:
+    """Returns the condition of a Job that is suspended, or was."""
+    if job["spec"].get("suspend"):
+        return [condition_of(job, "Suspended", True, "JobSuspended", now)]
+    was = any(one["type"] == "Suspended" for one in status_of(job).get("conditions") or [])
+    return [condition_of(job, "Suspended", False, "JobResumed", now)] if was else []
+
+
+def _is_beyond(job: JsonObject, index: str) -> bool:
+    """Returns whether the Job was made smaller than this index."""
+    return bool(index) and int(index) >= (job["spec"].get("completions") or 0)
+
+
+def _done(job: JsonObject, record: JobRecord) -> set[str]:
+    return {index for index in record.succeeded.values() if index and not _is_beyond(job, index)}
 
 
 def _ranges(numbers: list[int]) -> str:
@@ -107,7 +144,7 @@ def _outcome(job: JsonObject, there: list[JsonObject], record: JobRecord, now: d
     completions = spec.get("completions")
     if completions is None:
         return ("Complete", "CompletionsReached") if record.succeeded and not there else None
-    done = len(set(record.succeeded.values())) if spec.get("completionMode") == "Indexed" else len(record.succeeded)
+    done = len(_done(job, record)) if spec.get("completionMode") == "Indexed" else len(record.succeeded)
     return ("Complete", "CompletionsReached") if done >= completions else None
 
 
@@ -121,7 +158,7 @@ def _more(job: JsonObject, there: list[JsonObject], record: JobRecord) -> Iterat
     elif spec.get("completionMode") != "Indexed":
         room = min(room, completions - len(record.succeeded) - len(there))
     else:
-        taken = {(pod["metadata"].get("annotations") or {}).get(INDEX) for pod in there} | {*record.succeeded.values()}
+        taken = {_index(pod) for pod in there} | {*record.succeeded.values()}
         free = (index for index in range(completions) if str(index) not in taken)
         for index in islice(free, min(room, MOST_CREATED)):
             yield Create(pod_of(job, f"{name_of(job)}-{index}-", str(index)))
@@ -134,6 +171,6 @@ def _expired(job: JsonObject, now: datetime) -> Iterator[Step]:
     """Deletes a Job that is over, after the time that it names."""
     keep = job["spec"].get("ttlSecondsAfterFinished")
     if keep is not None:
-        ended = datetime.fromisoformat(job["status"]["conditions"][0]["lastTransitionTime"])
+        ended = datetime.fromisoformat((end_of(job) or {})["lastTransitionTime"])
         if now >= ended + timedelta(seconds=keep):
             yield Delete("jobs", job)

@@ -8,7 +8,7 @@ from datetime import datetime
 from simulation.controllers.cron_jobs import cron_job_steps
 from simulation.controllers.daemon_sets import daemon_set_steps
 from simulation.controllers.deployments import deployment_steps
-from simulation.controllers.jobs import JobRecord, job_steps, recorded
+from simulation.controllers.jobs import JobRecord, job_steps, left_running, recorded
 from simulation.controllers.ownership import Objects, claims, collected
 from simulation.controllers.replica_sets import replica_set_steps
 from simulation.controllers.stateful_sets import stateful_set_steps
@@ -52,8 +52,11 @@ def turn(objects: Objects, records: Mapping[str, JobRecord], now: datetime) -> t
     gone |= {uid_of(step.item) for step in steps if isinstance(step, Delete)}
     remembered = {}
     for one, pods in each("jobs"):
-        record = remembered[uid_of(one)] = recorded(records.get(uid_of(one), JobRecord()), pods)
-        steps += job_steps(one, pods, record, now)
+        record = recorded(records.get(uid_of(one), JobRecord()), pods)
+        mine = list(job_steps(one, pods, record, now))
+        deleted = {uid_of(step.item) for step in mine if isinstance(step, Delete)}
+        remembered[uid_of(one)] = left_running(record, pods, deleted)
+        steps += mine
     return steps, remembered
 
 

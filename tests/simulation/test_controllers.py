@@ -168,6 +168,46 @@ def test_a_job_of_less_parallelism_ends_pods_that_do_not_run_first(world: World)
     assert world.pods() == [running]
 
 
+def test_a_pod_of_a_job_that_somebody_deletes_has_failed(world: World) -> None:
+    world.server.create(job(completions=2, parallelism=2))
+    world.turn()
+    world.server.delete("pods", world.pods()[0], namespace="default")
+    world.turn(1)
+    assert (world.status("jobs", "batch")["failed"], world.status("jobs", "batch")["active"]) == (1, 1)
+
+
+def test_a_job_that_misses_its_deadline_counts_the_pods_that_it_ends(world: World) -> None:
+    world.server.create(job(activeDeadlineSeconds=3))
+    world.turn(9)
+    assert (world.pods(), world.status("jobs", "batch")["failed"]) == ([], 1)
+
+
+def test_a_job_says_whether_it_is_suspended(world: World) -> None:
+    def suspended() -> tuple[str, str, int]:
+        (condition,) = world.status("jobs", "batch")["conditions"]
+        return condition["status"], condition["reason"], world.status("jobs", "batch").get("failed", 0)
+
+    world.server.create(job())
+    world.turn()
+    world.change("jobs", "batch", {"suspend": True})
+    world.turn()
+    assert suspended() == ("True", "JobSuspended", 0)
+    world.change("jobs", "batch", {"suspend": False})
+    world.turn()
+    assert suspended() == ("False", "JobResumed", 0)
+
+
+def test_an_indexed_job_that_becomes_smaller_forgets_the_indexes_beyond(world: World) -> None:
+    world.server.create(job(completions=4, parallelism=4, completionMode="Indexed"))
+    world.turn()
+    world.become({"phase": "Succeeded"}, *(name for name in world.pods() if name.split("-")[1] in "03"))
+    world.turn()
+    world.change("jobs", "batch", {"completions": 2, "parallelism": 2})
+    world.turn()
+    status = world.status("jobs", "batch")
+    assert (status["active"], status["completedIndexes"], status.get("failed")) == (1, "0", None)
+
+
 def test_a_job_of_another_controller_is_left_alone(world: World) -> None:
     world.server.create(job(managedBy="example.com/queue"))
     world.turn()
