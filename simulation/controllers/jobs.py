@@ -70,7 +70,7 @@ def job_steps(job: JsonObject, pods: list[JsonObject], record: JobRecord, now: d
     over = _outcome(job, there, record, now)
     stays = 0 if over is not None or spec.get("suspend") else spec["parallelism"]
     surplus = [pod for pod in there if _is_beyond(job, _index(pod))]
-    # Of the others those go first that do not run.
+    # Pods that do not run go before those that do.
     there = sorted((pod for pod in there if pod not in surplus), key=is_ready, reverse=True)
     surplus += there[stays:]
     there = there[:stays]
