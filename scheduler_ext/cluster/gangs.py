@@ -95,11 +95,18 @@ STAND_IN = "#"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MissingMember:
-    """A member for which GPUs are to be found. One that does not exist yet is like the member that came first."""
+    """A member for which GPUs are to be found. One that does not exist yet is like the member that came first, and has
+    its `request` with the UID of that.
+    """
 
     uid: str
     pod: Pod
     request: GpuRequest
+
+    @property
+    def own_request(self) -> GpuRequest:
+        """Returns the request with the member's own UID."""
+        return self.request if self.request.uid == self.uid else replace(self.request, uid=self.uid)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +166,7 @@ class Gang:
         while len(found) + len(placed) < self.needed:
             uid, number = stand_in(self.group, number), number + 1
             if uid not in placed:
-                found[uid] = MissingMember(uid=uid, pod=member.pod, request=replace(member.request, uid=uid))
+                found[uid] = replace(member, uid=uid)
         return tuple(found.values())
 
 

@@ -77,6 +77,7 @@ class GroupSearch:
             return _in_no_domain(gang.group, where, node_names)
         names = dict.fromkeys(node_names if where is None else where.others)
         found, refusals, full = dict[str, NodeChoice](), list[NodeChoice](), _Full()
+        alone: NodeChoice | None = None
 
         def tried(member: MissingMember) -> NodeChoice:
             choice = full.like(member)
@@ -94,14 +95,15 @@ class GroupSearch:
                 choice = tried(spare.pop())
             if choice.node is None:
                 refusals.append(choice)
+                alone = choice if member.uid == asked.uid and not found else alone
             else:
                 found[member.uid] = choice
         if not refusals:
             return found[asked.uid]
         self.cluster.record(GroupUndone([each.uid for each in members], before), now)
+        if alone is not None:
+            return alone
         fit = len(placed) + len(found)
-        if not fit:
-            return refusals[0]
         level = constraint_of(gang)
         # With a constraint the nodes of one question are those of one domain.
         domains = {self.cluster.ledger.nodes.domains(name).get(level, "") for name in node_names if level}
@@ -157,11 +159,12 @@ class GroupSearch:
         cluster, pod = self.cluster, member.pod
         crowded = cluster.ledger.kubelet.refusing(pod, node_names)
         names = dict.fromkeys(name for name in node_names if name not in crowded) if crowded else node_names
-        choice = self.chosen(member.request, pod.spec.priority or 0, names, now)
+        request = member.own_request
+        choice = self.chosen(request, pod.spec.priority or 0, names, now)
         if choice.node is not None:
             earlier = self._reserved(member.uid)
             others = {} if earlier is None else {n: held for n, held in earlier.decided.items() if n != choice.node}
-            decided = Decided(member.uid, pod, choice.node, choice.shares, until, others, member.request, ahead=True)
+            decided = Decided(member.uid, pod, choice.node, choice.shares, until, others, request, ahead=True)
             cluster.record(decided, now)
         return choice
 

@@ -162,6 +162,16 @@ def test_a_member_that_fits_nowhere_has_its_own_reason() -> None:
     assert set((played.answer(members[0]).failed_and_unresolvable_nodes or {}).values()) == {"NodeInsufficientDevice"}
 
 
+def test_the_largest_member_of_a_group_has_its_own_reason_where_only_the_smaller_ones_fit() -> None:
+    played = Played("a", "b")
+    small, *_ = played.gang("g", 3, exist=2)
+    large = member("g2", "g", gpus=2)
+    played.step(Applied(large))
+    assert set((played.answer(large).failed_and_unresolvable_nodes or {}).values()) == {"NodeInsufficientDevice"}
+    sentence = "GroupDoesNotFit: group default/g needs 3 pods of 1 GPU; 2 fit"
+    assert set((played.answer(small).failed_and_unresolvable_nodes or {}).values()) == {sentence}
+
+
 def test_gpus_are_held_for_members_that_do_not_exist_yet_and_such_a_member_gets_them() -> None:
     played = Played("a", "b", "c")
     members = one_by_one(played, "k", 3, exist=1)

@@ -64,6 +64,17 @@ def test_of_a_gang_pods_that_are_bound_and_pods_without_gpus_are_not_missing() -
     assert missing(gang, asked, "uid-c") == ["uid-b", "default/g#0"]
 
 
+def test_members_that_do_not_exist_yet_cost_no_request_of_their_own_until_they_are_placed() -> None:
+    asked = member("a")
+    gang = seen(gang_object(10_000), asked).gang_of(asked)
+    assert gang is not None
+    first = MissingMember(uid=pod_key(asked), pod=asked, request=request(asked))
+    found = gang.missing(first, (), SETTINGS)
+    assert len(found) == 10_000
+    assert {id(each.request) for each in found} == {id(first.request)}
+    assert {each.own_request.uid for each in found[:3]} == {"uid-a", "default/g#0", "default/g#1"}
+
+
 def test_a_gang_follows_its_pods_and_its_object() -> None:
     asked, other = member("a"), member("b")
     cluster = seen(gang_object(2), asked, other)
