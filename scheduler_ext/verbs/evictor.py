@@ -182,7 +182,8 @@ class Evictor:
             return []
         asked = MissingMember(uid=pod.request.uid, pod=pod.pod, request=pod.request)
         found = list(gang.missing(asked, (), settings))[: gang.needed]
-        return [replace(pod, pod=each.pod, request=each.own_request) for each in found] if len(found) == gang.needed else []
+        members = [replace(pod, pod=each.pod, request=each.own_request) for each in found]
+        return members if len(members) == gang.needed else []
 
     async def _make_room(
         self, pod: RefusedPod, members: Sequence[RefusedPod], plans: Sequence[Plan], victims: Sequence[GpuHolder]
