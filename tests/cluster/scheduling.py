@@ -173,7 +173,16 @@ async def placing(
         written = scheduler_configuration(front, verbs or {}, **configuration)
         program = await asyncio.to_thread(stack.enter_context, plane.scheduler(written, f"scheduler-{namespace}"))
         program.check_running()
-        yield Cluster(plane, peer, recorder, url, namespace)
+        try:
+            yield Cluster(plane, peer, recorder, url, namespace)
+        except TimeoutError as error:
+            answers = [
+                (verb, asked.get("Pod", {}).get("metadata", asked), answer)
+                for verb, asked, answer in recorder.calls[-3:]
+            ]
+            log = (folder / "extender.log").read_text()[-2000:]
+            error.add_note(f"last answers: {answers}\nkube-scheduler: {program.last_lines()}\nextender: {log}")
+            raise
         program.check_running()
 
 
