@@ -9,6 +9,7 @@ scheduling/v1beta1). The labels of a JobSet lack the number of pods of each Job,
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import count
 
 from proto.kubernetes.objects import CoschedulingPodGroup, ObjectReference, Pod, PodGroup, VolcanoPodGroup
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
@@ -162,16 +163,11 @@ class Gang:
                 placed.add(uid)
             elif (request := _request(pod, settings)) is not None:
                 found[uid] = MissingMember(uid=uid, pod=pod, request=request)
-        number = 0
+        absent = (f"{self.group}{STAND_IN}{number}" for number in count())
         while len(found) + len(placed) < self.needed:
-            uid, number = stand_in(self.group, number), number + 1
-            if uid not in placed:
+            if (uid := next(absent)) not in placed:
                 found[uid] = replace(member, uid=uid)
         return tuple(found.values())
-
-
-def stand_in(group: str, number: int) -> str:
-    return f"{group}{STAND_IN}{number}"
 
 
 def _goes_where(pod: Pod, other: Pod) -> bool:

@@ -67,14 +67,12 @@ class GroupAttempt:
         """Adds the question to the placement with which it shares nodes. It joins several such placements to one."""
         met = [each for each in self.placements if not each.offered.isdisjoint(offered)]
         apart = [each for each in self.placements if each.offered.isdisjoint(offered)]
-        ours = met[0] if met else Placement(set(), set())
-        for each in met[1:]:
-            ours.offered |= each.offered
-            ours.members |= each.members
-            ours.refused |= each.refused
-            ours.placed |= each.placed
-        ours.offered |= offered
-        ours.members.add(uid)
+        ours = Placement(
+            offered=set(offered).union(*(each.offered for each in met)),
+            members={uid}.union(*(each.members for each in met)),
+            refused=any(each.refused for each in met),
+            placed=set[str]().union(*(each.placed for each in met)),
+        )
         self.placements = [*apart, ours]
 
     def refuse(self) -> None:

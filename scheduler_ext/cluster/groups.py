@@ -139,17 +139,21 @@ class Groups:
                 del self._attempts[name]
         if group:
             ours = self._attempt(group)
-            void = void - {uid} | self._void_of_own(uid, pod, ours, offered)
+            where = _where(pod, offered)
+            void = void - {uid} | self._void_of_own(pod, ours, offered, where)
             if not ours.placements:
                 ours.needed, ours.in_one_cycle = needed, pod.spec.scheduling_group is not None
-            ours.place(uid, _where(pod, offered))
+            ours.place(uid, where)
             ours.refused &= ours.placements[-1].refused
         for each in void:
             self._records.release(each)
 
-    def _void_of_own(self, uid: str, pod: Pod, ours: GroupAttempt, offered: Collection[str]) -> AbstractSet[str]:
+    def _void_of_own(
+        self, pod: Pod, ours: GroupAttempt, offered: Collection[str], where: AbstractSet[str]
+    ) -> AbstractSet[str]:
         """Returns the pods whose reservations the question makes void in the pod's own group."""
-        where, own = _where(pod, offered), ours.promise(uid)
+        uid = pod_key(pod)
+        own = ours.promise(uid)
         if ours.refused and ours.needed and _is_bound_alone(pod):
             # The members found before are bound all the same. All that are missing are looked for again.
             ours.placements.clear()

@@ -26,8 +26,6 @@ LATE_SECONDS = 300.0
 """The time by which the clock of the replica that has set a node aside may be ahead of this one's."""
 UNFIT = "the pod no longer fits there"
 """The reason for a node that is gone, closed or ill."""
-MOST_MEMBERS = 64
-"""No nodes are set aside for a group of more missing members."""
 MOST_TRIED = 200
 """Nodes that are tried for one pod, the best first."""
 
@@ -123,7 +121,7 @@ def newly_set_aside(
     for job in sorted(jobs, key=lambda job: (-job.priority, job.had is not None, job.since, job.name)):
         if left < 1:
             break
-        if now < job.due_at(after) or len(job.members) > MOST_MEMBERS:
+        if now < job.due_at(after):
             continue
         if job.gpus not in best:
             best[job.gpus] = sorted(nodes.values(), key=lambda node: node.cost(job.gpus))

@@ -65,23 +65,6 @@ class _Domain:
     members: int
 
 
-def plan(
-    rooms: Sequence[Room],
-    missing: int,
-    levels: Sequence[str],
-    wish: DomainWish | None = None,
-    beside: Sequence[Domains] = (),
-) -> DomainPlacement | NoDomain | None:
-    """Returns where the missing members go; None if all nodes together do not hold them.
-
-    `rooms` come in the order in which equal nodes are taken. `beside` are the domains of the members that have a node
-    already.
-    """
-    for placement in placements(rooms, missing, levels, wish, beside):
-        return placement
-    return no_domain(rooms, missing, wish, beside) if wish is not None and wish.required else None
-
-
 def no_domain(rooms: Sequence[Room], missing: int, wish: DomainWish, beside: Sequence[Domains] = ()) -> NoDomain:
     """Returns the refusal of members that no domain of the level has room for."""
     found = [domain for domain in _domains(rooms, wish.level) if _has_all(domain, (wish.level,), beside)]
@@ -105,6 +88,9 @@ def placements(
     """Yields every domain that holds the missing members, the one to take first: the narrowest level, and of that the
     domain with the least room, so that large ones stay free. What is yielded last are all nodes, unless a domain is
     required.
+
+    `rooms` come in the order in which equal nodes are taken. `beside` are the domains of the members that have a node
+    already.
     """
     required = wish.level if wish is not None and wish.required else ""
     free = [room for room in rooms if room.members > 0 and (not required or required in room.domains)]

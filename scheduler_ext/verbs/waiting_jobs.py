@@ -23,7 +23,6 @@ from scheduler_ext.decide.place import place
 from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.score import gpus_of
 from scheduler_ext.decide.setting_aside import (
-    MOST_MEMBERS,
     UNFIT,
     NewlySetAside,
     NodeAhead,
@@ -33,6 +32,8 @@ from scheduler_ext.decide.setting_aside import (
 )
 from scheduler_ext.requests import GpuRequest, pod_key, readable_request
 
+MOST_MEMBERS = 64
+"""No nodes are set aside for a group of more missing members."""
 MOST_NAMES = 500_000
 """Names of nodes that are remembered, of all pods with wishes together: 25 MiB at 5 000 nodes."""
 MOST_DUE = 20

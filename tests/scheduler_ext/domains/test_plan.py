@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.domains.levels import domains_of
-from scheduler_ext.domains.plan import DomainPlacement, NoDomain, Room, plan
+from scheduler_ext.domains.levels import Domains, domains_of
+from scheduler_ext.domains.plan import DomainPlacement, NoDomain, Room, no_domain, placements
 from scheduler_ext.domains.wish import DomainWish
 
 BLOCK, RACK, HOST = "example.com/block", "example.com/rack", "kubernetes.io/hostname"
@@ -27,6 +27,19 @@ def rack(name: str, nodes: int, *, block: str = "") -> list[Room]:
 def racks(found: DomainPlacement | NoDomain | None) -> Counter[str]:
     assert isinstance(found, DomainPlacement)
     return Counter(node.split("-")[0] for node in found.nodes)
+
+
+def plan(
+    rooms: Sequence[Room],
+    missing: int,
+    levels: Sequence[str],
+    wish: DomainWish | None = None,
+    beside: Sequence[Domains] = (),
+) -> DomainPlacement | NoDomain | None:
+    """The first placement, or why a required domain has none; None if all nodes together do not hold the members."""
+    for placement in placements(rooms, missing, levels, wish, beside):
+        return placement
+    return no_domain(rooms, missing, wish, beside) if wish is not None and wish.required else None
 
 
 REQUIRED, PREFERRED = DomainWish(RACK, required=True), DomainWish(RACK, required=False)
