@@ -194,9 +194,6 @@ class Nodes:
         """Returns the domains of a node; none of one that is not registered."""
         return self._registered[name].domains if name in self._registered else {}
 
-    def why_unregistered(self, name: str) -> str:
-        return self._unregistered.get(name, UNREGISTERED)
-
     def broken(self) -> Mapping[str, str]:
         """Returns the nodes that should offer GPUs and do not, and why."""
         return {name: why.partition(": ")[2] for name, why in self._unregistered.items() if why != UNREGISTERED}

@@ -226,9 +226,10 @@ def unfit_of(misfit: Misfit | NotOffered) -> NodeRefusal:
 
 def refusals_of(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:
     """Returns reasons by node: first of the nodes on which eviction may help, then of the unresolvable ones."""
-    unfit = {name: unfit_of(misfit) for name, misfit in misfits.items()}
-    failed = {name: each.reason for name, each in unfit.items() if not each.unresolvable}
-    return failed, {name: each.reason for name, each in unfit.items() if each.unresolvable}
+    failed, unresolvable = dict[str, str](), dict[str, str]()
+    for name, misfit in misfits.items():
+        (unresolvable if is_unresolvable(misfit) else failed)[name] = misfit.brief
+    return failed, unresolvable
 
 
 def is_unresolvable(misfit: Misfit | NotOffered) -> bool:

@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar, cast
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import PodIndex
+from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.decide.decision import Decision, decide
@@ -119,7 +120,7 @@ def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gon
     """
     alone = ledger.alone(node, request.namespace)
     left = (
-        Snapshot(unregistered={node: ledger.nodes.why_unregistered(node)})
+        Snapshot(unregistered={node: ledger.nodes.unregistered().get(node, UNREGISTERED)})
         if alone is None
         else alone.without({request.uid, *gone}, request.namespace, priority=priority)
     )

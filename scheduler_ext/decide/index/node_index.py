@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from proto.devices import PodShares
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.decision import MOST_NODES_NAMED, NO_NODE_OFFERED, NodeChoice, Tally, choice_of, decide
 from scheduler_ext.decide.effort import Effort
@@ -242,11 +243,8 @@ class NodeIndex:
         maybe = {
             name: failed.get(name, Reason.NOT_LOOKED_AT) for name in node_names if name in failed or name in unseen
         }
-        never = {
-            name: lost.get(name) or self._ledger.nodes.why_unregistered(name)
-            for name in node_names
-            if name not in maybe
-        }
+        away = self._ledger.nodes.unregistered()
+        never = {name: lost.get(name) or away.get(name, UNREGISTERED) for name in node_names if name not in maybe}
         return _none_fits(ranking, maybe, never)
 
 
