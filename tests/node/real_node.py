@@ -54,10 +54,10 @@ class RealNode:
         self._runtime = runtime_for(self.machine, binaries, archive, network)
         self._port = free_port()
         self._report_seconds = 1
-        self._aligned: dict[str, Any] = {}
         self._write_credentials(plane)
         self._runtime.configure()
         (self._folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
+        (self._folder / "kubelet.conf.d").mkdir()
         self._write_gpus()
         install_placeholder(self.hook_path)
 
@@ -127,6 +127,7 @@ class RealNode:
         command = [
             self._binaries.path("kubelet"),
             f"--config={self._folder / 'kubelet.yaml'}",
+            f"--config-dir={self._folder / 'kubelet.conf.d'}",
             f"--kubeconfig={self._folder / 'kubelet.kubeconfig'}",
             f"--hostname-override={NODE}",
             "--v=2",
@@ -134,7 +135,7 @@ class RealNode:
         socket = str(self.root / "device-plugins" / "kubelet.sock")
         # A kubelet that has ended leaves its socket behind.
         left = identity(socket)
-        self.kubelet = self.machine.start("kubelet", command)
+        self.kubelet = self.machine.start("kubelet", command, {"KUBELET_CONFIG_DROPIN_DIR_ALPHA": "true"})
         self.kubelet.wait_for(lambda: identity(socket) not in (None, left))
 
     def report_every(self, seconds: int) -> None:
@@ -151,24 +152,23 @@ class RealNode:
         runc = write_runc(self._folder, self.binary("runc"))
         configuration = self._folder / "containerd.toml"
         configuration.write_text(configuration.read_text().replace(self.binary("runc"), str(runc)))
-        self._aligned = {
-            "cpuManagerPolicy": "static",
-            "reservedSystemCPUs": "0",
-            "topologyManagerPolicy": policy,
-            "topologyManagerScope": scope,
-        }
-        self._configure_alignment()
+        self._configure_alignment(
+            cpuManagerPolicy="static",
+            reservedSystemCPUs="0",
+            topologyManagerPolicy=policy,
+            topologyManagerScope=scope,
+        )
 
     def align_no_more(self) -> None:
         """From its next power on the machine has its host's NUMA nodes."""
         hide_numa(self._folder)
         self._runtime.configure()
-        self._aligned = {}
         write_sysfs(self.description, self._folder / "sys")
         self._configure_alignment()
 
-    def _configure_alignment(self) -> None:
-        (self._folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_configuration()))
+    def _configure_alignment(self, **fields: str) -> None:
+        kind = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+        (self._folder / "kubelet.conf.d" / "alignment.conf").write_text(yaml.safe_dump(kind | fields))
         # Kubelet does not start with the state of another policy.
         (self.root / "cpu_manager_state").unlink(missing_ok=True)
 
@@ -223,7 +223,7 @@ class RealNode:
         own = ["--node-name", NODE, "--kubeconfig", str(self._folder / "daemon.kubeconfig")]
         own += ["--host-root", str(self._folder), "--nvml-library", str(build_library())]
         own += ["--dev-root", str(self.dev_root), "--pass-device-specs", "true"]
-        own += ["--hook-path", str(self.hook_path), "--kubelet-config", "/kubelet.yaml"]
+        own += ["--hook-path", str(self.hook_path), "--kubelet-config", "/kubelet.yaml,/kubelet.conf.d/"]
         return [sys.executable, "-m", "deviceplugin", verb, *own, *flags]
 
     def _daemon_environment(self) -> dict[str, str]:
@@ -255,7 +255,6 @@ class RealNode:
             "nodeStatusUpdateFrequency": f"{self._report_seconds}s",
             "registryPullQPS": 0,
             "maxPods": 110,
-            **self._aligned,
         }
 
     def _write_gpus(self) -> None:

@@ -6,6 +6,7 @@ them: what kubelet decided and lists is looked at.
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -24,20 +25,41 @@ pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 JsonObject = dict[str, Any]
 
 
-@pytest.fixture(params=["single-numa-node", "restricted"])
-def policy(machine: RealNode, request: pytest.FixtureRequest) -> Iterator[TopologyPolicy]:
+@contextmanager
+def aligned(machine: RealNode, policy: str, scope: str = "container") -> Iterator[TopologyPolicy]:
     machine.power_off()
-    machine.align(request.param)
-    yield TopologyPolicy(request.param)
+    machine.align(policy, scope)
+    yield TopologyPolicy(policy)
     machine.power_off()
     machine.align_no_more()
 
 
-def pinned(name: str, cpus: int, gpumem: int | None = None) -> JsonObject:
-    """A pod of class Guaranteed: one GPU, whole without `gpumem`."""
-    one = container(gpumem=gpumem)
-    one["resources"]["limits"] |= {"cpu": str(cpus), "memory": "32Mi"}
-    return pod(name, one)
+@pytest.fixture(params=["single-numa-node", "restricted"])
+def policy(machine: RealNode, request: pytest.FixtureRequest) -> Iterator[TopologyPolicy]:
+    with aligned(machine, request.param) as found:
+        yield found
+
+
+@pytest.fixture(params=["single-numa-node", "restricted"])
+def policy_for_pods(machine: RealNode, request: pytest.FixtureRequest) -> Iterator[TopologyPolicy]:
+    """With scope `pod`."""
+    with aligned(machine, request.param, "pod") as found:
+        yield found
+
+
+@pytest.fixture
+def best_effort(machine: RealNode) -> Iterator[TopologyPolicy]:
+    with aligned(machine, "best-effort") as found:
+        yield found
+
+
+def pinned(name: str, *cpus: int, gpumem: int | None = None) -> JsonObject:
+    """A pod of class Guaranteed. Each of its containers has one GPU, whole without `gpumem`, and so many CPUs."""
+    made = []
+    for number, amount in enumerate(cpus):
+        made.append(container(f"c{number}" if number else "main", gpumem=gpumem))
+        made[-1]["resources"]["limits"] |= {"cpu": str(amount), "memory": "32Mi"}
+    return pod(name, *made)
 
 
 async def numa_is_shown(pods: Pods, policy: TopologyPolicy) -> None:
@@ -67,10 +89,12 @@ async def cpus_of(pods: Pods, name: str) -> list[int]:
 async def zone_of(pods: Pods, name: str) -> int:
     """Of a running pod; its CPUs, as kubelet lists them, and its GPUs, as decided and given, are on this one."""
     await pods.started(name)
-    await pods.check(name, "main")
+    found = await pods.get(name)
     [zone] = {cpu // ZONE_CPUS for cpu in await cpus_of(pods, name)}
     numa = {pods.node.uuid(number): gpu.numa for number, gpu in enumerate(pods.node.description.gpus)}
-    assert {numa[share.uuid] for share in decided(await pods.get(name), "main")} == {zone}
+    for each in found["spec"]["containers"]:
+        await pods.check(name, each["name"])
+        assert {numa[share.uuid] for share in decided(found, each["name"])} == {zone}
     return zone
 
 
@@ -153,3 +177,48 @@ async def test_pods_that_come_at_once_and_after_others_have_gone_are_beside_thei
     await scheduled.add(*(pinned(name, 1) for name in again))
     for name in again:
         await zone_of(scheduled, name)
+
+
+async def test_containers_of_a_pod_that_is_aligned_as_a_whole_are_beside_their_gpus(
+    policy_for_pods: TopologyPolicy, scheduled: Pods
+) -> None:
+    await scheduled.serve()
+    await numa_is_shown(scheduled, policy_for_pods)
+    await scheduled.add(pinned("large", 3, 2, gpumem=4000))
+    await waits_because(scheduled, "large", "no NUMA node has enough CPUs and GPUs")
+    zones = sorted({gpu.numa for gpu in scheduled.node.description.gpus})
+    for number in range(3):
+        await scheduled.add(pinned(f"p{number}", 1, 2, gpumem=4000))
+        assert await zone_of(scheduled, f"p{number}") == zones[number]
+
+
+async def test_pods_are_beside_their_gpus_where_kubelet_does_its_best_and_run_where_it_cannot(
+    best_effort: TopologyPolicy, scheduled: Pods
+) -> None:
+    await scheduled.serve()
+    await numa_is_shown(scheduled, best_effort)
+    zones = []
+    for number in range(4):
+        await scheduled.add(pinned(f"p{number}", 3, gpumem=4000))
+        zones.append(await zone_of(scheduled, f"p{number}"))
+    assert zones == sorted({gpu.numa for gpu in scheduled.node.description.gpus})
+    await scheduled.add(pinned("large", ZONE_CPUS + 1, gpumem=4000))
+    await scheduled.started("large")
+
+
+async def test_pods_that_a_controller_makes_again_do_not_go_where_kubelet_has_refused_one(
+    policy: TopologyPolicy, scheduled: Pods
+) -> None:
+    """The daemon does not know the policy."""
+    await scheduled.serve("--kubelet-config", "", "--enable-numa-topology", "true")
+    for number in range(2):
+        await scheduled.add(pinned(f"r{number}", ZONE_CPUS + 1, gpumem=4000))
+        if not number:
+            assert (await scheduled.failed("r0"))["reason"] == "TopologyAffinityError"
+            await says(scheduled, "r0", "RefusedByTopologyManager", "set kubelet_config")
+    await waits_because(scheduled, "r1", "has refused a pod with the same requests there")
+    # Others are not concerned.
+    await scheduled.add(pinned("small", 1, gpumem=4000))
+    await scheduled.started("small")
+    await scheduled.remove("small")
+    assert (await scheduled.failed("r1"))["reason"] == "TopologyAffinityError"
