@@ -1,7 +1,7 @@
 """Takes out of the image's environment what nothing of ours imports, and proves that all of ours still imports.
 
 `python prune.py SITE_PACKAGES`, run by that environment's Python while the image is built. Every module of ours is
-imported once before and once after. In between the distributions go of which no file was loaded. Of the package
+imported once before and once after. In between distributions go without a loaded file. Of the package
 `kubernetes`, 117 MiB, we use the reader of kubeconfigs: all files of it go that were not loaded, except those beside
 loaded ones that are read by need. So do the tests of all packages.
 """
@@ -44,7 +44,7 @@ def loaded() -> set[Path]:
 
 
 def unused(site: Path, kept: Set[Path]) -> list[Distribution]:
-    """Returns the distributions of which no file is `kept`."""
+    """Returns the distributions without a file in `kept`."""
     return [
         each
         for each in distributions(path=[str(site)])
