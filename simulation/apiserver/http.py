@@ -192,10 +192,10 @@ class Handler:
             options = options | {
                 "gracePeriodSeconds": number(request.query["gracePeriodSeconds"], "gracePeriodSeconds")
             }
-        if not target.name:
-            return self._delete_collection(request, target, options)
         if "propagationPolicy" in request.query:
             options = options | {"propagationPolicy": request.query["propagationPolicy"]}
+        if not target.name:
+            return self._delete_collection(request, target, options)
         item, gone = self.operations.delete(target, options, dry_run=_dry_run(request))
         if target.kind is NAMESPACE and gone and not _dry_run(request):
             self.operations.empty_namespace(target.name)

@@ -243,15 +243,15 @@ class Operations:
 
     def delete(self, target: Target, options: JsonObject, *, dry_run: bool = False) -> tuple[JsonObject, bool]:
         """Returns the object and whether it is gone; a bound pod or one with finalizers is first marked."""
-        before = dict(self.get(target))
+        before = self.get(target)
         _check_deleted(target, before["metadata"], options.get("preconditions") or {})
         grace = self._grace_seconds(target.kind, before, options)
-        metadata = before["metadata"] = _with_propagation(target.kind, before["metadata"], options)
+        metadata = _with_propagation(target.kind, before["metadata"], options)
         if dry_run:
             return before, True
         finished = grace == 0 and not metadata.get("finalizers")
         shortened = grace < int(metadata.get("deletionGracePeriodSeconds", 0))
-        if metadata.get("deletionTimestamp") and not finished and not shortened:
+        if metadata.get("deletionTimestamp") and not (finished or shortened or metadata != before["metadata"]):
             return before, False
         if target.kind is POD or not finished:
             # A pod is always marked first: its watchers see two changes.

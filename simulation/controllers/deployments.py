@@ -10,13 +10,13 @@ from simulation.controllers.steps import (
     JsonObject,
     Step,
     child_of,
-    cleared,
     condition_of,
     digest_of,
     labels_of,
     name_of,
     part_of,
     status_of,
+    status_written,
     written_time,
 )
 
@@ -46,9 +46,7 @@ def deployment_steps(deployment: JsonObject, sets: list[JsonObject], now: dateti
     revision = str(_revision(newest)) if newest else ""
     if revision and (deployment["metadata"].get("annotations") or {}).get(_REVISION) != revision:
         yield ControllerWrite("deployments", deployment, {"metadata": {"annotations": {_REVISION: revision}}})
-    status = _deployment_status(deployment, newest, sets, now)
-    if status != deployment.get("status"):
-        yield ControllerWrite("deployments", deployment, {"status": cleared(deployment, status)}, "status")
+    yield from status_written("deployments", deployment, _deployment_status(deployment, newest, sets, now))
 
 
 def _moved(spec: JsonObject, newest: JsonObject, older: list[JsonObject]) -> Iterator[Step]:

@@ -92,15 +92,11 @@ def owner_of(item: JsonObject) -> JsonObject | None:
     return next((one for one in references if one.get("controller")), None)
 
 
-def cleared(item: JsonObject, status: JsonObject) -> JsonObject:
-    """Returns the status as a merge patch: what it has no more is null."""
-    return dict.fromkeys(status_of(item).keys() - status.keys()) | status
-
-
 def status_written(plural: str, item: JsonObject, status: JsonObject) -> Iterator[Step]:
-    """Yields the write of a status that has changed."""
+    """Yields the write of a status that has changed; what it has no more is null."""
     if status != item.get("status"):
-        yield ControllerWrite(plural, item, {"status": cleared(item, status)}, "status")
+        without = dict.fromkeys(status_of(item).keys() - status.keys())
+        yield ControllerWrite(plural, item, {"status": without | status}, "status")
 
 
 def living(pods: Iterable[JsonObject]) -> list[JsonObject]:

@@ -14,15 +14,6 @@ from simulation.controllers.replica_sets import replica_set_steps
 from simulation.controllers.stateful_sets import stateful_set_steps
 from simulation.controllers.steps import Delete, JsonObject, Step, is_leaving, owner_of, uid_of
 
-OWNERS = {
-    "Deployment": "deployments",
-    "ReplicaSet": "replicasets",
-    "StatefulSet": "statefulsets",
-    "DaemonSet": "daemonsets",
-    "CronJob": "cronjobs",
-    "Job": "jobs",
-}
-
 
 def turn(objects: Objects, records: Mapping[str, JobRecord], now: datetime) -> tuple[list[Step], dict[str, JobRecord]]:
     """Returns the steps of all controllers, and what they remember of Jobs, by UID."""

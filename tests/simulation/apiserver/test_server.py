@@ -9,6 +9,7 @@ import pytest
 
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import as_json, node, pod_json
+from tests.simulation.controlled import deployment
 
 PODS = "/api/v1/namespaces/default/pods"
 JSON = {"Content-Type": "application/json"}
@@ -213,3 +214,13 @@ async def test_bad_bodies_are_refused_with_a_status(client: Client, body: str) -
     async with client.session.post(client.server.url + PODS, data=body, headers=JSON) as response:
         assert response.status in {400, 422}
         assert (await response.json())["kind"] == "Status"
+
+
+async def test_what_a_deployment_owns_is_deleted_by_the_policy_of_the_query(client: Client) -> None:
+    client.server.create(deployment(1))
+    await client("DELETE", "/apis/apps/v1/namespaces/default/deployments?propagationPolicy=Orphan")
+    (left,) = client.server.store.objects("deployments")
+    assert left["metadata"]["finalizers"] == ["orphan"]
+    await client("DELETE", "/apis/apps/v1/namespaces/default/deployments/web?propagationPolicy=Foreground")
+    (left,) = client.server.store.objects("deployments")
+    assert left["metadata"]["finalizers"] == ["foregroundDeletion"]
