@@ -23,6 +23,9 @@ SLOTS = 10
 GPU_MIB = 81920
 MEMORY_MIB = (1024, 2048, 3072, 4096)
 """What running pods hold. Up to 4 of 4 GiB on a GPU leave room at 32 pods per node."""
+BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\n'
+BOOKMARK_SECONDS = 20.0
+"""After 65 s without a bookmark the extender would list everything again in the middle of a measurement."""
 FILLER = {f"example.com/note-{number}": "x" * 100 for number in range(10)}
 """Brings a pod to about 3 kB, as much as a small real one has."""
 
@@ -110,8 +113,9 @@ class _Server:
         if request.query.get("watch"):
             answer = web.StreamResponse()
             await answer.prepare(request)
-            await asyncio.Event().wait()
-            return answer
+            while True:
+                await answer.write(BOOKMARK)
+                await asyncio.sleep(BOOKMARK_SECONDS)
         start, limit = int(request.query.get("continue", "0")), int(request.query["limit"])
         items = list(self._page(request.match_info["plural"], start, limit))
         following = str(start + limit) if len(items) == limit else ""
