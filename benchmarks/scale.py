@@ -65,7 +65,9 @@ class Series:
 
 
 async def run(on: Bench, plane: ControlPlane, metrics: str, *, pods: int, groups: int, extender: bool) -> Series:
-    """The first `groups` × 8 pods are in groups. All pods ask for a share of a GPU where the extender takes part."""
+    """The first `groups` × 8 pods are in groups. Without the extender all pods ask for resources that it does not
+    know.
+    """
     # A deleted PodGroup stays until kube-controller-manager, which does not run here, removes its finalizer.
     names = [f"group-{uuid.uuid4().hex[:8]}" for _ in range(groups)]
     numbers = iter(range(pods))

@@ -45,6 +45,7 @@ PODS_URL = "/api/v1/namespaces/default/pods"
 SCHEDULER_NAME = "topogpu-scheduler"
 LONGEST_SECONDS = 300.0
 CREATORS = 8
+ASKED = {keys.RESOURCE_COUNT: "1", keys.RESOURCE_MEMORY: "4096", keys.RESOURCE_CORES: "5"}
 SERIES = ("clients", "stand-in", "kube-scheduler")
 
 Json = dict[str, Any]
@@ -136,7 +137,7 @@ async def _add_nodes(on: Bench, numbers: Iterator[int]) -> None:
 async def _add_node(on: Bench, number: int) -> None:
     node = {"apiVersion": "v1", "kind": "Node", **node_json(number)}
     status: Json = node["status"]  # type: ignore[assignment]
-    status["allocatable"] |= {"pods": "110"}
+    status["allocatable"] |= {"pods": "110"} | dict.fromkeys(map(_not_ours, ASKED), "1000000")
     status["capacity"] = status["allocatable"]
     node["metadata"].pop("uid")  # type: ignore[attr-defined]
     await on.send("POST", "/api/v1/nodes", node)
@@ -163,11 +164,16 @@ async def _ready(on: Bench, nodes: int) -> None:
 
 
 def pod(name: str, *, scheduler: str = "nobody", gpu: bool = True) -> Json:
-    limits = {keys.RESOURCE_COUNT: "1", keys.RESOURCE_MEMORY: "4096", keys.RESOURCE_CORES: "5"} if gpu else {}
+    """Without `gpu` it asks for as many resources of other names: at each node kube-scheduler parses each name."""
+    limits = ASKED if gpu else {_not_ours(name): amount for name, amount in ASKED.items()}
     container = {"name": "main", "image": "example.com/work:1", "resources": {"limits": limits}}
     metadata = {"name": name, "namespace": "default"}
     spec = {"schedulerName": scheduler, "containers": [container]}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def _not_ours(resource: str) -> str:
+    return resource.replace("nvidia.com", "example.com")
 
 
 async def by_clients(on: Bench, nodes: int, pods: int, clients: int, *, extender: bool) -> Row:
