@@ -178,12 +178,11 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
 
     def counts_as(self, other: "PodRecord") -> bool:
         """Returns whether all sums are the same with the other record in its place."""
-        return (
-            self.state is other.state or (self.is_pending and other.is_pending)
-        ) and self._counted() == other._counted()
+        return self._counted() == other._counted()
 
     def _counted(self) -> tuple[object, ...]:
-        charged = self.namespace, self.quota_class, self.pending.group
+        group = self.pending.group if self.is_pending else ""
+        charged = self.namespace, self.quota_class, group, self.state is RecordState.KEPT
         return self.node, self.gpus, self.others, self.totals, self.host, charged
 
 

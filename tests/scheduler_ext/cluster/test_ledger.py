@@ -359,6 +359,14 @@ def test_changes_are_handed_out_once_whatever_they_were() -> None:
     assert (made.nodes.take_changed(), made.nodes.usage("n")) == ({"n"}, None)
 
 
+def test_a_pod_that_is_bound_as_it_was_decided_changes_no_node() -> None:
+    made = ledger()
+    made.reserve("uid-a", pod(container(gpu=1), name="a"), "n", ((share("G0"),),), until=60.0)
+    made.nodes.take_changed()
+    made.apply_pod(bound("a", "G0,NVIDIA,1000,10:;"))
+    assert (made.nodes.take_changed(), used(made)[0]) == (set(), (1, 1000, 10))
+
+
 def test_a_lease_that_was_made_longer_ends_later_and_the_others_in_time() -> None:
     made = ledger()
     for name, until in (("a", 5.0), ("b", 9.0)):
