@@ -16,7 +16,7 @@ from daemonset import image, prune
 from daemonset.image_archive import Archive, ArchivedFile
 
 BILL = "opt/topogpu/sbom.cdx.json"
-MOST_MIB = 105
+MOST_MIB = 80
 """Folders beside the base."""
 _UNWANTED = re.compile(
     r"(^|/)s?bin/(pip3?|gcc|cc|c\+\+|g\+\+|clang|make)[-.\d]*$|^opt/(.*/)?(pip|simulation|tests|benchmarks|hypothesis|pytest|kubectl[-_]\w+)$"
