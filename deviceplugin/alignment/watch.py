@@ -66,13 +66,15 @@ class AlignmentWatch:
 
     def hints(self) -> NumaHints | None:
         """Returns the hints for kubelet; None if it gets none."""
-        kubelet = self._kubelet
+        kubelet, own = self._kubelet, self._sources.own
         if not self._always and (kubelet is None or not kubelet.topology_manager_policy.aligns):
             return None
         return NumaHints(
             zones=frozenset(zone for zone, cpus in self._cpus_of_zone.items() if cpus),
             closed=self._leading.closed,
-            held=held_zones(self._sources.read_checkpoint() or (), self._sources.resource),
+            held=held_zones(
+                self._sources.read_checkpoint() or (), own.pods if own.pods_known else None, self._sources.resource
+            ),
         )
 
     async def run(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from deviceplugin.alignment.kubelet_configuration import KubeletAlignment
 from deviceplugin.alignment.leading import Leading
-from deviceplugin.allocation.capacity import Holds, TakenPart
+from deviceplugin.allocation.capacity import Holds, TakenPart, lives
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ExclusiveCpus
 from proto.annotations.errors import AnnotationError
@@ -78,13 +78,23 @@ def shown_numa(node: Node | None) -> NodeNuma | None:
         return None
 
 
-def held_zones(holdings: Iterable[Holding], resource: str) -> Mapping[str, frozenset[int]]:
-    """Returns the NUMA nodes with which kubelet recorded each held replica; an empty set for a replica without one."""
+def held_zones(
+    holdings: Iterable[Holding], pods: Mapping[str, Pod] | None, resource: str
+) -> Mapping[str, frozenset[int]]:
+    """Returns the NUMA nodes with which kubelet recorded each held replica; an empty set for a replica without one.
+
+    `pods` are the node's by UID, None while unknown. Kubelet frees what pods held that are gone, and leaves them in its
+    record until it writes the next one.
+    """
     found: dict[str, frozenset[int]] = {}
     for holding in holdings:
-        if holding.resource_name == resource:
+        if holding.resource_name == resource and (pods is None or _holds(pods.get(holding.pod_uid))):
             for zone, ids in (holding.device_ids or {}).items():
                 own = frozenset[int]() if zone == _NO_ZONE else frozenset({int(zone)})
                 for each in ids or ():
                     found[each] = found.get(each, frozenset()) | own
     return found
+
+
+def _holds(pod: Pod | None) -> bool:
+    return pod is not None and lives(pod)

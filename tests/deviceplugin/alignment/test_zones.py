@@ -140,10 +140,22 @@ def test_a_replica_keeps_the_numa_node_that_it_was_given_with_and_a_free_one_of_
         device_ids={"-1": [f"{A}-0"], "0": [f"{A}-1"], "1": None},
     )
     other = Holding(pod_uid="u", container_name="main", resource_name="other.io/nic", device_ids={"0": [f"{B}-0"]})
-    hints = NumaHints(zones=frozenset({0, 1}), closed=frozenset({0}), held=held_zones((holding, other), GPU))
+    hints = NumaHints(zones=frozenset({0, 1}), closed=frozenset({0}), held=held_zones((holding, other), None, GPU))
     assert [list(hints.of(f"{A}-{number}", NEAR)) for number in range(3)] == [[0, 1], [0], []]
     assert list(hints.of(f"{B}-0", FAR)) == [1]
     assert list(hints.of(f"{B}-0", replace(FAR, numa=2))) == []
+
+
+def test_a_replica_of_a_pod_that_is_gone_or_has_ended_is_free_though_kubelets_record_still_has_it() -> None:
+    """Kubelet writes its record when it serves the next container, which may then get the replica."""
+    phases = {"runs": "Running", "ended": "Succeeded"}
+    pods = {name: bound_pod(name, ((share(A),),), phase=phase) for name, phase in phases.items()}
+    held = [
+        Holding(pod_uid=uid, container_name="main", resource_name=GPU, device_ids={"0": [f"{A}-{number}"]})
+        for number, uid in enumerate(("runs", "ended", "gone"))
+    ]
+    assert held_zones(held, pods, GPU) == {f"{A}-0": {0}}
+    assert held_zones(held, None, GPU).keys() == {f"{A}-0", f"{A}-1", f"{A}-2"}
 
 
 def test_a_notice_names_the_numa_nodes_of_cpus_that_are_apart_from_their_gpus() -> None:
