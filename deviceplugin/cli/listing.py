@@ -32,7 +32,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable
 from proto.kubernetes.objects import NODES, PODS, Node, Pod
 
-_API_SECONDS = 3.0
+ANSWER_SECONDS = 3.0
 _MARKS = {
     Word.AGREES: Text("✓", "green"),
     Word.UNKNOWN: Text("?", "yellow"),
@@ -87,22 +87,23 @@ async def _ask_api_server(configuration: Configuration, problems: list[str]) -> 
         return _PodsAndNode()
     try:
         async with (
-            asyncio.timeout(_API_SECONDS),
+            asyncio.timeout(ANSWER_SECONDS),
             await ApiServer.connect(
-                configuration.kubeconfig or None, timeout_seconds=_API_SECONDS, user_agent=USER_AGENT
+                configuration.kubeconfig or None, timeout_seconds=ANSWER_SECONDS, user_agent=USER_AGENT
             ) as api,
         ):
             pods = await api.list_page(PODS, field_selector=f"spec.nodeName={name}", limit=0)
             return _PodsAndNode(await api.get(NODES, name), tuple(pods.items))
     except (ApiError, ApiUnreachable, ApiServerUnconfigured, TimeoutError) as error:
-        why = str(error).rstrip(".") or f"no answer within {_API_SECONDS:g} s"
+        why = str(error).rstrip(".") or f"no answer within {ANSWER_SECONDS:g} s"
         problems.append(f"The decisions for the pods of node {name} cannot be read: {why}.")
         return _PodsAndNode()
 
 
 async def _ask_kubelet(kubelet: KubeletSettings, problems: list[str]) -> tuple[ListedContainer, ...] | None:
     try:
-        return await PodResources(kubelet.pod_resources_socket, kubelet.resource_name).listed()
+        socket, resource = kubelet.pod_resources_socket, kubelet.resource_name
+        return await PodResources(socket, resource, deadline_seconds=ANSWER_SECONDS).listed()
     except PodResourcesUnavailable as error:
         problems.append(f"Kubelet's pod-resources cannot be asked: {error}. {_EITHER}")
         return None
