@@ -1,4 +1,4 @@
-"""Commands and a type of their options. Modules are imported on use: `--help` is quick, and each command imports only
+"""Commands and types of their options. Modules are imported on use: `--help` is quick, and each command imports only
 what it needs.
 """
 
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from io import TextIOWrapper
+from math import isnan
 from typing import Any, TypeVar
 
 import click
@@ -37,6 +38,16 @@ class WholeNumber(click.IntRange):
         if isinstance(value, str) and not (value.isascii() and value.removeprefix("-").isdigit()):
             self.fail(f"{value!r} is not a whole number", param, ctx)
         return int(super().convert(value, param, ctx))
+
+
+class RealNumber(click.FloatRange):
+    """The range, in which `nan` is not, though it is neither below nor above."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if isnan(number):
+            self.fail(f"{number} is not a number", param, ctx)
+        return number
 
 
 class Commands(click.Group):

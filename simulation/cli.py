@@ -6,12 +6,10 @@ What takes long to load is imported by the command that needs it, so that Ctrl-C
 import os
 import signal
 import sys
-from math import isnan
-from typing import Any
 
 import click
 
-from program.commands import LazyCommands, WholeNumber
+from program.commands import LazyCommands, RealNumber, WholeNumber
 from proto import __version__
 from simulation.fault_names import FAULTS
 from simulation.workload import SHAPES
@@ -41,16 +39,6 @@ def main() -> None:
 
     Shell completion: eval "$(_TOPOGPU_SIM_COMPLETE=bash_source topogpu-sim)"
     """
-
-
-class _Pace(click.FloatRange):
-    """The range, in which `nan` is not, though it is neither below nor above."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        number = float(super().convert(value, param, ctx))
-        if isnan(number):
-            self.fail(f"{number} is not a number", param, ctx)
-        return number
 
 
 _machines = click.option(
@@ -107,7 +95,7 @@ def demo(*, json_: bool, machines_: tuple[str, ...], nodes: int | None, pods: in
 @_nodes
 @click.option(
     "--load",
-    type=_Pace(0, _MOST_LOAD),
+    type=RealNumber(0, _MOST_LOAD),
     default=0.0,
     help="Pods that arrive each minute and are deleted again [default: none].",
 )
@@ -123,7 +111,7 @@ def up(*, machines_: tuple[str, ...], nodes: int | None, load: float, seed: int,
 
 
 @main.command()
-@click.option("--minutes", type=_Pace(0.1, _MOST_SOAK_MINUTES), default=5.0, show_default=True)
+@click.option("--minutes", type=RealNumber(0.1, _MOST_SOAK_MINUTES), default=5.0, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True, help="Another history.")
 @_machines
 def soak(*, minutes: float, seed: int, machines_: tuple[str, ...]) -> None:

@@ -9,6 +9,7 @@ from kubectl_topogpu.amounts import AskedMemory
 from kubectl_topogpu.cli.amount_types import MEMORY
 from kubectl_topogpu.cli.completion import CONTEXTS, NAMESPACES, PODS
 from kubectl_topogpu.kubectl import Connection, ObjectsUnreadable, annotate, namespace, read_pod
+from program.commands import RealNumber
 from program.words import printable
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_WISH
@@ -34,7 +35,7 @@ _UNANSWERED = "no answer yet: the container may not run, or the node's daemon be
 @click.option("--memory", type=MEMORY, metavar="AMOUNT", required=True,
               help="Memory of each GPU of the container: 8192 (MiB) or 8Gi.")  # fmt: skip
 @click.option("--container", "name", metavar="NAME", default="", help="The container, where several have GPUs.")
-@click.option("--timeout", type=click.FloatRange(0, 86_400), default=60.0, show_default=True, metavar="SECONDS",
+@click.option("--timeout", type=RealNumber(0, 86_400), default=60.0, show_default=True, metavar="SECONDS",
               help="How long to wait for the answer. The wish stays after that.")  # fmt: skip
 @click.option("-n", "--namespace", "chosen", default="", shell_complete=NAMESPACES, help="As kubectl's.")
 @click.option("--kubeconfig", default="", type=click.Path(), help="As kubectl's.")

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from program.commands import WholeNumber
+from program.commands import RealNumber, WholeNumber
 from program.settings.options import GroupedCommand, read_configuration, setting_options
 from scheduler_ext.configuration import REQUESTS, TABLE
 from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
@@ -34,7 +34,7 @@ from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
 )
 @click.option(
     "--fill",
-    type=click.FloatRange(0, 1000),
+    type=RealNumber(0, 1000),
     help="Then draw more of these pods at random, until all ask for this percentage of all GPUs.",
 )
 @click.option(

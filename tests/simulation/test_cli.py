@@ -5,11 +5,12 @@ from simulation import machines
 from simulation.cli import main
 
 
-def test_a_load_is_a_number() -> None:
-    answer = CliRunner().invoke(main, ["up", "--load", "nan"])
+@pytest.mark.parametrize(("command", "option"), [("up", "--load"), ("plan", "--fill")])
+def test_a_load_and_a_percentage_are_numbers(command: str, option: str) -> None:
+    answer = CliRunner().invoke(main, [command, option, "nan"])
     assert (answer.exit_code, answer.output.splitlines()[-1]) == (
         2,
-        "Error: Invalid value for '--load': nan is not a number",
+        f"Error: Invalid value for '{option}': nan is not a number",
     )
 
 
