@@ -1,6 +1,6 @@
 """Finds GPUs for all missing members of a group, or for none, at kube-scheduler's question about one of them."""
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from proto.kubernetes.objects import Pod
@@ -13,7 +13,7 @@ from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.reasons import Reason, joined
 from scheduler_ext.domains.plan import NoDomain
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.verbs.group_domains import GroupDomains, kind_of, size_of
+from scheduler_ext.verbs.group_domains import GroupDomains, MemberNodes, kind_of, size_of
 
 MOST_REFUSED = 8
 """The shapes of members that are refused before a search ends: each of them costs a look at all nodes."""
@@ -45,6 +45,38 @@ def _alike(member: MissingMember) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
+class _Found:
+    """The choices for the members that fit, by UID, and the refusals of others. `alone` is the refusal of the pod in
+    question if no member fitted before it.
+    """
+
+    choices: Mapping[str, NodeChoice]
+    refusals: Sequence[NodeChoice]
+    alone: NodeChoice | None
+
+
+def _found(
+    first: Sequence[MissingMember],
+    spare: Sequence[MissingMember],
+    asked: MissingMember,
+    tried: Callable[[MissingMember], NodeChoice],
+) -> _Found:
+    """Tries the largest of the first members at first. Spare ones replace those that are refused, but for `asked`."""
+    choices, refusals, others = dict[str, NodeChoice](), list[NodeChoice](), iter(spare)
+    alone: NodeChoice | None = None
+    for member in sorted(first, key=size_of, reverse=True):
+        choice = tried(member)
+        while choice.node is None and member.uid != asked.uid and (other := next(others, None)) is not None:
+            choice = tried(other)
+        if choice.node is None:
+            refusals.append(choice)
+            alone = choice if member.uid == asked.uid and not choices else alone
+        else:
+            choices[member.uid] = choice
+    return _Found(choices, refusals, alone)
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSearch:
     """`chosen` decides for one pod of a priority among nodes, at a time in monotonic seconds."""
 
@@ -66,49 +98,22 @@ class GroupSearch:
         of them fit, it is a refusal, and nothing more is held than before.
         """
         members = gang.missing(asked, placed, self.cluster.requests)
-        wanted = min(gang.needed - len(placed), len(members), MOST_AHEAD)
         before = [record for each in members if (record := self._reserved(each.uid)) is not None]
         before += self.cluster.ledger.records.of(RecordState.KEPT)
-        first, spare = members[:wanted], list(reversed(members[wanted:]))
         # A domain has to hold all of them, also those for whom GPUs are found later.
-        every = members[: max(gang.needed - len(placed), 0)]
+        every = members[: gang.needed - len(placed)]
         where = self.domains.nodes_of(every, node_names, self._nodes(asked.pod, placed, node_names))
         if isinstance(where, NoDomain):
             return _in_no_domain(gang.group, where, node_names)
-        names = dict.fromkeys(node_names if where is None else where.others)
-        found, refusals, full = dict[str, NodeChoice](), list[NodeChoice](), _Full()
-        alone: NodeChoice | None = None
-
-        def tried(member: MissingMember) -> NodeChoice:
-            choice = full.like(member)
-            # Room that is kept for the member alone is none for others like it.
-            if choice is None or self.cluster.ledger.records.kept(member.uid) is not None:
-                planned = None if where is None else where.by_uid.get(member.uid)
-                choice = self._where_planned(member, planned, names, now, until)
-                if choice.node is None:
-                    full.add(member, choice)
-            return choice
-
-        for member in sorted(first, key=size_of, reverse=True):
-            choice = tried(member)
-            while choice.node is None and member.uid != asked.uid and spare:
-                choice = tried(spare.pop())
-            if choice.node is None:
-                refusals.append(choice)
-                alone = choice if member.uid == asked.uid and not found else alone
-            else:
-                found[member.uid] = choice
-        if not refusals:
-            return found[asked.uid]
+        first = every[:MOST_AHEAD]
+        found = _found(first, members[len(first) :], asked, self._tries(where, node_names, now, until))
+        if not found.refusals:
+            return found.choices[asked.uid]
         self.cluster.record(GroupUndone([each.uid for each in members], before), now)
-        if alone is not None:
-            return alone
-        fit = len(placed) + len(found)
-        level = constraint_of(gang)
-        # With a constraint the nodes of one question are those of one domain.
-        domains = {self.cluster.ledger.nodes.domains(name).get(level, "") for name in node_names if level}
-        why = shortage(gang, asked.request, fit, level, domains.pop() if len(domains) == 1 else "")
-        return _refused(refusals[0], why, node_names)
+        if found.alone is not None:
+            return found.alone
+        why = self._shortage(gang, asked.request, len(placed) + len(found.choices), node_names)
+        return _refused(found.refusals[0], why, node_names)
 
     def near(
         self, asked: MissingMember, node_names: Sequence[str], placed: Sequence[str], now: float
@@ -148,6 +153,25 @@ class GroupSearch:
         reserved = (next((node for node in each.nodes if node in names), each.node) for each in records)
         return [*self.cluster.gangs.nodes(pod), *reserved]
 
+    def _tries(
+        self, where: MemberNodes | None, node_names: Sequence[str], now: float, until: float
+    ) -> Callable[[MissingMember], NodeChoice]:
+        """Returns a function that finds GPUs for one member after the other, and holds them."""
+        names = dict.fromkeys(node_names if where is None else where.others)
+        plan = {} if where is None else where.by_uid
+        full = _Full()
+
+        def tried(member: MissingMember) -> NodeChoice:
+            choice = full.like(member)
+            # Room that is kept for the member alone is none for others like it.
+            if choice is None or self.cluster.ledger.records.kept(member.uid) is not None:
+                choice = self._where_planned(member, plan.get(member.uid), names, now, until)
+                if choice.node is None:
+                    full.add(member, choice)
+            return choice
+
+        return tried
+
     def _where_planned(
         self, member: MissingMember, planned: str | None, node_names: Collection[str], now: float, until: float
     ) -> NodeChoice:
@@ -167,6 +191,12 @@ class GroupSearch:
             decided = Decided(member.uid, pod, choice.node, choice.shares, until, others, request, ahead=True)
             cluster.record(decided, now)
         return choice
+
+    def _shortage(self, gang: Gang, request: GpuRequest, fit: int, node_names: Sequence[str]) -> str:
+        level = constraint_of(gang)
+        # With a constraint the nodes of one question are those of one domain.
+        domains = {self.cluster.ledger.nodes.domains(name).get(level, "") for name in node_names if level}
+        return shortage(gang, request, fit, level, domains.pop() if len(domains) == 1 else "")
 
     def _reserved(self, uid: str) -> PodRecord | None:
         return self.cluster.ledger.records.reserved(uid)
