@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 import click
 import psutil
 
-from scheduler_ext.http import loopback
+from program.address import ListenAddress
 from scheduler_ext.http.messages import Endpoints, HttpAnswer, HttpRequest
+from scheduler_ext.http.ports import listening_to_kube_scheduler
 
 KUBECONFIG = """
 apiVersion: v1
@@ -122,16 +123,16 @@ def _first_line(process: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def running_floor() -> Iterator[tuple[psutil.Process, str]]:
-    ports: multiprocessing.Queue[int] = multiprocessing.Queue()
+    ports: multiprocessing.Queue[str] = multiprocessing.Queue()
     process = multiprocessing.Process(target=lambda: asyncio.run(_serve_constant(ports)), daemon=True)
     process.start()
     try:
-        yield psutil.Process(process.pid), f"http://127.0.0.1:{ports.get(timeout=20)}"
+        yield psutil.Process(process.pid), ports.get(timeout=20)
     finally:
         process.terminate()
 
 
-async def _serve_constant(ports: "multiprocessing.Queue[int]") -> None:
+async def _serve_constant(ports: "multiprocessing.Queue[str]") -> None:
     async def answer(_: HttpRequest) -> HttpAnswer:
         return HttpAnswer(ANSWER)
 
@@ -139,6 +140,6 @@ async def _serve_constant(ports: "multiprocessing.Queue[int]") -> None:
         pass
 
     verbs = Endpoints(private={"/filter": {"POST": answer}}, public={}, finish=finish)
-    async with loopback.serving(verbs, "127.0.0.1", 0, shutdown_seconds=0.0) as (_, port):
-        ports.put(port)
+    async with listening_to_kube_scheduler(verbs, ListenAddress(host="127.0.0.1", port=0), "--port") as url:
+        ports.put(url)
         await asyncio.Event().wait()

@@ -5,14 +5,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import ip_address
-from urllib.parse import parse_qsl, unquote, urlsplit
 
 from proto.extender import ExtenderError
 
 log = logging.getLogger(__name__)
 
 LARGEST_BODY_BYTES = 64 * 1024 * 1024
-_MOST_PARAMETERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,23 +65,6 @@ async def answered(endpoint: Endpoint, request: HttpRequest) -> HttpAnswer:
     except Exception:
         log.exception("a request failed")
         return text_answer("the extender failed on this request; its log has the reason", 500)
-
-
-def routed(routes: Routes, method: str, target: str) -> tuple[Endpoint, Mapping[str, str]] | HttpAnswer:
-    """Returns the endpoint and the query of a request's target, or a refusal. A path that allows GET allows HEAD."""
-    method = "GET" if method == "HEAD" else method
-    endpoint = routes.get(target, {}).get(method)
-    if endpoint is not None:
-        return endpoint, {}
-    try:
-        parts = urlsplit(target)
-        query = dict(reversed(parse_qsl(parts.query, max_num_fields=_MOST_PARAMETERS)))
-    except ValueError as error:
-        return text_answer(f"the request's target cannot be read: {error}", 400)
-    methods = routes.get(unquote(parts.path))
-    if methods is None:
-        return text_answer("404: Not Found", 404)
-    return (methods[method], query) if method in methods else text_answer("405: Method Not Allowed", 405)
 
 
 @lru_cache(maxsize=256)

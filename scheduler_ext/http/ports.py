@@ -1,4 +1,4 @@
-"""Opens the extender's ports: a fast server on loopback, one that is safe against strangers elsewhere.
+"""Opens the extender's ports.
 
 A port on a thread of its own never makes kube-scheduler wait. Python switches threads after half a millisecond
 (sys.setswitchinterval of `serve`), an event loop only after a whole answer. And TLS, the main cost of a flood, runs
@@ -17,12 +17,12 @@ from aiohttp import web
 
 from program.address import ListenAddress
 from program.listening import Patience, serving
-from scheduler_ext.http import loopback
-from scheduler_ext.http.messages import Endpoints, is_local
+from scheduler_ext.http.messages import Endpoints
 from scheduler_ext.http.server import application
 
 SHUTDOWN_SECONDS = 5.0
 """The time for which a closing listener waits for answers under way."""
+_KUBE_SCHEDULERS = Patience(most_connections=4096)
 
 
 class PortTaken(Exception):
@@ -31,15 +31,9 @@ class PortTaken(Exception):
 
 @asynccontextmanager
 async def listening_to_kube_scheduler(endpoints: Endpoints, address: ListenAddress, flag: str) -> AsyncIterator[str]:
-    """Listens as `listening` does. On loopback a faster server is used; on other addresses one that is safe against
-    strangers.
-    """
-    if address.host == "localhost" or is_local(address.host):
-        port = loopback.serving(endpoints, address.host, address.port, shutdown_seconds=SHUTDOWN_SECONDS)
-    else:
-        port = serving(application(endpoints), address.host, address.port, shutdown_seconds=SHUTDOWN_SECONDS)
-    async with _opened(port, address, flag) as where:
-        yield f"http://{where}"
+    """Listens as `listening` does, with room for all binds that kube-scheduler may have under way."""
+    async with listening(application(endpoints), address, flag, patience=_KUBE_SCHEDULERS) as url:
+        yield url
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Serves the extender over HTTP at addresses that strangers may reach (edge of aiohttp)."""
+"""Serves the extender over HTTP (edge of aiohttp)."""
 
 from contextlib import suppress
 
@@ -21,7 +21,7 @@ _FOR_THIS_HOST = "only callers on the same host get an answer: kube-scheduler in
 
 
 def application(endpoints: Endpoints) -> web.Application:
-    """Returns a server for an address that other hosts reach as well: they get nothing private."""
+    """Returns a server. Callers on other hosts get nothing private."""
 
     async def finish(_: web.Application) -> None:
         await endpoints.finish()

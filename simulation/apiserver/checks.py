@@ -174,7 +174,8 @@ def _change_problems(kind: ServedKind, before: JsonObject, after: JsonObject) ->
     if before["metadata"].get("deletionTimestamp") and set(new) - set(old):
         problem = "no new finalizers can be added if the object is being deleted"
         yield f"metadata.finalizers: Forbidden: {problem}, found new finalizers {sorted(set(new) - set(old))}"
-    yield from change_problems(kind, before, after)
+    if kind in WORKLOADS:
+        yield from change_problems(kind, before, after)
     if kind is SECRET and before.get("type") != after.get("type"):
         yield f'type: Invalid value: "{after.get("type")}": field is immutable'
     if kind is POD and _fixed_part(before["spec"]) != _fixed_part(after["spec"]):
