@@ -449,3 +449,11 @@ def test_a_large_cluster_is_shown_by_node_unless_more_is_asked_for() -> None:
     assert "Shown by nodes, because there are many; see --level." in text
     assert "GPU 0" in said("top", "--level", "gpus", state=large)
     assert len(json.loads(said("top", "-o", "json", state=large))) > 600
+
+
+def test_a_timeout_of_resize_is_a_number() -> None:
+    result = CliRunner().invoke(main, ["resize", "p", "--memory", "1Gi", "--timeout", "nan"])
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (
+        2,
+        "Error: Invalid value for '--timeout': nan is not a number",
+    )
