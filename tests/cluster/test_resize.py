@@ -32,6 +32,7 @@ async def test_the_resize_subresource_changes_no_extended_resource(peer: Peer, r
         pytest.skip(f"pods/resize begins with Kubernetes 1.{SINCE}")
     namespace = await peer.namespace(f"resize-{amount}")
     pod = gpu_pod("p", 1, gpumem=1000)
+    pod["spec"]["schedulerName"] = "none"  # else later tests' kube-scheduler places it on their nodes
     await peer.create(f"/api/v1/namespaces/{namespace}/pods", pod)
     path = f"/api/v1/namespaces/{namespace}/pods/p/resize"
     changed = {"name": pod["spec"]["containers"][0]["name"], "resources": {"limits": {resource: amount}}}
