@@ -45,7 +45,7 @@ def _alike(member: MissingMember) -> Hashable:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _MemberChoices:
     """The choices for the members that fit, by UID, and the refusals of others. `alone` is the refusal of the pod in
     question if no member fitted before it.
     """
@@ -55,25 +55,27 @@ class _Found:
     alone: NodeChoice | None
 
 
-def _found(
+def _choose(
     first: Sequence[MissingMember],
     spare: Sequence[MissingMember],
-    asked: MissingMember,
+    own: MissingMember,
     tried: Callable[[MissingMember], NodeChoice],
-) -> _Found:
-    """Tries the largest of the first members at first. Spare ones replace those that are refused, but for `asked`."""
+) -> _MemberChoices:
+    """Tries the largest of the first members at first. Spare ones replace those that are refused, but never `own`, the
+    pod in question.
+    """
     choices, refusals, others = dict[str, NodeChoice](), list[NodeChoice](), iter(spare)
     alone: NodeChoice | None = None
     for member in sorted(first, key=size_of, reverse=True):
         choice = tried(member)
-        while choice.node is None and member.uid != asked.uid and (other := next(others, None)) is not None:
+        while choice.node is None and member.uid != own.uid and (other := next(others, None)) is not None:
             choice = tried(other)
         if choice.node is None:
             refusals.append(choice)
-            alone = choice if member.uid == asked.uid and not choices else alone
+            alone = choice if member.uid == own.uid and not choices else alone
         else:
             choices[member.uid] = choice
-    return _Found(choices, refusals, alone)
+    return _MemberChoices(choices, refusals, alone)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ class GroupSearch:
         if isinstance(where, NoDomain):
             return _in_no_domain(gang.group, where, node_names)
         first = every[:MOST_AHEAD]
-        found = _found(first, members[len(first) :], asked, self._tries(where, node_names, now, until))
+        found = _choose(first, members[len(first) :], asked, self._tries(where, node_names, now, until))
         if not found.refusals:
             return found.choices[asked.uid]
         self.cluster.record(GroupUndone([each.uid for each in members], before), now)
