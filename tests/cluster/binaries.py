@@ -27,7 +27,7 @@ class NoBinaries(Exception):
 
 
 class BuildFailed(Exception):
-    """Go could not build them."""
+    """They cannot be built: Go failed, or what a variable names is unknown. One sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def releases() -> list[str]:
 
 
 def find(release: str = "") -> Binaries:
-    """$KUBEBUILDER_ASSETS, else what was built of the release (the newest). Raises NoBinaries."""
+    """$KUBEBUILDER_ASSETS, else what was built of the release (the newest). Raises NoBinaries, BuildFailed."""
     named = os.environ.get("KUBEBUILDER_ASSETS")
     found = Binaries(Path(named)) if named else Binaries(_folder(known(release)))
     missing = found.missing()
@@ -86,10 +86,10 @@ def build(release: str = "") -> Binaries:
 
 
 def known(release: str) -> str:
-    """The newest where none is asked for. Raises NoBinaries."""
+    """The newest where none is asked for. Raises BuildFailed: a suite that is skipped for a wrong name looks passed."""
     release = release or releases()[-1]
     if release not in releases():
-        raise NoBinaries(f"there is no release {release} under {TOOLS}, only {', '.join(releases())}")
+        raise BuildFailed(f"there is no release {release}: KUBERNETES_RELEASE is one of {', '.join(releases())}")
     return release
 
 

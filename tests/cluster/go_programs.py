@@ -27,7 +27,7 @@ class GoProgram:
     """Its folder among what was built."""
 
     def find(self, release: str = "") -> Path:
-        """The program. Raises NoBinaries."""
+        """The program. Raises NoBinaries, BuildFailed."""
         program = cache(self.kept) / version(known(release)) / self.package
         if os.access(program, os.X_OK):
             return program

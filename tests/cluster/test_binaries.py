@@ -1,11 +1,14 @@
 """Where the programs of the real control plane are looked for, and what is said where they are not."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.cluster import coscheduling
-from tests.cluster.binaries import NAMES, NoBinaries, find, releases
+from tests.cluster.binaries import NAMES, BuildFailed, NoBinaries, build, find, printed, releases
+from tests.cluster.go_programs import JOB_CONTROLLER
+from tests.node import binaries as node
 
 
 def programs(folder: Path, *names: str) -> Path:
@@ -53,10 +56,20 @@ def test_what_was_built_is_found_by_its_release(nothing_at_hand: Path) -> None:
         find("v1.29")
 
 
-def test_only_releases_that_have_a_module_can_be_asked_for() -> None:
+@pytest.mark.parametrize("release", ["v1.3", "v1.37.1"])
+def test_a_release_without_a_module_fails_the_suite_and_is_no_reason_to_skip_it(release: str) -> None:
     assert releases()[0] == "v1.29"
-    with pytest.raises(NoBinaries, match=r"there is no release v1\.3 under .*, only v1\.29, "):
-        find("v1.3")
+    named = re.escape(f"there is no release {release}: KUBERNETES_RELEASE is one of v1.29, v1.37")
+    for wanted in (find, build, node.find, node.build, JOB_CONTROLLER.find):
+        with pytest.raises(BuildFailed, match=named):
+            wanted(release)
+    with pytest.raises(SystemExit, match=named):
+        printed(lambda: build(release))
+
+
+def test_an_unknown_runtime_of_nodes_fails_the_suite() -> None:
+    with pytest.raises(BuildFailed, match=r"there is no runtime docker: NODE_RUNTIME is one of .*containerd"):
+        node.find("v1.37", "docker")
 
 
 def test_without_coscheduling_s_kube_scheduler_it_says_how_to_build_it(nothing_at_hand: Path) -> None:

@@ -87,10 +87,10 @@ class NodeBinaries:
 
 
 def find(release: str = "", runtime: str = "") -> NodeBinaries:
-    """$NODE_ASSETS, else what was built for the release (the newest) and the runtime. Raises NoBinaries."""
+    """$NODE_ASSETS, else what was built for the release (the newest) and the runtime. Raises NoBinaries, BuildFailed."""
     runtime = runtime or NEWEST_CONTAINERD
     if runtime not in RUNTIMES:
-        raise NoBinaries(f"there is no runtime {runtime}, only {', '.join(RUNTIMES)}")
+        raise BuildFailed(f"there is no runtime {runtime}: NODE_RUNTIME is one of {', '.join(RUNTIMES)}")
     named = os.environ.get("NODE_ASSETS")
     folder = Path(named) if named else _folder(known(release))
     other = _OTHERS.get(runtime)
@@ -112,7 +112,7 @@ def build(release: str = "", runtime: str = "") -> NodeBinaries:
         return find(release, runtime)
     except NoBinaries:
         able = shutil.which("go") and shutil.which("gcc")
-        if os.environ.get("NODE_ASSETS") or not able or runtime not in ("", *RUNTIMES):
+        if os.environ.get("NODE_ASSETS") or not able:
             raise
     if find_problem(release):
         _build_newest(release)
