@@ -247,11 +247,9 @@ class Gangs:
         known = self._members.get(uid)
         return (uid,) if known is None or known.source in BOUND_ALONE else tuple(self._groups[known.group])
 
-    def nodes(self, pod: Pod) -> Sequence[str]:
-        """Returns the nodes of the members of the pod's group that have their GPUs."""
-        found = membership_of(pod)
-        members = {} if found is None else self._groups.get(found.group, {})
-        return [each.node for each in members.values() if each.node]
+    def nodes(self, group: str) -> Sequence[str]:
+        """Returns the nodes of the group's members that have their GPUs."""
+        return [each.node for each in self._groups.get(group, {}).values() if each.node]
 
     def of(self, pod: Pod, pending: Mapping[str, Pod]) -> Gang | None:
         """Returns the pod's group; None if it has none, or one of unknown size. `pending` are the pods with GPUs that

@@ -54,7 +54,13 @@ def pending_of(pod: Pod, request: GpuRequest | None) -> Pending:
     if found is None:
         return Pending(seen=verdict_of(pod))
     waits = (pod, request) if request is not None and found.source is GroupSource.COSCHEDULING else None
-    return Pending(group=found.group, waits=waits, seen=verdict_of(pod))
+    required = "" if request is None else required_level(request)
+    return Pending(group=found.group, waits=waits, required=required, seen=verdict_of(pod))
+
+
+def required_level(request: GpuRequest) -> str:
+    """Returns the level of which all of the pod's group has to be in one domain; empty for any."""
+    return request.wish.level if request.wish is not None and request.wish.required else ""
 
 
 def verdict_of(pod: Pod) -> SchedulerVerdict:
@@ -237,6 +243,13 @@ class Groups:
             return ()
         where = None if pod.spec.scheduling_group is None else frozenset(offered)
         return [uid for uid in this.placed(where) if uid != pod_key(pod)]
+
+    def others(self, group: str, uid: str, *, binding: bool) -> Sequence[str]:
+        """Returns the nodes held for the group's other members; with `binding` for those that are being bound."""
+        this = self._attempts.get(group)
+        promised = () if this is None else this.promised - {uid}
+        held = filter(None, map(self._records.reserved, promised))
+        return [node for each in held if each.pending.binding or not binding for node in each.nodes]
 
     def ahead(self, pod: Pod, offered: Collection[str]) -> PodRecord | None:
         """Returns what was decided ahead on an `offered` node for the pod, or for a member that did not exist then."""

@@ -103,6 +103,8 @@ class Pending(Struct, frozen=True, kw_only=True, gc=False):
     """
     seen: SchedulerVerdict = SchedulerVerdict()
     """The status when kube-scheduler sent its question about the pod, or later."""
+    required: str = ""
+    """The level of which all of the group has to be in one domain; empty for any."""
     ahead: bool = False
     """True if it was decided with another member of its group, before kube-scheduler's question about it."""
     binding: bool = False

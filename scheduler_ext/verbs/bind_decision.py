@@ -4,11 +4,14 @@ from dataclasses import replace
 
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
-from scheduler_ext.cluster.events import Decided, NodeChosen, RoomsGivenUp, TimePassed
+from scheduler_ext.cluster.events import Decided, GroupUndone, NodeChosen, RoomsGivenUp, TimePassed
+from scheduler_ext.cluster.gangs import group_of
+from scheduler_ext.cluster.groups import required_level
 from scheduler_ext.cluster.pod_index import PodIndex
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.preempt import in_that_of_others
+from scheduler_ext.domains.levels import word
 from scheduler_ext.requests import RequestError, pod_key, read_request
 from scheduler_ext.verbs.state_machine import BindAttempt, BindEvent
 
@@ -85,7 +88,7 @@ def decide_unread(
     cluster: Cluster, attempt: BindAttempt, *, now: float, until: float
 ) -> tuple[BindAttempt, BindEvent] | None:
     """Returns the attempt with its GPUs and its event, by what the watch has shown and `/filter` has decided; None if
-    the pod must be read. Raises Void.
+    the pod must be read. Raises BindRefused.
     """
     event = shown(cluster.pods, attempt)
     if event is not None:
@@ -109,11 +112,34 @@ def decide_read(
 
 def _reserved(cluster: Cluster, attempt: BindAttempt, *, now: float, until: float) -> PodShares | None:
     """Returns what `/filter` decided for this node, and holds it until `until`, in monotonic seconds; None without a
-    decision.
+    decision. Raises BindRefused if its group would no longer be in one domain, and frees it.
     """
     cluster.record(NodeChosen(attempt.uid, attempt.node, until), now)
     reservation = cluster.ledger.records.reserved(attempt.uid)
-    return None if reservation is None else reservation.decided.get(attempt.node)
+    if reservation is None:
+        return None
+    outside = _outside(cluster, attempt, reservation.pending.group, reservation.pending.required)
+    if outside:
+        cluster.record(GroupUndone((attempt.uid,), ()), now)
+        raise BindRefused(outside)
+    return reservation.decided.get(attempt.node)
+
+
+def _outside(cluster: Cluster, attempt: BindAttempt, group: str, level: str) -> str:
+    """Returns why the node is not in the domain of the level that the group requires, by the labels of now; empty if it
+    is. Members that are bound or being bound show the domain, else those that hold GPUs.
+    """
+    if not group or not level:
+        return ""
+    groups, domains = cluster.ledger.groups, cluster.ledger.nodes.domains
+    own = domains(attempt.node).get(level)
+    if own is None:
+        return f"the node is in no {word(level)} any more, which its group requires"
+    others = [*cluster.gangs.nodes(group), *groups.others(group, attempt.uid, binding=True)]
+    others = others or [*groups.others(group, attempt.uid, binding=False)]
+    if not others or own in {domains(node).get(level) for node in others}:
+        return ""
+    return f"the node is not in the {word(level)} of its group's other pods"
 
 
 def _decide_again(cluster: Cluster, pod: Pod, attempt: BindAttempt, *, now: float, until: float) -> PodShares | None:
@@ -127,6 +153,9 @@ def _decide_again(cluster: Cluster, pod: Pod, attempt: BindAttempt, *, now: floa
     if request is None:
         return None
     uid, node, ledger = attempt.uid, attempt.node, cluster.ledger
+    outside = _outside(cluster, attempt, group_of(pod), required_level(request))
+    if outside:
+        raise BindRefused(outside)
     sent_to = ledger.records.sent_to(uid)
     if sent_to:
         raise BindRefused(f"its Binding to node {sent_to} may have been written already")

@@ -153,7 +153,7 @@ class GroupSearch:
         names = frozenset(node_names)
         records = filter(None, map(self._reserved, placed))
         reserved = (next((node for node in each.nodes if node in names), each.node) for each in records)
-        return [*self.cluster.gangs.nodes(pod), *reserved]
+        return [*self.cluster.gangs.nodes(group_of(pod)), *reserved]
 
     def _tries(
         self, where: MemberNodes | None, node_names: Sequence[str], now: float, until: float

@@ -87,7 +87,7 @@ class NodeBinaries:
 
 
 def find(release: str = "", runtime: str = "") -> NodeBinaries:
-    """$NODE_ASSETS, else what was built for the release (the newest) and the runtime. Raises NoBinaries, BuildFailed."""
+    """$NODE_ASSETS, else what was built for release (the newest) and runtime. Raises NoBinaries, BuildFailed."""
     runtime = runtime or NEWEST_CONTAINERD
     if runtime not in RUNTIMES:
         raise BuildFailed(f"there is no runtime {runtime}: NODE_RUNTIME is one of {', '.join(RUNTIMES)}")
