@@ -17,7 +17,7 @@ import psutil
 
 from program.address import ListenAddress
 from scheduler_ext.http.messages import Endpoints, HttpAnswer, HttpRequest
-from scheduler_ext.http.ports import listening_to_kube_scheduler
+from scheduler_ext.http.server import listening_to_kube_scheduler
 
 KUBECONFIG = """
 apiVersion: v1

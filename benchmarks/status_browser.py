@@ -26,7 +26,7 @@ from typing import Any
 from playwright.async_api import Browser, CDPSession, Page, async_playwright
 
 from benchmarks.status_page import ROUNDS, Played
-from scheduler_ext.http.ports import in_own_thread, listening
+from scheduler_ext.http.server import in_own_thread, listening
 from scheduler_ext.status.poller import POLL_SECONDS, Poller
 from scheduler_ext.status.server import StatusServer
 from tests.scheduler_ext.rig import ANY_PORT

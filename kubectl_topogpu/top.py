@@ -14,8 +14,7 @@ from kubectl_topogpu.report import Row, TableReport, key_of, rank
 from kubectl_topogpu.used import NOT_KNOWN, Readings, Used
 from program.tables import Column, FittingTable
 from program.words import counted, gib, model, ranges
-from scheduler_ext.capacity.domains import named_domains
-from scheduler_ext.capacity.unused import set_aside_words
+from scheduler_ext.capacity.unused import named_domains, set_aside_words
 
 T = TypeVar("T")
 

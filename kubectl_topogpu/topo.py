@@ -15,7 +15,7 @@ from kubectl_topogpu.cluster import GpuCluster, GpuNode, GpuView
 from kubectl_topogpu.report import Row, TableReport
 from program.tables import Column, FittingTable, Matrix
 from program.words import model, printable
-from scheduler_ext.capacity.domains import domain_rooms, named_domains
+from scheduler_ext.capacity.unused import domain_rooms, named_domains
 
 NVLINK = 100
 _PATHS = {60: "PSB", 50: "PIX", 40: "PXB", 30: "PHB", 20: "NODE", 10: "SYS"}

@@ -13,10 +13,9 @@ from kubectl_topogpu.who import described, gpus_of
 from program.tables import Column, FittingTable
 from program.words import counted, gib, spaced
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.evictions import Way, ways
 from scheduler_ext.capacity.judged import Judged, hints, judged, remarks, without_effect
 from scheduler_ext.capacity.largest import Smaller, smaller
-from scheduler_ext.capacity.nearest import Refusing
+from scheduler_ext.capacity.nearest import Refusing, Way, ways
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.explain import need_sentence

@@ -26,7 +26,7 @@ from program.settings.kinds import (
     words_of,
 )
 from program.settings.shared import kubeconfig, log_format, log_level, metrics_bind_address, resource_names
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.cluster.workload import seeds
 from scheduler_ext.domains.levels import LEVELS_PATTERN, read_levels, write_levels
 from scheduler_ext.http.messages import is_local

@@ -15,11 +15,10 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.debugging import Debugging
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.http.messages import Routes
-from scheduler_ext.kube_scheduler import KubeScheduler
 from scheduler_ext.leadership.leadership import Leadership
 from scheduler_ext.metrics.counters import ExtenderMetrics
 from scheduler_ext.metrics.families import MetricsInput
-from scheduler_ext.probes import Probes
+from scheduler_ext.probes import KubeScheduler, Probes
 from scheduler_ext.requests import GpuRequest, RequestSettings
 from scheduler_ext.requeue import Requeuer
 from scheduler_ext.resizer import Resizer

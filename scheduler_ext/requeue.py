@@ -14,7 +14,7 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, Invalid, NotFound
 from proto.kubernetes.objects import PODS
 from scheduler_ext.cluster.events import Requeued, TimePassed, WaitEnded
-from scheduler_ext.cluster.queue import QueuedPod
+from scheduler_ext.cluster.waiting_pods import QueuedPod
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.preempt import in_its_own
 from scheduler_ext.verbs.live_cluster import LiveCluster

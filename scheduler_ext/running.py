@@ -17,7 +17,7 @@ from proto import __version__
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import NotFound
 from proto.kubernetes.objects import PODS
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.apiserver import ClusterWatch
 from scheduler_ext.debugging import account_of
 from scheduler_ext.extender_parts import ExtenderParts, made_parts

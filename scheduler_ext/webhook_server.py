@@ -23,7 +23,7 @@ from proto.admission import (
     failed,
 )
 from scheduler_ext.admission.admit import GpuMemory, Why, admit
-from scheduler_ext.admission.settings import TEMPLATES_PATH, WEBHOOK_PATH, AdmissionSettings
+from scheduler_ext.admission.containers import TEMPLATES_PATH, WEBHOOK_PATH, AdmissionSettings
 from scheduler_ext.admission.templates import admit_templates
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.metrics.counters import Admission, ExtenderMetrics

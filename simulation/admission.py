@@ -10,7 +10,7 @@ import msgspec
 from proto.admission import PodReview
 from proto.kubernetes.objects import Pod
 from scheduler_ext.admission.admit import admit
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from simulation.apiserver import patches
 from simulation.apiserver.errors import ApiRefusal, JsonObject
 

@@ -13,8 +13,7 @@ from deviceplugin.metrics.telemetry import AGE, AGE_DOCUMENTATION, HOLDER, HOLDE
 from deviceplugin.usage.telemetry import Quantity
 from scheduler_ext.metrics import counters as extender
 from scheduler_ext.metrics.families import families
-from scheduler_ext.metrics.gauges import Gauges
-from scheduler_ext.metrics.legacy import legacy
+from scheduler_ext.metrics.gauges import Gauges, legacy
 from tests.deviceplugin.metrics_view import view
 from tests.scheduler_ext.metrics.test_metrics import seen
 from tests.settings_manual import filled

@@ -28,7 +28,7 @@ from proto.devices import Device, DeviceShare, DeviceUUID, MigInstance, MigPlace
 from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.verbs.binding_object import binding_of
+from scheduler_ext.verbs.bind_decision import binding_of
 from tests.deviceplugin.slots.slot_rig import as_recorded
 
 GOLDEN = Path(__file__).parent / "data" / "golden"

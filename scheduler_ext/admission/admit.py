@@ -1,24 +1,28 @@
-"""Decides whether a new pod may be created, and what is changed on it.
+"""Decides whether a new pod may be created, and what is changed on it: as a JSON Patch (RFC 6902).
 
 Source: pkg/scheduler/webhook.go of Project-HAMi/HAMi v2.10. In addition it strips from every pod what only the
 scheduler writes, does not add variables that are already there, and refuses unreadable amounts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import chain
-from typing import cast
+from typing import Any, cast
 
 from proto.admission import AdmissionVerdict, Json, PodReview, denied, failed
 from proto.annotations import keys
 from proto.annotations.spelling import misspelt
 from proto.kubernetes.objects import Container, Pod
-from scheduler_ext.admission.bypass import bypasses
-from scheduler_ext.admission.containers import EXCLUSIVE_CORES, BadPercentage, complete, gets_gpus
-from scheduler_ext.admission.json_patch import difference
-from scheduler_ext.admission.settings import AdmissionSettings
-from scheduler_ext.admission.sums import add_sums
+from scheduler_ext.admission.containers import (
+    EXCLUSIVE_CORES,
+    AdmissionSettings,
+    BadPercentage,
+    add_sums,
+    bypasses,
+    complete,
+    gets_gpus,
+)
 from scheduler_ext.cluster.accounting import Footprint, least
 from scheduler_ext.cluster.snapshot import Quota
 from scheduler_ext.policies import PolicyError, read_policies
@@ -237,3 +241,43 @@ def strip(pod: Json) -> None:
         kept = {key: value for key, value in entries.items() if not unwanted(key)}
         if len(kept) < len(entries):
             metadata[field] = kept
+
+
+def difference(before: Any, after: Any, path: str = "") -> Iterator[Json]:
+    """Yields the operations that turn `before` into `after`; none for equal parts. Lists may only grow at their end
+    or shrink.
+    """
+    if before == after:
+        return
+    if isinstance(before, dict) and isinstance(after, dict):
+        yield from _members(before, after, path)
+    elif isinstance(before, list) and isinstance(after, list):
+        yield from _items(before, after, path)
+    else:
+        yield {"op": "replace", "path": path, "value": after}
+
+
+def _members(before: Mapping[str, Any], after: Mapping[str, Any], path: str) -> Iterator[Json]:
+    for key in before:
+        if key not in after:
+            yield {"op": "remove", "path": f"{path}/{pointer_token(key)}"}
+    for key, value in after.items():
+        if key not in before:
+            yield {"op": "add", "path": f"{path}/{pointer_token(key)}", "value": value}
+        elif before[key] is not value:
+            yield from difference(before[key], value, f"{path}/{pointer_token(key)}")
+
+
+def _items(before: list[Any], after: list[Any], path: str) -> Iterator[Json]:
+    for index, (old, new) in enumerate(zip(before, after, strict=False)):
+        if old is not new:
+            yield from difference(old, new, f"{path}/{index}")
+    for index in reversed(range(len(after), len(before))):
+        yield {"op": "remove", "path": f"{path}/{index}"}
+    for value in after[len(before) :]:
+        yield {"op": "add", "path": f"{path}/-", "value": value}
+
+
+def pointer_token(key: str) -> str:
+    """A member's name as JSON Pointer (RFC 6901) writes it."""
+    return key.replace("~", "~0").replace("/", "~1")

@@ -1,19 +1,54 @@
-"""Completes one container: its GPU count, cores, percentage of memory, and environment variables.
+"""Completes one container: its GPU count, cores, percentage of memory, environment variables, and sums.
 
 Source: pkg/device/nvidia/device.go of Project-HAMi/HAMi v2.10, MutateAdmission.
+
+Amounts of a container are of each GPU, so programs that add up pods are wrong by them: kubelet, quotas, autoscalers and
+Kueue. Sums are what all GPUs of a container have together, because all of these programs know how containers add up.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 
 import msgspec
 
 from proto.admission import Json
-from proto.environment import CORE_POLICY, TASK_PRIORITY, VISIBLE_DEVICES, VOID
-from proto.kubernetes.objects import Container
+from proto.annotations.keys import RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
+from proto.environment import CORE_POLICY, TASK_PRIORITY, VISIBLE_DEVICES, VOID, chosen_by, lifted_by, preloaded_by
+from proto.kubernetes.objects import Container, Pod
 from proto.quantity import QuantityError, integer_quantity
-from scheduler_ext.admission.settings import AdmissionSettings
-from scheduler_ext.requests import RequestError, ResourceNames
+from scheduler_ext.requests import (
+    ContainerNeed,
+    RequestError,
+    RequestSettings,
+    ResourceNames,
+    asks_for_instances,
+    choice_problem,
+    shortened,
+)
 from scheduler_ext.settings import CorePolicy
+
+WEBHOOK_PATH = "/webhook"
+TEMPLATES_PATH = f"{WEBHOOK_PATH}/templates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionSettings:
+    """The completion of pods. An empty text writes nothing."""
+
+    requests: RequestSettings = field(default_factory=RequestSettings)
+    force_overwrite_default_scheduler: bool = True
+    """False means that a pod that names `default-scheduler` counts as another scheduler's. After defaulting
+    every pod names it.
+    """
+    default_gpus: int = 1
+    """GPUs for a container that requests only memory or cores; 0 adds none."""
+    runtime_class_name: str = ""
+    overwrite_env: bool = False
+    """True if a container without GPUs is kept from seeing any."""
+    gpu_sums: bool = False
+    """True if containers get the sums of their GPUs' memory and cores as resources."""
+
 
 EXCLUSIVE_CORES = 100
 
@@ -150,3 +185,69 @@ def _set_env(container: Json, name: str, value: str) -> None:
     elif entries[places[-1]].get("value") != value:
         entries[places[-1]] = {"name": name, "value": value}
     container["env"] = entries
+
+
+def add_sums(spec: Json, needs: Sequence[ContainerNeed | None], gpu_mib: int) -> None:
+    """Writes the sums of each container into its resources, in place, and takes away any others. `needs` has one entry
+    per container, `gpu_mib` is the memory of the smallest GPU that the pod may get.
+    """
+    for container, need in zip(_containers(spec), needs, strict=True):
+        sums = {} if need is None else _sums(need, gpu_mib)
+        resources = container.get("resources") or {}
+        for kind in ("limits", "requests"):
+            before = resources.get(kind) or {}
+            after = {name: amount for name, amount in before.items() if name not in SUMS}
+            # The API server takes limits for requests that are missing.
+            if kind == "limits" or len(after) < len(before):
+                after |= sums
+            if after != before:
+                resources = {**resources, kind: after}
+                container["resources"] = resources
+
+
+def _containers(spec: Json) -> Iterable[Json]:
+    return chain(spec.get("initContainers") or (), spec.get("containers") or ())
+
+
+def _sums(need: ContainerNeed, gpu_mib: int) -> dict[str, str]:
+    sums = {
+        RESOURCE_MEMORY_SUM: need.count * need.reserved_mib(gpu_mib),
+        RESOURCE_CORES_SUM: need.count * need.reserved_cores,
+    }
+    return {name: str(amount) for name, amount in sums.items() if amount}
+
+
+LIFTS_LIMITS = "can lift the limits of a shared GPU; remove it"
+MOST_NAMED = 10
+
+
+def bypasses(pod: Pod, settings: AdmissionSettings, *, completed: bool) -> tuple[str, ...]:
+    """Returns a sentence for each such variable, up to a readable number. `completed`: this webhook completes the
+    pod's containers.
+    """
+    on_gpus = any(gets_gpus(container, settings) for container in pod.all_containers)
+    found = (
+        f"container {shortened(container.name)}: env {shortened(name)}: {problem}"
+        for container in pod.all_containers
+        for name, problem in _problems(container, settings, on_gpus=on_gpus, completed=completed)
+    )
+    return tuple(islice(found, MOST_NAMED))
+
+
+def _problems(
+    container: Container, settings: AdmissionSettings, *, on_gpus: bool, completed: bool
+) -> Iterator[tuple[str, str]]:
+    for name in chosen_by(container.env, answered=_is_answered(container, settings, completed=completed)):
+        yield name, choice_problem(name)
+    if on_gpus:
+        for name in (*lifted_by(container.env, settings.requests.core_policy), *preloaded_by(container.env)):
+            yield name, LIFTS_LIMITS
+
+
+def _is_answered(container: Container, settings: AdmissionSettings, *, completed: bool) -> bool:
+    """Returns whether the daemon or this webhook sets which GPUs the container sees."""
+    if asks_for_instances(container):
+        return True
+    if completed:
+        return settings.overwrite_env or gets_gpus(container, settings)
+    return gets_gpus(container, replace(settings, default_gpus=0))

@@ -9,9 +9,8 @@ import msgspec
 from proto.admission import LONGEST_RESOURCES, MOST_CONTAINERS, AdmissionVerdict, Json, TemplateReview
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.wire import UnreadableObject, decode_object
-from scheduler_ext.admission.admit import GpuMemory, Why, summed_up
-from scheduler_ext.admission.json_patch import difference, pointer_token
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.admit import GpuMemory, Why, difference, pointer_token, summed_up
+from scheduler_ext.admission.containers import AdmissionSettings
 
 MOST_TEMPLATES = 32
 DEEPEST = 12

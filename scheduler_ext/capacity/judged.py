@@ -12,12 +12,10 @@ from proto.annotations.spelling import DOMAINS, misspelt
 from proto.annotations.unhealthy_since import stamp
 from proto.environment import is_judged
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.evictions import Way
-from scheduler_ext.capacity.group_room import lack_of
-from scheduler_ext.capacity.nearest import Refusing, grouped
+from scheduler_ext.capacity.nearest import Refusing, Way, grouped
+from scheduler_ext.capacity.rooms import lack_of
+from scheduler_ext.cluster.closed_nodes import REFUSED_ALIKE, SET_ASIDE_NODE, last_set_aside
 from scheduler_ext.cluster.gangs import Gang, membership_of
-from scheduler_ext.cluster.kubelet_refusals import REFUSED_ALIKE
-from scheduler_ext.cluster.set_asides import SET_ASIDE_NODE, last_set_aside
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide_anywhere
 from scheduler_ext.decide.misfit import Misfit, is_unresolvable

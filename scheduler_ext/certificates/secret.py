@@ -10,8 +10,7 @@ from datetime import datetime
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import MUTATING_WEBHOOK_CONFIGURATIONS, SECRETS, ObjectMeta, Secret
-from scheduler_ext.certificates.due import is_due, names_to_serve
-from scheduler_ext.certificates.issue import Issued, issue, read
+from scheduler_ext.certificates.issue import Issued, is_due, issue, names_to_serve, read
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
 
 log = logging.getLogger(__name__)

@@ -1,24 +1,83 @@
 """Reads what `decide` is given, takes the decisions, and prints them."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import click
+import msgspec
 
 from program.output import print_text
 from program.settings.effective import Effective
+from proto.annotations.keys import DEVICES_ALLOCATED, POD_NODE
+from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cli.answers import PodDecision, answer_document, answer_text, answers_document
 from scheduler_ext.cli.pods import read_pods
 from scheduler_ext.cli.state import StateError, read_document, read_documents, read_snapshot, read_state
-from scheduler_ext.cli.worlds import SnapshotWorld, StateWorld, World
+from scheduler_ext.cluster.accounting import NOTHING, effective
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.configuration import SchedulerConfiguration, warnings
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.decision import decide as decide_pod
 from scheduler_ext.decide.explain import explain as explain_decision
+from scheduler_ext.decide.place import with_pod
 from scheduler_ext.decide.score import UNSCORED
-from scheduler_ext.requests import RequestError, RequestSettings, read_request
+from scheduler_ext.quota_class import are_in
+from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, read_request
+
+
+@dataclass(frozen=True, slots=True)
+class StateWorld:
+    """A cluster of objects. `names` are its nodes in the order of the document."""
+
+    ledger: Ledger
+    names: Sequence[str]
+
+    def snapshot_for(self, pod: Pod) -> Snapshot:
+        """Returns the cluster without the pod itself."""
+        return self.ledger.snapshot_for(pod)
+
+    def place(self, pod: Pod, _: GpuRequest, decision: Decision) -> None:
+        """Places the pod where the decision puts it."""
+        node, devices = decision.node or "", encode_pod_devices(decision.shares)
+        annotations = {**pod.metadata.annotations, POD_NODE: node, DEVICES_ALLOCATED: devices}
+        metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
+        spec = msgspec.structs.replace(pod.spec, node_name=node)
+        self.ledger.apply_pod(msgspec.structs.replace(pod, metadata=metadata, spec=spec))
+
+
+class SnapshotWorld:
+    """A cluster as the running extender wrote it."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.names: Sequence[str] = [*snapshot.nodes, *snapshot.unregistered]
+        self._snapshot = snapshot
+
+    def snapshot_for(self, _: Pod) -> Snapshot:
+        """Returns all of it: a snapshot has no record of the pods that it counts."""
+        return self._snapshot
+
+    def place(self, _: Pod, request: GpuRequest, decision: Decision) -> None:
+        if decision.node is None:
+            return
+        before = self._snapshot
+        part = sum(effective(request.kinds, decision.shares).values(), NOTHING)
+        quotas = tuple(
+            replace(quota, used=quota.used + part) if are_in(request.quota_class, quota.scopes) else quota
+            for quota in before.quotas.get(request.namespace, ())
+        )
+        usage = with_pod(before.nodes[decision.node], request, decision.shares)
+        self._snapshot = replace(
+            before,
+            nodes={**before.nodes, decision.node: usage},
+            quotas={**before.quotas, request.namespace: quotas},
+        )
+
+
+World = StateWorld | SnapshotWorld
+
 
 ANY_NODE = "the pod asks for no GPU that TopoGPU gives out: kube-scheduler places it alone"
 FITS, DOES_NOT_FIT, BAD_INPUT = 0, 1, 2

@@ -1,12 +1,15 @@
-"""Runs the extender: its parts and ports, from start to stop."""
+"""Runs the extender: its parts and ports, from start to stop, with the values that they need from the configuration."""
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from socket import gethostname
 
 import click
 
@@ -15,25 +18,79 @@ from program.shared_page import OPEN
 from program.tasks import until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
-from scheduler_ext.admission.settings import WEBHOOK_PATH
+from scheduler_ext.admission.containers import WEBHOOK_PATH, AdmissionSettings
 from scheduler_ext.certificates.secret import CertificateSecret, SecretPlace
 from scheduler_ext.certificates.tls import CertificateFiles, ServingTls, UnusableKeyPair
-from scheduler_ext.cli.build import (
-    CertificatePaths,
-    admission_settings,
-    certificate_place,
-    connected,
-    history_place,
-    lease_settings,
-    runtime_directory,
-)
 from scheduler_ext.configuration import TABLE, SchedulerConfiguration, is_loopback
 from scheduler_ext.extender_parts import now
-from scheduler_ext.http.ports import PortTaken, in_own_thread, listening, listening_to_kube_scheduler
+from scheduler_ext.http.server import PortTaken, in_own_thread, listening, listening_to_kube_scheduler
 from scheduler_ext.running import Applications, PartFailed, running_extender
-from scheduler_ext.settings import SettingsError
+from scheduler_ext.settings import LeaseSettings, SettingsError
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.webhook_server import Certificate, kept_current
+
+POD_VARIABLES = ("POD_NAME", "POD_NAMESPACE")
+"""Variables with name and namespace of the pod, which the leader labels. They are empty outside a pod."""
+
+
+RUNTIME_DIRECTORY = "RUNTIME_DIRECTORY"
+"""systemd's name for a folder that lasts from process to process, until the machine stops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertificatePaths:
+    certificate: Path
+    key: Path
+
+
+def lease_settings(configuration: SchedulerConfiguration, process: str | None) -> LeaseSettings:
+    """Returns the settings of the election with the names of host, pod and process. `process` is the one named in the
+    journal of Bindings; None without a journal.
+    """
+    pod_name, pod_namespace = (os.environ.get(variable, "") for variable in POD_VARIABLES)
+    return replace(
+        configuration.lease,
+        identity=gethostname(),
+        process=process or configuration.lease.process,
+        pod_name=pod_name,
+        pod_namespace=pod_namespace,
+    )
+
+
+def runtime_directory() -> Path | None:
+    """Returns the folder of the Bindings under way; None without one."""
+    named = os.environ.get(RUNTIME_DIRECTORY, "")
+    return Path(named) if named else None
+
+
+def history_place(lease: LeaseSettings) -> str:
+    """Returns namespace and name of the ConfigMap with the history of the status page; empty without a Lease."""
+    return f"{lease.namespace}/{lease.name}-status-history" if lease.elects else ""
+
+
+def admission_settings(configuration: SchedulerConfiguration) -> AdmissionSettings:
+    return replace(configuration.admission, requests=configuration.requests)
+
+
+def certificate_place(configuration: SchedulerConfiguration) -> CertificatePaths | SecretPlace | None:
+    """Returns where the webhook's certificate is; None if there is none, and so no webhook."""
+    if configuration.cert_file:
+        return CertificatePaths(certificate=Path(configuration.cert_file), key=Path(configuration.key_file))
+    if not configuration.webhook_secret:
+        return None
+    namespace, _, name = configuration.webhook_secret.partition("/")
+    return SecretPlace(
+        namespace=namespace,
+        name=name,
+        # The API server calls the Service, and a browser calls this host through a forwarded port of the status page.
+        names=frozenset({f"{name}.{namespace}.svc", "localhost", "127.0.0.1"}),
+    )
+
+
+async def connected(configuration: SchedulerConfiguration) -> ApiServer:
+    """Returns a client of the API server. Raises ApiServerUnconfigured."""
+    return await ApiServer.connect(configuration.kubeconfig or None, user_agent="topogpu-scheduler")
+
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from msgspec import Struct
 from proto.devices import PodShares
 from proto.kubernetes.objects import Notice, Object, ObjectReference, Pod
 from scheduler_ext.cluster.accounting import Footprints
-from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import NO_OTHERS, PodRecord
+from scheduler_ext.cluster.waiting_pods import Nomination
 from scheduler_ext.requests import GpuRequest
 
 T = TypeVar("T", bound=Object)

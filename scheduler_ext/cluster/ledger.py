@@ -10,12 +10,11 @@ from msgspec.structs import replace
 from proto.devices import DeviceUUID, PodShares
 from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
-from scheduler_ext.cluster.bound import read_bound
+from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, OutlivingReports, read_bound
+from scheduler_ext.cluster.closed_nodes import SetAsides
 from scheduler_ext.cluster.groups import Groups, pending_of
-from scheduler_ext.cluster.hosts import Hosts
-from scheduler_ext.cluster.kubelet_totals import KubeletSums
+from scheduler_ext.cluster.node_totals import Hosts, KubeletSums
 from scheduler_ext.cluster.nodes import Nodes
-from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS, OutlivingReports
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import (
     NO_GPUS,
@@ -30,7 +29,6 @@ from scheduler_ext.cluster.records import (
 )
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.resizing import Growths
-from scheduler_ext.cluster.set_asides import SetAsides
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, SetAsideNode, Snapshot
 from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.cluster.workload import Classes, Workload, seeds

@@ -4,16 +4,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from proto.kubernetes.objects import Notice, ObjectReference, Pod
 from scheduler_ext.cluster.budgets import Budgets
+from scheduler_ext.cluster.closed_nodes import KubeletRefusals
 from scheduler_ext.cluster.events import RecordEvent
 from scheduler_ext.cluster.gangs import Gang, Gangs
 from scheduler_ext.cluster.history import Histories, PodLog
-from scheduler_ext.cluster.kubelet_refusals import KubeletRefusals
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.nominations import Nominations
 from scheduler_ext.cluster.pod_index import PodIndex, PodName
-from scheduler_ext.cluster.queue import PodQueue
 from scheduler_ext.cluster.resizing import Wishes
 from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.cluster.waiting_pods import Nominations, PodQueue
 from scheduler_ext.requests import RequestSettings
 
 

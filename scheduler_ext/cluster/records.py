@@ -16,8 +16,7 @@ from proto.annotations.mig_allocations import MigAllocation, mig_allocations
 from proto.devices import DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, exclusive_cpus
-from scheduler_ext.cluster.accounting import Footprints, effective
-from scheduler_ext.cluster.pinned_cpus import NO_PINNED, PinnedContainer, pinned_containers
+from scheduler_ext.cluster.accounting import NO_PINNED, Footprints, PinnedContainer, effective, pinned_containers
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import ContainerKind, GpuRequest
 

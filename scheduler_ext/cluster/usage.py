@@ -8,8 +8,7 @@ from math import inf
 from proto.annotations.node_numa import TopologyScope
 from proto.annotations.undecided_pods import Given
 from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement
-from scheduler_ext.cluster.accounting import NOTHING, Footprint
-from scheduler_ext.cluster.pinned_cpus import taken_cpus
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, taken_cpus
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import GpuPart, PodRecord
 from scheduler_ext.cluster.registered import RegisteredNode

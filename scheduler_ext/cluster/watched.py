@@ -17,10 +17,9 @@ from proto.kubernetes.objects import (
 )
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.accounting import total
-from scheduler_ext.cluster.bound import outlives
+from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, outlives
 from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent, Wished
 from scheduler_ext.cluster.history import LogKind
-from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.cluster.parts import ClusterParts
 from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.records import PodRecord

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope
 from proto.devices import PodShares
-from scheduler_ext.cluster.pinned_cpus import pinned_containers, taken_cpus
+from scheduler_ext.cluster.accounting import pinned_containers, taken_cpus
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.requests import ContainerKind, GpuRequest
 

@@ -25,8 +25,8 @@ from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.cluster.workload import PodClass, Workload
-from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fit import MIG_EFFORT, Rules, why_not
+from scheduler_ext.decide.topology import Effort
 from scheduler_ext.policies import GpuPolicy
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
 

@@ -16,9 +16,9 @@ from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.decide.decision import Decision, decide
-from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
+from scheduler_ext.decide.topology import Effort
 from scheduler_ext.requests import GpuRequest
 
 T = TypeVar("T")

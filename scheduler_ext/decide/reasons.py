@@ -11,9 +11,8 @@ from functools import lru_cache
 
 from proto.devices import Device
 from proto.environment import DEFAULT_CORE_POLICY, LIFTING_PREFIXES, lifting
-from scheduler_ext.cluster.kubelet_refusals import REFUSED_ALIKE
+from scheduler_ext.cluster.closed_nodes import REFUSED_ALIKE, SET_ASIDE_NODE
 from scheduler_ext.cluster.registered import NODE_CORDONED, UNREGISTERED, RegisteredNode
-from scheduler_ext.cluster.set_asides import SET_ASIDE_NODE
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED
 
 

@@ -1,5 +1,6 @@
 """Answers whether this replica leads: by the Lease of the kube-scheduler beside us, and once it has taken over the
-extenders' own Lease, which it hands over to the next leader.
+extenders' own Lease, which it hands over to the next leader. The leader labels the pods with their roles, and the
+webhook's Service selects it by its label.
 """
 
 import asyncio
@@ -8,8 +9,10 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Protocol
 
+from proto.annotations.keys import SCHEDULER_ROLE
 from proto.kubernetes.client import ApiServer
-from proto.kubernetes.objects import LEASES, Lease
+from proto.kubernetes.errors import ApiError, ApiUnreachable
+from proto.kubernetes.objects import LEASES, PODS, Lease
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, ReflectorPace, Replaced, reflect
 from scheduler_ext.leadership.binding_lease import BindingLease
 from scheduler_ext.leadership.election import (
@@ -21,7 +24,6 @@ from scheduler_ext.leadership.election import (
     after_time,
     host_of,
 )
-from scheduler_ext.leadership.role_labels import label_roles
 from scheduler_ext.settings import LeaseSettings
 
 log = logging.getLogger(__name__)
@@ -243,3 +245,37 @@ async def _wait(changed: asyncio.Event, seconds: float | None) -> None:
             await changed.wait()
     except TimeoutError:
         pass
+
+
+_KINSHIP = ("app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component")
+"""Labels that the replicas of one deployment share."""
+_RELABEL_SECONDS = 5.0
+
+
+async def label_roles(
+    api: ApiServer, settings: LeaseSettings, leads: Callable[[], bool], next_change: Callable[[], asyncio.Event]
+) -> None:
+    """Labels the pods whenever this replica leads, until cancelled."""
+    while True:
+        changed = next_change()
+        if leads():
+            try:
+                await _label_pods(api, settings.pod_name, settings.pod_namespace)
+            except (ApiError, ApiUnreachable) as error:
+                log.warning("the scheduler's pods could not be labelled with their roles: %s", error)
+                await asyncio.sleep(_RELABEL_SECONDS)
+                continue
+        await changed.wait()
+
+
+async def _label_pods(api: ApiServer, own: str, namespace: str) -> None:
+    ours = await api.get(PODS, own, namespace)
+    kin = [f"{label}={ours.metadata.labels[label]}" for label in _KINSHIP if label in ours.metadata.labels]
+    page = await api.list_page(PODS, namespace=namespace, label_selector=",".join(kin)) if kin else None
+    pods = [ours, *(page.items if page is not None else ())]
+    roles = {pod.metadata.name: pod.metadata.labels.get(SCHEDULER_ROLE, "") for pod in pods}
+    for name, known in roles.items():
+        role = (Role.LEADER if name == own else Role.FOLLOWER).value
+        if known != role:
+            labels = {"metadata": {"labels": {SCHEDULER_ROLE: role}}}
+            await api.patch(PODS, name, labels, namespace=namespace)

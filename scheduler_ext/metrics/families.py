@@ -14,8 +14,7 @@ from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import PodRecord
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, least_left
-from scheduler_ext.metrics.gauges import Gauges, Rows
-from scheduler_ext.metrics.legacy import legacy
+from scheduler_ext.metrics.gauges import Gauges, Rows, legacy
 from scheduler_ext.requests import ResourceNames
 from scheduler_ext.settings import MetricsDetail
 

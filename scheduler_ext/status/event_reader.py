@@ -6,7 +6,7 @@ from collections.abc import Callable
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Forbidden
 from proto.kubernetes.objects import Pod, Resource
-from scheduler_ext.status.pod_events import PodEvents, SeenEvent, shown_events
+from scheduler_ext.status.pod_page import PodEvents, SeenEvent, shown_events
 
 MOST_READ = 200
 KEPT_SECONDS = 5.0

@@ -4,12 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.evictions import crowded
 from scheduler_ext.capacity.judged import Judged, judged, likeness_of
 from scheduler_ext.capacity.largest import Largest, largest
+from scheduler_ext.capacity.nearest import crowded
 from scheduler_ext.decide.preempt import gpu_holders
-from scheduler_ext.status.waiting import WaitingGroup, WaitingGroups
-from scheduler_ext.status.why import Crowd, WhyWaiting, why_of
+from scheduler_ext.status.waiting import Crowd, WaitingGroup, WaitingGroups, WhyWaiting, why_of
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
 POLL_SECONDS = 0.5

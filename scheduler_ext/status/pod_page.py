@@ -1,6 +1,6 @@
 """One pod as the page shows it: where it is and why, what its containers get, and what happened to it. No IO."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -9,15 +9,73 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import ContainerShares
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import EventSource, Object, ObjectMeta, Pod
 from scheduler_ext.capacity.account import Account
 from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
 from scheduler_ext.decide.explain import named_gpus, need_sentence
 from scheduler_ext.requests import RequestError, RequestSettings, read_needs
-from scheduler_ext.status.pod_events import PodEvents, ShownEvent
-from scheduler_ext.status.waiting import owner_of
-from scheduler_ext.status.why import WhyWaiting
+from scheduler_ext.status.waiting import WhyWaiting, owner_of
+
+MOST_SHOWN = 20
+LONGEST_MESSAGE = 1024
+
+
+class ShownEvent(Struct, frozen=True, omit_defaults=True):
+    """`at` is the time in seconds since 1970 when it last happened."""
+
+    at: float
+    reason: str
+    message: str
+    source: str = ""
+    count: int = 1
+    warning: bool = False
+
+
+class PodEvents(Struct, frozen=True):
+    """The last events, the newest first, or why they cannot be read."""
+
+    events: tuple[ShownEvent, ...] = ()
+    problem: str = ""
+
+
+class _Series(Object):
+    count: int = 0
+    last_observed_time: str | None = None
+
+
+class SeenEvent(Object):
+    """An Event, also one written through events.k8s.io, which has a series in place of counts."""
+
+    metadata: ObjectMeta
+    reason: str = ""
+    message: str = ""
+    type: str = ""
+    count: int | None = None
+    source: EventSource | None = None
+    reporting_component: str | None = None
+    event_time: str | None = None
+    first_timestamp: str | None = None
+    last_timestamp: str | None = None
+    series: _Series | None = None
+
+
+def shown_events(events: Sequence[SeenEvent]) -> tuple[ShownEvent, ...]:
+    return tuple(sorted(map(_shown, events), key=lambda each: -each.at)[:MOST_SHOWN])
+
+
+def _shown(event: SeenEvent) -> ShownEvent:
+    series = event.series or _Series()
+    times = (series.last_observed_time, event.last_timestamp, event.event_time, event.first_timestamp)
+    return ShownEvent(
+        at=seconds_of(next(filter(None, (*times, event.metadata.creation_timestamp)), None)),
+        reason=event.reason,
+        message=event.message[:LONGEST_MESSAGE],
+        source=(event.source.component if event.source is not None else "") or event.reporting_component or "",
+        count=max(series.count, event.count or 1),
+        warning=event.type == "Warning",
+    )
+
 
 _UNHELD = "nothing holds it to its part"
 

@@ -10,8 +10,7 @@ from msgspec import Struct
 
 from proto.devices import DeviceUUID
 from proto.kubernetes.taints import CORDON
-from scheduler_ext.capacity.domains import named_domains
-from scheduler_ext.capacity.unused import set_aside_words
+from scheduler_ext.capacity.unused import named_domains, set_aside_words
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.history import LogEntry, LogKind
 from scheduler_ext.cluster.records import RecordState

@@ -18,6 +18,7 @@ from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.bind_decision import (
     BindRefused,
     Void,
+    binding_of,
     checked,
     decide_read,
     decide_unread,
@@ -25,7 +26,6 @@ from scheduler_ext.verbs.bind_decision import (
     outcome,
     shown,
 )
-from scheduler_ext.verbs.binding_object import binding_of
 from scheduler_ext.verbs.binding_sender import BindingSender
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.node_locks import LockBusy, NodeLocks, NodeUnknown

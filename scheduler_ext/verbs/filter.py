@@ -27,8 +27,7 @@ from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, po
 from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
 from scheduler_ext.verbs.filter_answer import Filtered, kept, nowhere, passed_through, refused, unresolvable, warnings
-from scheduler_ext.verbs.group_domains import GroupDomains
-from scheduler_ext.verbs.group_search import GroupSearch
+from scheduler_ext.verbs.group_search import GroupDomains, GroupSearch
 from scheduler_ext.verbs.readiness import VerbReadiness
 
 MOST_LAPSED = 64

@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.events import NominationEnded, RoomKept, RoomShortened, RoomWanted, TimePassed
-from scheduler_ext.cluster.nominations import Nomination
 from scheduler_ext.cluster.records import RecordState, kept_record
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.effort import Effort
+from scheduler_ext.cluster.waiting_pods import Nomination
 from scheduler_ext.decide.preempt import EvictionTrial, finished, gpu_holders, placed, victims, within
+from scheduler_ext.decide.topology import Effort
 from scheduler_ext.requests import readable_request
 
 LONGEST_SECONDS = 3600.0

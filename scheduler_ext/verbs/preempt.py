@@ -7,8 +7,8 @@ from proto.extender import NodeVictims, PreemptionArgs, decode_preemption_args, 
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.events import Proposed, TimePassed
 from scheduler_ext.cluster.pod_index import pod_name
-from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Search, by_importance, gpu_holders, victims, within
+from scheduler_ext.decide.topology import Effort
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.requests import GpuRequest, RequestError, read_request
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome

@@ -13,9 +13,9 @@ from proto.annotations.keys import SET_ASIDE
 from proto.annotations.set_aside import SetAside
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import host_requested
+from scheduler_ext.cluster.closed_nodes import SetAsideFor, last_set_aside
 from scheduler_ext.cluster.gangs import Gang, group_of
 from scheduler_ext.cluster.pod_index import seconds_of
-from scheduler_ext.cluster.set_asides import SetAsideFor, last_set_aside
 from scheduler_ext.cluster.snapshot import quota_for
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.misfit import Misfit

@@ -26,8 +26,15 @@ from scheduler_ext.leadership.turn import Turn, free_at
 from scheduler_ext.requests import read_request
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.attempts import Attempts, Progress, Sent
-from scheduler_ext.verbs.bind_decision import BindRefused, checked, decide_read, decide_unread, is_open, outcome
-from scheduler_ext.verbs.binding_object import binding_of
+from scheduler_ext.verbs.bind_decision import (
+    BindRefused,
+    binding_of,
+    checked,
+    decide_read,
+    decide_unread,
+    is_open,
+    outcome,
+)
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.state_machine import AWAITED, BindAttempt, BindEffect, BindEvent
 from simulation.model.objects import NAMESPACE, NODES, ModelPod, node_object, pod_name, pod_object, uid_of

@@ -17,7 +17,7 @@ from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
-from scheduler_ext.verbs.binding_object import binding_of
+from scheduler_ext.verbs.bind_decision import binding_of
 from scheduler_ext.verbs.filter import FilterDecision
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Arrival, Described

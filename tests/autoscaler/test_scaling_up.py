@@ -9,7 +9,7 @@ import pytest
 
 from proto.annotations.keys import RESOURCE_MEMORY_PERCENTAGE
 from scheduler_ext.admission.admit import admit
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from tests.autoscaler.groups import Group, Scaled, gpu_amounts, running_node, scaling
 from tests.autoscaler.program import find
 from tests.cluster.binaries import NoBinaries

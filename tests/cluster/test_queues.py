@@ -16,7 +16,7 @@ import yaml
 from deviceplugin.node.totals import node_sums
 from proto.annotations import keys
 from proto.annotations.node_register import decode_register
-from scheduler_ext.admission.settings import WEBHOOK_PATH, AdmissionSettings
+from scheduler_ext.admission.containers import WEBHOOK_PATH, AdmissionSettings
 from scheduler_ext.certificates.issue import issue
 from tests.cluster import kueue
 from tests.cluster.binaries import Binaries, NoBinaries

@@ -12,7 +12,7 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import LEASES, NODES, Lease, LeaseSpec, Node, ObjectMeta
-from scheduler_ext.http.ports import listening_to_kube_scheduler
+from scheduler_ext.http.server import listening_to_kube_scheduler
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import running_extender
 from scheduler_ext.settings import LeaseSettings

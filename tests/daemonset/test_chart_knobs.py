@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from daemonset import chart_readme, helm, render
-from scheduler_ext.cli.build import history_place
+from scheduler_ext.cli.serving import history_place
 from scheduler_ext.settings import LeaseSettings
 from tests.daemonset.shipped import container, containers, one, rendered, scheduler_configuration
 

@@ -16,9 +16,9 @@ from deviceplugin.cli import main as device_plugin
 from deviceplugin.configuration.table import TABLE as DAEMON
 from proto.annotations import keys
 from proto.annotations.keys import SUMS
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.cli import main as scheduler
-from scheduler_ext.cli.build import POD_VARIABLES, RUNTIME_DIRECTORY
+from scheduler_ext.cli.serving import POD_VARIABLES, RUNTIME_DIRECTORY
 from scheduler_ext.configuration import TABLE as EXTENDER
 from scheduler_ext.requests import RequestSettings, ResourceNames
 from scheduler_ext.settings import BypassMode, CorePolicy

@@ -12,7 +12,7 @@ from typing import Any
 
 import aiohttp
 
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from simulation.apiserver import EmbeddedApiServer
 from simulation.processes import ChildProcess
 from tests.scheduler_ext.admission.webhook_configuration import webhook_configuration

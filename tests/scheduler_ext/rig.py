@@ -14,7 +14,7 @@ import aiohttp
 from program.address import ListenAddress
 from proto.annotations import keys
 from proto.kubernetes.client import SILENT_SECONDS, ApiServer
-from scheduler_ext.http.ports import listening, listening_to_kube_scheduler
+from scheduler_ext.http.server import listening, listening_to_kube_scheduler
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import running_extender
 from scheduler_ext.settings import LeaseSettings, ServeSettings

@@ -1,8 +1,8 @@
 import pytest
 
 from program.settings.effective import ConfigurationError, Effective, File, SettingSources, resolve
-from scheduler_ext.admission.settings import AdmissionSettings
-from scheduler_ext.cli.build import admission_settings
+from scheduler_ext.admission.containers import AdmissionSettings
+from scheduler_ext.cli.serving import admission_settings
 from scheduler_ext.configuration import TABLE, SchedulerConfiguration, warnings
 from scheduler_ext.policies import NodePolicy, parse_gpu_policy
 from scheduler_ext.requests import RequestSettings, ResourceNames

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
-from scheduler_ext.kube_scheduler import KubeScheduler
+from scheduler_ext.probes import KubeScheduler
 from tests.builders import node_json
 from tests.scheduler_ext.rig import running
 

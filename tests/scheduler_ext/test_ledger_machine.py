@@ -21,9 +21,8 @@ from proto.annotations.undecided_pods import decode_undecided, encode_undecided
 from proto.devices import DeviceUUID
 from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
-from scheduler_ext.cluster.bound import outlives
+from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, outlives
 from scheduler_ext.cluster.events import Applied, Listed, PodWatchBack, PodWatchLost, Removed, nothing_outside
-from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.state import Cluster

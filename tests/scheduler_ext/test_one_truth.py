@@ -38,7 +38,7 @@ from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.poll import Poll, Standing
 from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.view import ShownNode, node_of
-from scheduler_ext.status.why import WhyWaiting
+from scheduler_ext.status.waiting import WhyWaiting
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.filter_answer import Filtered, reasons_of, unresolvable
 from scheduler_ext.verbs.live_cluster import LiveCluster

@@ -14,7 +14,7 @@ from aiohttp import web
 from program.address import ListenAddress
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.extender_parts import made_parts
-from scheduler_ext.http.ports import listening, listening_to_kube_scheduler
+from scheduler_ext.http.server import listening, listening_to_kube_scheduler
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, running_extender
 from scheduler_ext.settings import LeaseSettings, ServeSettings

@@ -15,12 +15,12 @@ import pytest
 from program.address import ListenAddress
 from proto.admission import Json
 from proto.kubernetes.objects import ResourceQuota
-from scheduler_ext.admission.settings import TEMPLATES_PATH, AdmissionSettings
+from scheduler_ext.admission.containers import TEMPLATES_PATH, AdmissionSettings
 from scheduler_ext.certificates.issue import issue
 from scheduler_ext.certificates.tls import KeyPair, ServingTls
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Quota
-from scheduler_ext.http.ports import listening
+from scheduler_ext.http.server import listening
 from scheduler_ext.metrics.counters import ExtenderMetrics
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.webhook_server import LARGEST_BODY_BYTES, Webhook, kept_current

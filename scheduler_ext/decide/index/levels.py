@@ -8,10 +8,10 @@ from collections.abc import Callable
 from typing import cast
 
 from proto.devices import MIG_MODE, PodShares
-from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fgd import Fragmentation, RatedGpu, Rates, Site, level_of
 from scheduler_ext.decide.index.verdicts import PodShape
 from scheduler_ext.decide.place import place
+from scheduler_ext.decide.topology import Effort
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
 MOST_KNOWN = 20_000

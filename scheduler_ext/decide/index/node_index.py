@@ -9,7 +9,6 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.decision import MOST_NODES_NAMED, NO_NODE_OFFERED, NodeChoice, Tally, choice_of, decide
-from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fgd import NOTHING_LOST
 from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.polls import Polls
@@ -19,6 +18,7 @@ from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import Preference
+from scheduler_ext.decide.topology import Effort
 from scheduler_ext.domains.levels import Domains
 from scheduler_ext.domains.plan import Room
 from scheduler_ext.policies import NodePolicy

@@ -9,8 +9,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.fgd import HIGHEST_LEVEL
 from scheduler_ext.decide.index.levels import Levels
-from scheduler_ext.decide.index.node_states import NodeState, NodeStates
-from scheduler_ext.decide.index.order import Order
+from scheduler_ext.decide.index.node_states import NodeState, NodeStates, Order
 from scheduler_ext.decide.index.verdicts import PodShape, ShapeJudge
 from scheduler_ext.decide.misfit import Misfit, NodeRefusal
 from scheduler_ext.decide.place import place, pods_on

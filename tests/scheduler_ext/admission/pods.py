@@ -11,7 +11,7 @@ from proto.admission import AdmissionVerdict, Json, PodReview
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.wire import decode_object
 from scheduler_ext.admission.admit import admit
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.cluster.snapshot import Quota
 from simulation.apiserver.patches import json_patch
 

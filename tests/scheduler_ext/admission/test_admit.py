@@ -6,7 +6,7 @@ import pytest
 
 from proto.admission import AdmissionVerdict, Json, TemplateReview
 from scheduler_ext.admission.admit import Why, admit
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.admission.templates import admit_templates
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.snapshot import Quota

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from proto.admission import Json
 from proto.annotations.keys import RESOURCE_CORES, RESOURCE_MEMORY, RESOURCE_MEMORY_PERCENTAGE
 from proto.quantity import integer_quantity
-from scheduler_ext.admission.admit import admit
-from scheduler_ext.admission.json_patch import difference
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.admit import admit, difference
+from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import BypassMode, CorePolicy
 from simulation.apiserver.patches import json_patch

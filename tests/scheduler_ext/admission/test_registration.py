@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from proto.admission import Json
 from scheduler_ext.admission.admit import admit
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.requests import RequestSettings, ResourceNames
 from scheduler_ext.settings import BypassMode, CorePolicy
 from tests.scheduler_ext.admission.pods import container, pod, review

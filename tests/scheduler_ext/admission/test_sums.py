@@ -15,7 +15,7 @@ from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import requested
 from proto.kubernetes.wire import decode_object
 from scheduler_ext.admission.admit import admit
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.admission.templates import MOST_TEMPLATES, admit_templates
 from scheduler_ext.cluster.accounting import least
 from scheduler_ext.cluster.nodes import GpuSizes

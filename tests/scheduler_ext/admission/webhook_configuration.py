@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from proto.admission import Json
 from proto.annotations import keys
-from scheduler_ext.admission.settings import TEMPLATES_PATH, WEBHOOK_PATH, AdmissionSettings
+from scheduler_ext.admission.containers import TEMPLATES_PATH, WEBHOOK_PATH, AdmissionSettings
 from scheduler_ext.settings import BypassMode, CorePolicy
 from tests.scheduler_ext.admission.webhook_conditions import chooses_gpus, mentions_gpus, mentions_owned
 

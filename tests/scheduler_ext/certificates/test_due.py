@@ -2,7 +2,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler_ext.certificates.due import Validity, is_due, names_to_serve
+from scheduler_ext.certificates.issue import Validity, is_due, names_to_serve
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 NAMES = frozenset({"a.svc"})

@@ -3,8 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from scheduler_ext.certificates.due import CLOCK_SKEW, LIFETIME, Validity
-from scheduler_ext.certificates.issue import Issued, issue, read
+from scheduler_ext.certificates.issue import CLOCK_SKEW, LIFETIME, Issued, Validity, issue, read
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 NAMES = frozenset({"topogpu.kube-system.svc", "127.0.0.1"})

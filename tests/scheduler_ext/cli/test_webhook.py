@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from proto.admission import Json
-from scheduler_ext.admission.settings import AdmissionSettings
+from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.certificates.issue import issue
 from scheduler_ext.cli.serve import serve
 from simulation.apiserver import EmbeddedApiServer

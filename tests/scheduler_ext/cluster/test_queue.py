@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from scheduler_ext.cluster.queue import FORGOTTEN_SECONDS, LONGEST_PAUSE_SECONDS, PodQueue
+from scheduler_ext.cluster.waiting_pods import FORGOTTEN_SECONDS, LONGEST_PAUSE_SECONDS, PodQueue
 from scheduler_ext.requests import GpuRequest
 from tests.builders import container, pod
 from tests.scheduler_ext.gpus import request

@@ -7,9 +7,8 @@ from proto.annotations.outliving_pods import Outliving, encode_outliving
 from proto.annotations.undecided_pods import encode_undecided
 from proto.devices import DeviceShare, DeviceUUID
 from proto.kubernetes.objects import Condition, ContainerState, ContainerStateTerminated, ContainerStatus, Node, Pod
-from scheduler_ext.cluster.bound import outlives
+from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, outlives
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.cluster.outliving import OUTLIVING_SECONDS
 from scheduler_ext.decide.decision import decide
 from tests.builders import container, node, pod
 from tests.scheduler_ext.cluster.ledgers import bound, ledger, problem_of, used

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler_ext.decide.best_subset import EXACT_STEPS, best_subset, most_steps
+from scheduler_ext.decide.topology import EXACT_STEPS, best_subset, most_steps
 
 Rows = list[list[int]]
 

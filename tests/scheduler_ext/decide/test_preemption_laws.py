@@ -22,8 +22,8 @@ from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.records import kept_record
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search, finished, placed, plan, within
+from scheduler_ext.decide.topology import Effort
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 

@@ -10,7 +10,7 @@ import pytest
 from program.address import ListenAddress
 from proto.extender import ExtenderError
 from scheduler_ext.http.messages import Endpoints, HttpAnswer, HttpRequest, Routes, text_answer
-from scheduler_ext.http.ports import listening_to_kube_scheduler
+from scheduler_ext.http.server import listening_to_kube_scheduler
 from tests.polling import until
 
 MIB = 1024 * 1024

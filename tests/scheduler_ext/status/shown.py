@@ -16,7 +16,7 @@ from proto.devices import Device, DeviceShare, DeviceUUID, PairScores
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.ledger import Ledger
-from scheduler_ext.http.ports import in_own_thread, listening, listening_to_kube_scheduler
+from scheduler_ext.http.server import in_own_thread, listening, listening_to_kube_scheduler
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, running_extender
 from scheduler_ext.status.poll import NodePoll

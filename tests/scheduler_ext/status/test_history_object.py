@@ -14,7 +14,7 @@ import pytest
 
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.http.ports import listening
+from scheduler_ext.http.server import listening
 from scheduler_ext.status.board import SAMPLE_SECONDS, SAMPLES, Board
 from scheduler_ext.status.history_object import KEY, LARGEST_BYTES, HistoryObject
 from scheduler_ext.status.poll import Poll

@@ -21,7 +21,7 @@ from proto.daemon_usage import ContainerUse, GpuUse, NodeUse
 from proto.kubernetes.objects import OwnerReference, Pod
 from scheduler_ext.cluster.history import LogEntry, LogKind
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.http.ports import in_own_thread, listening
+from scheduler_ext.http.server import in_own_thread, listening
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.board import Board
 from scheduler_ext.status.poll import Poll, Standing, Uses

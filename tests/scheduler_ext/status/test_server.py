@@ -13,7 +13,7 @@ import pytest
 
 from proto.annotations import keys
 from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
-from scheduler_ext.http.ports import listening
+from scheduler_ext.http.server import listening
 from scheduler_ext.running import without_need
 from scheduler_ext.status import server as page_server
 from scheduler_ext.status.poll import Poll

@@ -4,7 +4,7 @@ from proto.annotations import keys
 from proto.annotations.bind_phase import BindPhase
 from proto.devices import ContainerShares, DeviceShare, DeviceUUID, MigInstance, MigPlacement
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.verbs.binding_object import binding_of
+from scheduler_ext.verbs.bind_decision import binding_of
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 ALLOCATING = BindPhase.ALLOCATING

@@ -15,7 +15,7 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.domains.levels import LEVELS
 from scheduler_ext.domains.plan import NoDomain
 from scheduler_ext.requests import RequestSettings, read_request
-from scheduler_ext.verbs.group_domains import GroupDomains, MemberNodes
+from scheduler_ext.verbs.group_search import GroupDomains, MemberNodes
 from simulation.machines.sets import RACK
 from simulation.plan.machines import read_cluster
 from tests.builders import container, pod

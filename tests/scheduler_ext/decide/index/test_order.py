@@ -3,7 +3,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.decide.index.order import FEW, Order
+from scheduler_ext.decide.index.node_states import FEW, Order
 from scheduler_ext.decide.score import Preference
 
 NAMES = [f"n{number:03d}" for number in range(3 * FEW)]
