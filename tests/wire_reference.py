@@ -85,7 +85,7 @@ PODS: dict[str, Sequence[WireName]] = {
         WireName(keys.USE_GPU_UUID, "only these GPUs", "GPU-a"),
         WireName(keys.NO_USE_GPU_UUID, "none of these GPUs", "GPU-b"),
         WireName(keys.NUMA_BIND, "all GPUs of a container from one NUMA node", "true"),
-        WireName(keys.VGPU_MODE, "only GPUs in this mode: `hami-core` or `mig`", "mig"),
+        WireName(keys.VGPU_MODE, "only GPUs in this mode: the daemon's `operating_mode`, or `mig`", "mig"),
         WireName(
             keys.REQUIRED_TOPOLOGY,
             "the pod's group goes into one domain of this level, or waits",
@@ -239,7 +239,10 @@ EVENTS: Mapping[str, tuple[str, str]] = {
     "EvictedFromUnhealthyGPU": ("pod", "its GPU stays unhealthy"),
     "EvictionRefused": ("pod", "the API server refuses to evict it from such a GPU"),
     "NotEvicted": ("pod", "why it stays on such a GPU"),
-    "UnreadableRegistration": ("Node", "the annotation with its GPUs cannot be read, so it gets no pods"),
+    "UnreadableRegistration": (
+        "Node",
+        "the annotation that the message names cannot be read; without that of its GPUs it gets no pods",
+    ),
     "GPUUnhealthy": ("Node", "a GPU gets no new pods, and why"),
     "GPUHealthy": ("Node", "it gets pods again"),
     "GPUMissing": ("Node", "a GPU that the driver lists cannot be used"),

@@ -62,7 +62,7 @@ SHARING: Any = part(
     ),
     mode=of_sharing(
         kind=Words(words=("hami-core", "mps"), refusals={"mig": _NO_DYNAMIC_MIG}),
-        help="The sharing mode that is registered for every GPU, and that pods may ask for.",
+        help="The mode that is registered for every GPU, and that pods may ask for: a name alone, no MPS is started.",
         key="operating_mode",
         node_config="operatingmode",
     ),

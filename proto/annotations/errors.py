@@ -25,10 +25,15 @@ class AnnotationError(ValueError):
 
 def readable(decode: Callable[[str], T], value: str | None) -> T | None:
     """Returns the decoded annotation; None without one, or for one that cannot be read."""
+    return attempted(decode, value)[0]
+
+
+def attempted(decode: Callable[[str], T], value: str | None) -> tuple[T | None, str]:
+    """Returns the same, and why it cannot be read; empty if it can."""
     try:
-        return decode(value) if value else None
-    except AnnotationError:
-        return None
+        return (decode(value) if value else None), ""
+    except AnnotationError as error:
+        return None, str(error)
 
 
 def _shortened(words: str) -> str:

@@ -199,7 +199,9 @@ class Nodes:
         return {name: why.partition(": ")[2] for name, why in self._unregistered.items() if why != UNREGISTERED}
 
     def problem(self, name: str) -> str:
-        """Returns why this node's annotations cannot be read; empty if they can."""
+        """Returns why an annotation of this node cannot be read; empty if all can."""
+        if name in self._registered and (unread := self._registered[name].unread):
+            return f"{unread}; without it the node gets pods all the same"
         return self._unregistered[name] if name in self._malformed else ""
 
     def _rebuild(self) -> None:

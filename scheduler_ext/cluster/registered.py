@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from proto.annotations.device_cordon import decode_cordon
-from proto.annotations.errors import AnnotationError, readable
+from proto.annotations.errors import AnnotationError, attempted
 from proto.annotations.keys import (
     DEVICE_CORDON,
     NODE_ALLOCATION,
@@ -73,6 +73,8 @@ class RegisteredNode:
     """The taints that keep pods away which do not tolerate them."""
     domains: Domains = field(default_factory=dict)
     """The domains that it is in, by level."""
+    unread: str = ""
+    """Which annotation of a newer daemon cannot be read, and why; empty for none."""
 
     @property
     def clique(self) -> str:
@@ -112,6 +114,9 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
         raise Unregistered("the node is not ready")
     if _kubelet_offers_none(node, count_name):
         raise Unregistered(f"its kubelet offers no {count_name} now; is the device plugin running?")
+    numa, no_numa = attempted(decode_numa, annotations.get(NODE_NUMA))
+    # Without a readable report such pods count as more than they may hold.
+    given, not_given = attempted(decode_undecided, annotations.get(NODE_UNDECIDED))
     return RegisteredNode(
         name=node.metadata.name,
         devices=devices,
@@ -120,12 +125,12 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
         by_slots=decode_mode(annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
         limits=decode_limits(annotations.get(NODE_LIMITS)),
         simulated=NODE_SIMULATED in annotations,
-        numa=readable(decode_numa, annotations.get(NODE_NUMA)),
-        # Without a readable report such pods count as more than they may hold.
-        given=readable(decode_undecided, annotations.get(NODE_UNDECIDED)) or {},
+        numa=numa,
+        given=given or {},
         pool=next((node.metadata.labels[each] for each in POOL_LABELS if node.metadata.labels.get(each)), ""),
         taints=repelling(node),
         domains=domains_of(node.metadata.labels, levels),
+        unread=no_numa or not_given,
     )
 
 

@@ -1,5 +1,6 @@
 """Events go into the cluster's state, and what has to be done outside comes out."""
 
+import re
 from math import inf
 
 import pytest
@@ -43,6 +44,7 @@ from scheduler_ext.cluster.history import MOST_PODS, MOST_STEPS, Histories
 from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.index import NodeIndex
 from tests.builders import container, node, pod
 from tests.scheduler_ext.cluster.ledgers import bound, share
 from tests.scheduler_ext.gpus import device, request
@@ -176,3 +178,24 @@ def test_a_sent_reservation_waits_for_the_watch_only_while_its_pod_exists(pods: 
     assert made.ledger.records.reserved("uid-p") is not None
     made.record(TimePassed(), free_at)
     assert made.ledger.records.reserved("uid-p") is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "where"),
+    [
+        (keys.NODE_NUMA, '{"version":1,"policy":"most-effort"}', r"\$\.policy: .*'most-effort'"),
+        (keys.NODE_NUMA, '{"version":2,"policy":"none"}', r"\$\.version: expected 1, found 2"),
+        (keys.NODE_UNDECIDED, "{", ""),
+    ],
+)
+def test_a_newer_daemon_s_annotation_that_cannot_be_read_is_named_in_an_event_and_the_node_gets_pods(
+    key: str, value: str, where: str
+) -> None:
+    made = Cluster()
+    effects = effects_of(made, Applied(node("n", [device(0)], annotations={key: value})))
+    (told,) = [each for each in effects if isinstance(each, RecordEvent)]
+    assert (told.subject.uid, told.notice.reason) == ("n", "UnreadableRegistration")
+    assert re.match(f"{key}: {where}.*; without it the node gets pods all the same", told.notice.message)
+    assert NodeIndex(made.ledger).choose(request(WAITING), ["n"]).node == "n"
+    made.step(Applied(NODE), 0.0, nothing_outside)
+    assert made.ledger.nodes.problem("n") == ""
