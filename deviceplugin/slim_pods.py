@@ -21,6 +21,7 @@ from proto.annotations.keys import (
 from proto.annotations.memory_resize import LONGEST_ANSWER, wish_in
 from proto.environment import TASK_PRIORITY, VISIBLE_DEVICES, is_judged
 from proto.kubernetes.objects import (
+    STATIC_UID,
     TOPOLOGY_AFFINITY_ERROR,
     Container,
     ContainerState,
@@ -74,13 +75,14 @@ def slim(pod: Pod, resource: str, totals: Sequence[str]) -> None:
 
 def _keep(pod: Pod, decided: _Decided, inits: list[Container], apps: list[Container]) -> None:
     metadata, spec, status = pod.metadata, pod.spec, pod.status
+    static = {STATIC_UID: pod.kubelet_uid} if pod.kubelet_uid != metadata.uid else {}
     pod.metadata = ObjectMeta(
         name=metadata.name,
         namespace=metadata.namespace,
         uid=metadata.uid,
         resource_version=metadata.resource_version,
         deletion_timestamp=metadata.deletion_timestamp,
-        annotations=dict(decided),
+        annotations={**decided, **static},
     )
     pod.spec = PodSpec(
         node_name=spec.node_name,

@@ -87,14 +87,11 @@ def held_zones(
     record until it writes the next one.
     """
     found: dict[str, frozenset[int]] = {}
+    living = None if pods is None else {pod.kubelet_uid for pod in pods.values() if lives(pod)}
     for holding in holdings:
-        if holding.resource_name == resource and (pods is None or _holds(pods.get(holding.pod_uid))):
+        if holding.resource_name == resource and (living is None or holding.pod_uid in living):
             for zone, ids in (holding.device_ids or {}).items():
                 own = frozenset[int]() if zone == _NO_ZONE else frozenset({int(zone)})
                 for each in ids or ():
                     found[each] = found.get(each, frozenset()) | own
     return found
-
-
-def _holds(pod: Pod | None) -> bool:
-    return pod is not None and lives(pod)

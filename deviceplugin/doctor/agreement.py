@@ -110,7 +110,7 @@ def agreement(sources: Sources) -> tuple[Row, ...]:
 
 def _held(sources: Sources) -> list[_Held]:
     """Returns the checkpoint's containers, then those that only pod-resources lists."""
-    by_uid = {pod.metadata.uid: pod for pod in sources.pods or ()}
+    by_uid = {pod.kubelet_uid: pod for pod in sources.pods or ()}
     listed = {(one.name, one.container): one.ids for one in sources.listed or ()}
     found: list[_Held] = []
     for entry in sources.recorded or ():

@@ -47,7 +47,7 @@ def _given(pod: Pod, recorded: Sequence[Holding], gpus: Collection[DeviceUUID], 
     entries = {
         entry.container_name: entry
         for entry in recorded
-        if entry.pod_uid == pod.metadata.uid and entry.resource_name == resource
+        if entry.pod_uid == pod.kubelet_uid and entry.resource_name == resource
     }
     ids: set[str] = set()
     begun = has_begun(pod)

@@ -12,13 +12,12 @@ from deviceplugin.usage.used import gpu_of
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID
-from proto.kubernetes.objects import Container, ContainerStatus, Pod
+from proto.kubernetes.objects import STATIC_UID, Container, ContainerStatus, Pod
 
 _STARTING = ("", "ContainerCreating", "PodInitializing")
 _SYSTEM_PRIORITY = 2_000_000_000
 """The least priority of Kubernetes' own: system-cluster-critical, system-node-critical."""
 _SYSTEM_NAMESPACE = "kube-system"
-MIRROR = "kubernetes.io/config.mirror"
 _NOT_SHOWN = "the driver does not show it"
 
 
@@ -127,7 +126,7 @@ def _with_parent(uuid: DeviceUUID, parents: Mapping[DeviceUUID, DeviceUUID]) -> 
 
 def why_spared(pod: Pod, controller: str) -> str:
     """Returns why the pod is never evicted, as a clause; empty if it may be. `controller` is the kind of controller."""
-    if MIRROR in pod.metadata.annotations or controller == "Node":
+    if STATIC_UID in pod.metadata.annotations or controller == "Node":
         return "it is a static pod, which only its node can end"
     if pod.metadata.namespace == _SYSTEM_NAMESPACE or (pod.spec.priority or 0) >= _SYSTEM_PRIORITY:
         return "it is one of the cluster's own pods"

@@ -6,6 +6,7 @@ reference, core/v1, coordination.k8s.io/v1, authentication.k8s.io/v1, authorizat
 admissionregistration.k8s.io/v1, resource.k8s.io/v1.
 """
 
+import re
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Generic, TypeVar
@@ -186,6 +187,10 @@ class Condition(Object):
 POD_SCHEDULED = "PodScheduled"
 """The type of a condition, and its reason where no node was found."""
 UNSCHEDULABLE = "Unschedulable"
+STATIC_UID = "kubernetes.io/config.mirror"
+"""The annotation of a static pod's mirror: the pod's own UID, a hash of its file."""
+_OF_A_FILE = re.compile(r"[0-9a-f]{32}")
+"""No UID of the API server has this form, so no author of a pod names another one by it, unless that is static."""
 TOPOLOGY_AFFINITY_ERROR = "TopologyAffinityError"
 """The reason in the status of a pod that kubelet's Topology Manager refused."""
 
@@ -211,6 +216,12 @@ class Pod(Object):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
     spec: PodSpec = msgspec.field(default_factory=PodSpec)
     status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+    @property
+    def kubelet_uid(self) -> str:
+        """Returns the UID under which kubelet and the control groups have the pod."""
+        written = self.metadata.annotations.get(STATIC_UID, "")
+        return written if _OF_A_FILE.fullmatch(written) else self.metadata.uid
 
     @property
     def full_name(self) -> str:

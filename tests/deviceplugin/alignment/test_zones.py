@@ -19,7 +19,7 @@ from deviceplugin.records.listed import ExclusiveCpus
 from deviceplugin.records.pod_resources import exclusive_cpus
 from proto.annotations.keys import NODE_NUMA
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope, ZoneCpus, encode_numa
-from proto.kubernetes.objects import Node, ObjectMeta
+from proto.kubernetes.objects import STATIC_UID, Node, ObjectMeta
 from proto.podresources import podresources_v1_pb2 as pb
 from tests.deviceplugin.gpus import PAIR, A, B, bound_pod, share
 
@@ -149,13 +149,23 @@ def test_a_replica_keeps_the_numa_node_that_it_was_given_with_and_a_free_one_of_
 def test_a_replica_of_a_pod_that_is_gone_or_has_ended_is_free_though_kubelets_record_still_has_it() -> None:
     """Kubelet writes its record when it serves the next container, which may then get the replica."""
     phases = {"runs": "Running", "ended": "Succeeded"}
-    pods = {name: bound_pod(name, ((share(A),),), phase=phase) for name, phase in phases.items()}
+    made = [bound_pod(name, ((share(A),),), phase=phase) for name, phase in phases.items()]
+    pods = {each.metadata.uid: each for each in made}
     held = [
         Holding(pod_uid=uid, container_name="main", resource_name=GPU, device_ids={"0": [f"{A}-{number}"]})
-        for number, uid in enumerate(("runs", "ended", "gone"))
+        for number, uid in enumerate((*pods, "gone"))
     ]
     assert held_zones(held, pods, GPU) == {f"{A}-0": {0}}
     assert held_zones(held, None, GPU).keys() == {f"{A}-0", f"{A}-1", f"{A}-2"}
+
+
+def test_replicas_of_a_static_pod_are_held_while_its_mirror_is_there() -> None:
+    file = "9f86d081884c7d659a2feaa0c55ad015"
+    mirror = bound_pod("static", ((share(A),),))
+    mirror.metadata.annotations[STATIC_UID] = file
+    held = [Holding(pod_uid=file, container_name="c0", resource_name=GPU, device_ids={"0": [f"{A}-0"]})]
+    assert held_zones(held, {mirror.metadata.uid: mirror}, GPU) == {f"{A}-0": {0}}
+    assert held_zones(held, {}, GPU) == {}
 
 
 def test_a_notice_names_the_numa_nodes_of_cpus_that_are_apart_from_their_gpus() -> None:

@@ -12,9 +12,11 @@ from deviceplugin.node.undecided import is_undecided, known_of
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.replicas import split_replica
+from deviceplugin.slim_pods import slim
 from proto.annotations.keys import NODE_LOCK, NODE_UNDECIDED
 from proto.annotations.undecided_pods import Given, decode_undecided
 from proto.kubernetes.objects import (
+    STATIC_UID,
     Container,
     ContainerStatus,
     EnvVar,
@@ -29,6 +31,8 @@ from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, bound_pod, share
 from tests.deviceplugin.slots.slot_rig import GPU, as_recorded
 from tests.polling import until
 
+FILE, OTHER = "9f86d081884c7d659a2feaa0c55ad015", "01234567-89ab-cdef-0123-456789abcdef"
+"""The UID that kubelet gives to a static pod, and one that the API server gives."""
 DAY_BEFORE = ContainerEdits(env={"NVIDIA_VISIBLE_DEVICES": A})
 
 
@@ -51,6 +55,16 @@ def entry(*ids: str, container: str = "c0", uid: str = "uid-p", answer: str | No
 
 def known(pod: Pod, *recorded: Holding) -> object:
     return known_of([pod], recorded, INVENTORY, GPU).get("uid-p")
+
+
+def test_a_static_pod_has_the_ids_that_kubelet_recorded_under_the_uid_of_its_file() -> None:
+    """The API server's mirror of it has a UID of its own."""
+    mirror = stranger(1)
+    mirror.metadata.annotations[STATIC_UID] = FILE
+    slim(mirror, GPU, ())
+    assert known(mirror, entry(f"{A}-0", uid=FILE)) == {A: 1}
+    mirror.metadata.annotations[STATIC_UID] = OTHER
+    assert known(mirror, entry(f"{A}-0", uid=OTHER)) is None
 
 
 def test_a_pod_with_a_decision_that_asks_for_no_gpu_or_has_ended_is_none_of_them() -> None:

@@ -8,11 +8,18 @@ import pytest
 
 from deviceplugin.gpus import Inventory
 from deviceplugin.machine.readings import MissingGpu
-from deviceplugin.remediation.holders import MIRROR, holder_of, seen, unshown, why_spared
+from deviceplugin.remediation.holders import holder_of, seen, unshown, why_spared
 from deviceplugin.remediation.step import Holder, Seen, Sign
 from proto.annotations.keys import RESOURCE_COUNT
 from proto.devices import DeviceUUID
-from proto.kubernetes.objects import ContainerState, ContainerStateTerminated, ContainerStatus, Pod, Resources
+from proto.kubernetes.objects import (
+    STATIC_UID,
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStatus,
+    Pod,
+    Resources,
+)
 from tests.deviceplugin.gpus import PAIR, A, B, bound_pod, share
 
 MISSING = MissingGpu(name="GPU 2 at 0000:41:00.0", problem="GPU is lost", index=2)
@@ -180,7 +187,7 @@ def test_who_is_never_evicted(changed: dict[str, Any], controller: str, why: str
 
 def test_static_pods_and_pods_of_the_system_are_never_evicted() -> None:
     mirror, system = holding(), holding()
-    mirror.metadata.annotations[MIRROR] = "x"
+    mirror.metadata.annotations[STATIC_UID] = "x"
     system.metadata.namespace = "kube-system"
     assert why_spared(mirror, "ReplicaSet") == "it is a static pod, which only its node can end"
     assert why_spared(system, "ReplicaSet") == "it is one of the cluster's own pods"
