@@ -88,7 +88,15 @@ def _refused(request: GpuRequest, usage: NodeUsage, refused: Refused) -> Misfit:
     needs = [need for need in (*request.needs[refused.position :], *request.needs) if need is not None]
     cards = cards_of(usage.gpus)
     reason = Reason.NUMA_CHANGES if refused.is_changing else Reason.CPUS_APART
+    if not refused.is_changing and not isinstance(zones_of(request, _unshared(usage)), Refused):
+        reason = Reason.REPLICAS_APART
     return Misfit(need=needs[0], cards=len(cards), verdicts=[(gpu, reason) for gpu in cards])
+
+
+def _unshared(usage: NodeUsage) -> NodeUsage:
+    """Returns the node as if each GPU had one replica."""
+    gpus = (replace(gpu, device=replace(gpu.device, replicas=1), replicas=min(gpu.replicas, 1)) for gpu in usage.gpus)
+    return replace(usage, gpus=tuple(gpus))
 
 
 EFFORT_OF_A_POD = 8

@@ -46,6 +46,12 @@ class Reason(StrEnum):
         "kubelet's Topology Manager would refuse the pod: no NUMA node has enough CPUs and GPUs for it free",
     )
     """Given for all GPUs of a node."""
+    REPLICAS_APART = (
+        "CpusApartFromReplicas",
+        "kubelet's Topology Manager would refuse the pod: it counts replicas; with device_split_count: 1 on this node "
+        "it counts GPUs, and takes the pod",
+    )
+    """Given for all GPUs of a node."""
     NUMA_CHANGES = (
         "NumaNodesChange",
         "kubelet is about to be led to other NUMA nodes, and the pod waits until it is known which",

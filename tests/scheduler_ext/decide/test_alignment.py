@@ -144,7 +144,15 @@ def test_a_pod_whose_cpus_fit_no_numa_node_is_refused_in_one_sentence() -> None:
 def test_restricted_takes_several_numa_nodes_where_cpus_and_replicas_need_them_alike() -> None:
     both = [pinned(cpu=10, gpu=4)]
     # Ten replicas of each GPU: for kubelet, four of them fit on one NUMA node.
-    assert gpus_of(pod(*both), host(RESTRICTED)) == "CpusApartFromGpus"
+    refused = place(request(pod(*both)), host(RESTRICTED), None)
+    assert isinstance(refused, Misfit)
+    assert refused.brief == "CpusApartFromReplicas"
+    assert refused.words() == (
+        "kubelet's Topology Manager would refuse the pod: it counts replicas; with device_split_count: 1 on this node "
+        "it counts GPUs, and takes the pod",
+    )
+    busy = host(RESTRICTED, used={0: GIB})
+    assert gpus_of(pod(*both), busy) == "CpusApartFromGpus"
     unshared = host(RESTRICTED)
     devices = tuple(replace(each, replicas=1) for each in DEVICES)
     unshared = replace(unshared, gpus=tuple(map(GpuUsage, devices)))

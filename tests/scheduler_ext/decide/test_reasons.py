@@ -35,6 +35,7 @@ def test_codes_of_reasons_on_the_wire_stay() -> None:
             "NumaNodesChange",
             "KubeletRefusedAlike",
             "CpusApartFromGpus",
+            "CpusApartFromReplicas",
             "CardApartFromCpus",
             "ResourceQuotaNotFit",
         ),

@@ -3,25 +3,26 @@
 import pytest
 
 from proto.kubernetes.objects import Pod
+from scheduler_ext.cluster.events import Removed
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.verbs.bind_decision import BindRefused, decide_read, decide_unread
 from scheduler_ext.verbs.state_machine import BindAttempt, BindEvent
-from tests.scheduler_ext.cluster.test_gang_decisions import LEASE_SECONDS, Played, one_by_one
+from tests.scheduler_ext.cluster.test_gang_decisions import LEASE_SECONDS, Played, member, one_by_one
 from tests.scheduler_ext.verbs.test_filter_domains import PREFERRED, REQUIRED, cliques, placed, relabel, wishing
 
 
-def begun(played: Played, member: Pod, node: str) -> BindEvent:
+def begun(played: Played, waiting: Pod, node: str) -> BindEvent:
     """Returns the event after the decision of a bind. Raises BindRefused."""
-    name = PodName(namespace="default", name=member.metadata.name)
-    attempt = BindAttempt(number=1, pod=name, uid=member.metadata.uid, node=node)
+    name = PodName(namespace="default", name=waiting.metadata.name)
+    attempt = BindAttempt(number=1, pod=name, uid=waiting.metadata.uid, node=node)
     until = played.now + LEASE_SECONDS
     decided = decide_unread(played.cluster, attempt, now=played.now, until=until)
-    return (decided or decide_read(played.cluster, attempt, member, now=played.now, until=until))[1]
+    return (decided or decide_read(played.cluster, attempt, waiting, now=played.now, until=until))[1]
 
 
-def bind(played: Played, member: Pod, node: str) -> None:
-    assert begun(played, member, node) is BindEvent.DECIDED
-    played.bind(member, node)
+def bind(played: Played, waiting: Pod, node: str) -> None:
+    assert begun(played, waiting, node) is BindEvent.DECIDED
+    played.bind(waiting, node)
 
 
 @pytest.mark.parametrize("in_one_cycle", [False, True])
@@ -86,3 +87,36 @@ def test_a_bind_that_decides_again_after_a_restart_keeps_the_group_in_its_requir
     with pytest.raises(BindRefused, match="the node is not in the clique of its group's other pods"):
         begun(played, members[1], elsewhere)
     bind(played, members[1], nodes[1])
+
+
+@pytest.mark.parametrize("in_one_cycle", [False, True])
+def test_a_group_whose_extender_restarts_between_its_binds_is_bound_whole(in_one_cycle: bool) -> None:
+    played = Played("a", "b", "c")
+    members = played.gang("g", 3) if in_one_cycle else one_by_one(played, "g", 3)
+    nodes = placed(played, members)
+    bind(played, members[0], nodes[0])
+    played.start()
+    assert played.held() == {}
+    for each, name in zip(members[1:], nodes[1:], strict=True):
+        bind(played, each, name)
+    assert played.slots() == [1, 1, 1]
+
+
+def test_a_member_whose_gpu_another_pod_takes_after_a_restart_waits_and_no_gpu_is_booked_twice() -> None:
+    played = Played("a", "b", "c")
+    members, other = played.gang("g", 3), member("other", "")
+    nodes = placed(played, members)
+    bind(played, members[0], nodes[0])
+    played.start()
+    taken = played.filter(other)
+    late = members[nodes.index(taken)]
+    with pytest.raises(BindRefused, match="does not fit"):
+        begun(played, late, taken)
+    bind(played, other, taken)
+    (rest,) = [each for each in members[1:] if each is not late]
+    bind(played, rest, nodes[members.index(rest)])
+    assert played.filter(late) == ""
+    assert played.slots() == [1, 1, 1]
+    played.step(Removed(other))
+    bind(played, late, played.filter(late))
+    assert played.slots() == [1, 1, 1]
