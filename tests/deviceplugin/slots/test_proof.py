@@ -10,7 +10,7 @@ from deviceplugin.records.listed import ListedContainer
 from deviceplugin.slots.proof import Evidence, ProvenPod, ProvenSlot, Unproven, prove_slot
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, Device, DeviceUUID
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import STATIC_UID, Pod
 from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, a100, bound_pod, share
 from tests.deviceplugin.slots.slot_rig import as_recorded
 
@@ -81,6 +81,15 @@ def changed(pod: Pod, *, uid: str = "", phase: str = "", deleted: bool = False, 
 def test_whom_both_witnesses_name_is_proven() -> None:
     answer = asked(X, sees=[listed("p", "c0", X)], notes=[recorded("p", "c0", X)])
     assert answer == proof(P, (0, ONE))
+
+
+def test_a_static_pod_is_refused_though_its_mirror_names_the_uid_of_its_file() -> None:
+    """Its author may write anything into the file; the extender decides for no static pod."""
+    mirror, file = bound_pod("p", (ONE,)), "9f86d081884c7d659a2feaa0c55ad015"
+    mirror.metadata.annotations[STATIC_UID] = file
+    note = Holding(pod_uid=file, container_name="c0", resource_name=GPU, device_ids={"-1": [X]}, answer=None)
+    answer = refusal(asked(X, pods=[mirror], sees=[listed("p", "c0", X)], notes=[note]))
+    assert f"the pod with UID {file}, and the API server shows that pod with UID uid-p" in answer.sentence
 
 
 def test_all_ids_count_and_no_id_more() -> None:
