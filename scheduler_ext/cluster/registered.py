@@ -74,7 +74,7 @@ class RegisteredNode:
     domains: Domains = field(default_factory=dict)
     """The domains that it is in, by level."""
     unread: str = ""
-    """Which annotation of a newer daemon cannot be read, and why; empty for none."""
+    """The annotation of a newer daemon that cannot be read, and why; empty for none."""
 
     @property
     def clique(self) -> str:

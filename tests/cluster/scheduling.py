@@ -166,7 +166,7 @@ async def placing(
     """Scheduler and extender at work on whatever nodes there are."""
     await grant_rights(peer, EXTENDER_USER, EXTENDER_RIGHTS)
     async with AsyncExitStack() as stack:
-        url = await stack.enter_async_context(_extender(plane, folder, options))
+        url = await stack.enter_async_context(extender_of(plane, folder, options))
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)))
         recorder = Recorder(http, url)
         front = await stack.enter_async_context(_listening(recorder))
@@ -187,7 +187,8 @@ async def placing(
 
 
 @asynccontextmanager
-async def _extender(plane: ControlPlane, folder: Path, options: tuple[str, ...]) -> AsyncIterator[str]:
+async def extender_of(plane: ControlPlane, folder: Path, options: tuple[str, ...] = ()) -> AsyncIterator[str]:
+    """Its address."""
     arguments = [
         *(sys.executable, "-m", "scheduler_ext", "serve", "--http_bind", "127.0.0.1:0", "--metrics-bind-address", ""),
         *("--kubeconfig", plane.kubeconfig(EXTENDER_USER), *options),

@@ -12,7 +12,7 @@ from tests.cluster.binaries import Binaries
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.groups import CLIQUE, add_group, plane_with_groups
 from tests.cluster.peers import real
-from tests.cluster.scheduling import Cluster, JsonObject, gpu_node, gpu_pod, running
+from tests.cluster.scheduling import Cluster, JsonObject, extender_of, gpu_node, gpu_pod, running
 from tests.polling import until
 
 pytestmark = pytest.mark.cluster
@@ -118,6 +118,25 @@ async def test_a_member_whose_bind_fails_keeps_its_gpus_until_it_is_bound(cluste
     assert len(await domains_of(cluster, "gm")) == 1
     failed = [answered["Error"] for _, answered in cluster.recorder.of("bind") if answered.get("Error")]
     assert len(failed) < 30
+
+
+async def test_a_group_is_bound_whole_by_an_extender_that_starts_between_its_questions_and_its_binds(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.recorder.binds.clear()
+    await add(cluster, "gm")
+    await until(lambda: len(asked_domains(cluster, names("gm")[-1])) > 1)
+    (tmp_path / "next").mkdir()
+    async with extender_of(cluster.plane, tmp_path / "next") as url:
+        cluster.recorder.extender = url
+        cluster.recorder.binds.set()
+        await cluster.bound(*names("gm"))
+        assert len({await cluster.node_of(name) for name in names("gm")}) == MEMBERS
+        assert len(await domains_of(cluster, "gm")) == 1
+        await add(cluster, "hm")
+        await cluster.bound(*names("hm"))
+        pods = await cluster.pods()
+        assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 2 * MEMBERS
 
 
 @asynccontextmanager
