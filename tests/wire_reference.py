@@ -241,7 +241,7 @@ EVENTS: Mapping[str, tuple[str, str]] = {
     "NotEvicted": ("pod", "why it stays on such a GPU"),
     "UnreadableRegistration": (
         "Node",
-        "the annotation that the message names cannot be read; without that of its GPUs it gets no pods",
+        "the annotation that the message names cannot be read; without its GPUs it gets no pods",
     ),
     "GPUUnhealthy": ("Node", "a GPU gets no new pods, and why"),
     "GPUHealthy": ("Node", "it gets pods again"),

@@ -62,7 +62,7 @@ SHARING: Any = part(
     ),
     mode=of_sharing(
         kind=Words(words=("hami-core", "mps"), refusals={"mig": _NO_DYNAMIC_MIG}),
-        help="The mode that is registered for every GPU, and that pods may ask for: a name alone, no MPS is started.",
+        help="The mode that every GPU is registered with; a name alone: no MPS is started.",
         key="operating_mode",
         node_config="operatingmode",
     ),
