@@ -38,6 +38,7 @@ demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
 	@$(BIN)/topogpu-sim demo $(ARGS)
 
 # Four also on two cores: a test waits for real programs about as long as it computes.
+test coverage: export PYTHONDONTWRITEBYTECODE := # hundreds of programs start: each would compile itself anew
 test: $(DEVELOPMENT) ## the test suite, in four processes
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 

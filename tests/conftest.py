@@ -2,6 +2,7 @@
 
 import os
 from collections import Counter
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -30,13 +31,27 @@ def _missing_compiler() -> str:
     return ""
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Each process collects another part of a folder first: what one compiled, the others read."""
+    report = yield
+    if isinstance(collector, pytest.Directory) and report.passed:
+        processes = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+        process = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        first = len(report.result) * process // processes
+        report.result = report.result[first:] + report.result[:first]
+    return report
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips `needs_compiler` tests where nothing can compile the fake NVML library.
 
     Files with few tests come first, because these tests are the longest: one that began last would run alone.
     """
     tests = Counter(item.path for item in items)
-    items.sort(key=lambda item: tests[item.path])
+    items.sort(key=lambda item: (tests[item.path], item.path))
     marked = [item for item in items if item.get_closest_marker("needs_compiler")]
     reason = _missing_compiler() if marked else ""
     if reason:
