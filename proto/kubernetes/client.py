@@ -14,8 +14,7 @@ from urllib.parse import quote, urlencode
 import aiohttp
 import msgspec
 
-from proto.kubernetes.bodies import LARGEST_PAGE_BYTES, lines_of, read_page
-from proto.kubernetes.connections import Pool
+from proto.kubernetes.connections import LARGEST_PAGE_BYTES, Pool, lines_of, read_page
 from proto.kubernetes.errors import ApiServerUnconfigured, NotFound, refusal
 from proto.kubernetes.kubeconfig import Configure, load_configuration
 from proto.kubernetes.objects import EVENTS, PODS, Binding, Object, ObjectList, Resource

@@ -7,14 +7,21 @@ connection has TCP keepalive.
 import asyncio
 import socket
 import ssl
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
 import aiohttp
 import msgspec
+from yarl import URL
 
-from proto.kubernetes.calls import Calls, Reply
+from proto.kubernetes.wire import NotJson
 
+LARGEST_PAGE_BYTES = 4 * 1024 * 1024
+"""A longer page is requested again with fewer objects. A single object may be longer: etcd stores 1.5 MiB of it."""
+LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
+"""Of one object or watch event: ten times what etcd stores."""
 KEEPALIVE_SECONDS = 15
 """An idle connection is probed after this many seconds."""
 KEEPALIVE_PROBE_SECONDS = 5
@@ -48,6 +55,16 @@ MOST = {Pool.FOLLOWING: 0, Pool.BINDINGS: 1000, Pool.EVENTS: 4, Pool.OTHER: 100}
 """Connections at once; 0 is no limit."""
 _IDLE_SECONDS = {Pool.FOLLOWING: 3.0}
 """A watch that resumes after a silence must not reuse the same, perhaps dead, connection."""
+_NO_TIMEOUT = aiohttp.ClientTimeout()
+"""The caller's own deadline ends a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    status: int
+    body: bytes
+    reason: str = ""
+    retry_after: str = ""
 
 
 class Connections:
@@ -58,55 +75,83 @@ class Connections:
 
         Raises SSLError, OSError and ValueError where its certificates cannot be used.
         """
-        tls, proxy = _tls(configuration), configuration.proxy
-        self._url: str = configuration.host
-        self._settings: dict[str, Any] = {"proxy": proxy, "proxy_headers": configuration.proxy_headers}
+        tls = _tls(configuration)
+        self._settings: dict[str, Any] = {
+            "proxy": configuration.proxy,
+            "proxy_headers": configuration.proxy_headers,
+            "allow_redirects": False,
+        }
         if configuration.tls_server_name:
             self._settings["server_hostname"] = configuration.tls_server_name
-        by_aiohttp = Pool if proxy else (Pool.FOLLOWING,)
-        self._sessions = {pool: _session(pool, tls) for pool in by_aiohttp}
-        self._calls = {
-            pool: Calls(
-                self._url,
-                tls,
-                configuration.tls_server_name,
-                _SOCKET_OPTIONS,
-                most=MOST[pool],
-                idle_seconds=_idle_seconds(pool),
-            )
-            for pool in Pool
-            if pool not in self._sessions
-        }
+        self._sessions = {pool: _session(pool, tls) for pool in Pool}
 
-    async def call(self, pool: Pool, method: str, path: str, *, headers: dict[str, str], body: object) -> Reply:
-        """Sends a short request and returns the whole answer. `body` None sends none. Raises OSError, and what aiohttp
-        raises.
+    async def call(self, pool: Pool, method: str, url: str, *, headers: dict[str, str], body: object) -> Reply:
+        """Sends a short request to an escaped URL and returns the whole answer. `body` None sends none.
+
+        aiohttp repeats only a GET, once, after a lost connection. Raises what aiohttp raises.
         """
         data = None if body is None else msgspec.json.encode(body)
-        if pool in self._calls:
-            return await self._calls[pool].send(method, path, headers, data)
-        timeout = aiohttp.ClientTimeout()
-        asking = self._sessions[pool].request(
-            method, self._url + path, headers=headers, data=data, timeout=timeout, **self._settings
-        )
-        async with asking as response:
+        async with self._sessions[pool].request(
+            method, URL(url, encoded=True), headers=headers, data=data, timeout=_NO_TIMEOUT, **self._settings
+        ) as response:
             return await read_reply(response)
 
     async def follow(self, url: str, headers: dict[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         """Sends a list or watch request; the body is still unread. Raises what aiohttp raises."""
         session = self._sessions[Pool.FOLLOWING]
-        return await session.get(url, headers=headers, timeout=timeout, **self._settings)
+        return await session.get(URL(url, encoded=True), headers=headers, timeout=timeout, **self._settings)
 
     async def close(self) -> None:
-        for calls in self._calls.values():
-            calls.close()
         await asyncio.gather(*(session.close() for session in self._sessions.values()))
 
 
 async def read_reply(response: aiohttp.ClientResponse) -> Reply:
     """Raises what aiohttp raises."""
-    retry_after = response.headers.get("Retry-After", "")
-    return Reply(response.status, await response.read(), response.reason or "", retry_after)
+    body = await read_page(response.content, LARGEST_ANSWER_BYTES)
+    if body is None:
+        raise aiohttp.ClientPayloadError(f"the answer is longer than {LARGEST_ANSWER_BYTES} bytes")
+    return Reply(response.status, bytes(body), response.reason or "", response.headers.get("Retry-After", ""))
+
+
+async def read_page(content: aiohttp.StreamReader, most_bytes: int | None) -> bytearray | None:
+    """Returns the whole body; None as soon as it is longer. Raises what aiohttp raises."""
+    body = bytearray()
+    async for part in content.iter_any():
+        body += part
+        if most_bytes is not None and len(body) > most_bytes:
+            return None
+    return body
+
+
+async def lines_of(content: aiohttp.StreamReader, silent_seconds: float, end: float) -> AsyncIterator[bytes]:
+    """Yields whole lines without line ends, until `end` on the loop's clock, or after `silent_seconds` without one.
+    Parts of a line do not count.
+
+    Raises NotJson for a line that is too long, ClientPayloadError for one that is cut off.
+    """
+    pending = bytearray()
+    now = asyncio.get_running_loop().time
+    silent_at = now() + silent_seconds
+    while True:
+        try:
+            async with asyncio.timeout_at(min(silent_at, end)):
+                chunk = await content.readany()
+        except TimeoutError:
+            return
+        if not chunk:
+            break
+        pending += chunk
+        if b"\n" in chunk:
+            *complete, rest = pending.split(b"\n")
+            pending = rest
+            for line in complete:
+                if line.strip():
+                    yield bytes(line)
+                    silent_at = now() + silent_seconds
+        if len(pending) > LARGEST_ANSWER_BYTES:
+            raise NotJson(f"a watch event is longer than {LARGEST_ANSWER_BYTES} bytes")
+    if pending.strip():
+        raise aiohttp.ClientPayloadError("the watch ended in the middle of an event")
 
 
 def _tls(configuration: Any) -> ssl.SSLContext:
@@ -134,7 +179,9 @@ def _session(pool: Pool, tls: ssl.SSLContext) -> aiohttp.ClientSession:
         limit=MOST[pool], keepalive_timeout=_idle_seconds(pool), ssl=tls, socket_factory=_socket
     )
     # By default aiohttp looks for proxies and passwords on disk, in two threads, before every request.
-    return aiohttp.ClientSession(connector=connector, trust_env=False, read_bufsize=_READ_BUFFER_BYTES)
+    return aiohttp.ClientSession(
+        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, read_bufsize=_READ_BUFFER_BYTES
+    )
 
 
 def _socket(address: aiohttp.AddrInfoType) -> socket.socket:

@@ -9,8 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from proto.kubernetes.calls import Reply
-from proto.kubernetes.connections import Connections, Pool, read_reply
+from proto.kubernetes.connections import Connections, Pool, Reply, read_reply
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, refusal
 from proto.kubernetes.kubeconfig import Configure
 from proto.kubernetes.objects import Status
@@ -65,7 +64,7 @@ class Transport:
         self, method: str, path: str, *, pool: Pool, body: Mapping[str, object] | None, content_type: str
     ) -> Reply:
         headers = await self._headers(content_type)
-        return await self._connections.call(pool, method, path, headers=headers, body=body)
+        return await self._connections.call(pool, method, self.url + path, headers=headers, body=body)
 
     @asynccontextmanager
     async def following(
@@ -95,7 +94,11 @@ class Transport:
     async def _headers(self, content_type: str = "application/json") -> dict[str, str]:
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
         credentials = (await self._configuration.auth_settings()).get("BearerToken")
-        return headers | ({credentials["key"]: credentials["value"]} if credentials else {})
+        if credentials is None:
+            return headers
+        if not credentials["value"].isprintable():
+            raise ConfigException("the token holds a line break: check the credentials")
+        return headers | {credentials["key"]: credentials["value"]}
 
     def unreachable(self, error: Exception) -> ApiUnreachable:
         return ApiUnreachable(f"the API server {self.url} cannot be reached: {_reason(error)}")

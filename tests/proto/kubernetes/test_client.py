@@ -188,7 +188,7 @@ async def test_a_deadline_holds_when_the_answer_is_overdue_in_the_same_turn_of_t
 
 async def test_hanging_up_silence_and_nobody_there_are_told_apart_from_refusals(server: Scripted) -> None:
     async with connected(server) as api:
-        server.lists.append(hang_up)
+        server.lists.extend((hang_up, hang_up))  # aiohttp repeats a GET once
         with pytest.raises(ApiUnreachable, match="cannot be reached"):
             await api.get(NODES, "x")
     async with connected(server, timeout_seconds=0.2) as api:
