@@ -43,7 +43,7 @@ sys.path[0] = _unpacked()
 sys.dont_write_bytecode = False  # the folder is our own; to compile at each start takes as long as all the rest
 
 if os.path.basename(sys.argv[0]).startswith("kubectl_complete"):
-    from kubectl_topogpu.cli.complete import main as complete
+    from kubectl_topogpu.cli.completion import main as complete
 
     complete()
 else:

@@ -1,7 +1,11 @@
-"""Amounts as people type them: memory and cores of a GPU. No IO."""
+"""Amounts as people type them: memory and cores of a GPU, and the types of their options. No IO."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import click
 
 from proto.quantity import QuantityError, mebibytes
 
@@ -48,3 +52,22 @@ def _positive(mib: int, text: str) -> int:
     if not 0 < mib < 2**31:
         raise AmountError(f"expected more than no memory, and less than 2 PiB, found {text[:40]!r}")
     return mib
+
+
+T = TypeVar("T")
+
+
+class AmountType(click.ParamType[T], Generic[T]):
+    def __init__(self, name: str, read: Callable[[str], T]) -> None:
+        self.name = name
+        self._read = read
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:
+        try:
+            return self._read(str(value))
+        except AmountError as error:
+            self.fail(str(error), param, ctx)
+
+
+MEMORY = AmountType("memory", read_memory)
+PERCENT = AmountType("percent", read_percent)

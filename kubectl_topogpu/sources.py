@@ -2,7 +2,8 @@
 
 import re
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,9 +12,10 @@ from urllib.parse import quote
 
 import msgspec
 
-from kubectl_topogpu.cluster import Objects
+from kubectl_topogpu.cluster import GpuCluster, GpuNode, Objects
 from kubectl_topogpu.extender import EXTENDER_LABELS, is_extender
 from kubectl_topogpu.kubectl import Api, Connection, ObjectsUnreadable, RequestRefused, connected, decoded, namespace
+from kubectl_topogpu.used import Readings, joined, read_page
 from program.words import nearest
 from proto.kubernetes.objects import (
     NODES,
@@ -270,3 +272,38 @@ def live(connection: Connection) -> Iterator[Live]:
     # kubectl ends first, and with it the requests for which the threads wait.
     with ThreadPoolExecutor(8) as threads, connected(connection) as api:
         yield Live(api, connection, threads)
+
+
+_AT_ONCE = 8
+MOST_SECONDS = 60
+"""No daemon is read later: where a network is down, each takes as long as it may."""
+
+
+def readings(source: Source, cluster: GpuCluster, nodes: Sequence[GpuNode]) -> Readings:
+    """Reads the daemons of these nodes. A daemon that cannot be read is named in `missing`."""
+    ends = time.monotonic() + MOST_SECONDS
+
+    def read(node: GpuNode) -> Readings:
+        try:
+            return _read(source, cluster, node, ends)
+        except ObjectsUnreadable as error:
+            return Readings(missing={node.name: str(error)})
+
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        return joined(threads.map(read, nodes))
+
+
+def _read(source: Source, cluster: GpuCluster, node: GpuNode, ends: float) -> Readings:
+    """Raises Unreadable."""
+    daemons = cluster.daemons.get(node.name, ())
+    if not daemons:
+        raise ObjectsUnreadable("no pod of the node daemon runs there")
+    if len(daemons) > 1:
+        raise ObjectsUnreadable(f"several pods have the node daemon's labels: {', '.join(map('/'.join, daemons))}")
+    if time.monotonic() > ends:
+        raise ObjectsUnreadable(f"its daemon was not asked, because others took more than {MOST_SECONDS} s")
+    page = source.metrics(*daemons[0]).decode(errors="replace")
+    found = read_page(page, {gpu.device.uuid for gpu in node.gpus})
+    if node.gpus and not found.gpus:
+        raise ObjectsUnreadable(f"the metrics of pod {'/'.join(daemons[0])} name none of its GPUs")
+    return found

@@ -8,17 +8,93 @@ that a flood delays no probe.
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import zlib
+from collections import deque
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from functools import partial
+from math import inf
+from struct import pack
 from weakref import ref
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from program.fair_turns import FairTurns
 from program.listening import Patience
-from program.packed_text import PackedText
 from program.tasks import Tasks
+
+SLICE_BYTES = 65_536
+"""The most bytes of text in a slice."""
+
+_HEAD = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
+"""The head of a gzip file without name and time (RFC 1952)."""
+_RAW = -zlib.MAX_WBITS
+_LEVEL = 1
+
+
+class PackedText:
+    """A text, compressed in slices. One after the other they are a gzip file, and none refers to an earlier one."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        """Compresses. It takes long for a long text, and may run on a thread. A slice holds no more than one piece."""
+        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _RAW)
+        slices, checksum, self.text_bytes = list[bytes](), 0, 0
+        for piece in pieces:
+            for start in range(0, len(piece), SLICE_BYTES):
+                part = piece[start : start + SLICE_BYTES]
+                slices.append(packer.compress(part) + packer.flush(zlib.Z_FULL_FLUSH))
+                checksum = zlib.crc32(part, checksum)
+                self.text_bytes += len(part)
+        slices = slices or [b""]
+        slices[0] = _HEAD + slices[0]
+        slices[-1] += packer.flush() + pack("<II", checksum, self.text_bytes & 0xFFFF_FFFF)
+        self.slices = slices
+        self.gzip_bytes = sum(map(len, slices))
+
+    def unpacked(self, number: int) -> bytes:
+        """Returns the text of a slice."""
+        packed = self.slices[number].removeprefix(_HEAD) if number == 0 else self.slices[number]
+        return zlib.decompressobj(_RAW).decompress(packed)
+
+
+class FairTurns:
+    """Gives one turn to each waiting caller, in rotation, at a bounded rate."""
+
+    def __init__(self, *, per_second: float, burst: int) -> None:
+        """Both values are above 0; `burst` is how many turns may be taken at once after a pause."""
+        self._interval_seconds = 1 / per_second
+        self._burst_seconds = burst / per_second
+        self._next = -inf
+        self._waiting: dict[Hashable, deque[asyncio.Future[None]]] = {}
+        self._tasks = Tasks()
+        self._giving: asyncio.Task[None] | None = None
+
+    async def take(self, caller: Hashable) -> None:
+        """Returns when it is the caller's turn. A caller that gives up uses none."""
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(caller, deque()).append(turn)
+        if self._giving is None or self._giving.done():
+            self._giving = self._tasks.begin(self._give())
+        await turn
+
+    async def end(self) -> None:
+        await self._tasks.end()
+
+    async def _give(self) -> None:
+        now = asyncio.get_running_loop().time
+        while self._waiting:
+            caller = next(iter(self._waiting))
+            turns = self._waiting.pop(caller)
+            turn = turns.popleft()
+            if turns:
+                self._waiting[caller] = turns
+            if turn.done():
+                continue
+            self._next = max(self._next, now() - self._burst_seconds) + self._interval_seconds
+            if self._next > now():
+                await asyncio.sleep(self._next - now())
+            if not turn.done():
+                turn.set_result(None)
+
 
 log = logging.getLogger(__name__)
 

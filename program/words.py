@@ -1,4 +1,4 @@
-"""Words and numbers as people read them. No IO."""
+"""Words, numbers and sentences as people read them. No IO."""
 
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
@@ -54,3 +54,21 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 def _plain(name: str) -> str:
     return "".join(each for each in name.lower() if each.isalnum())
+
+
+def enumerated(words: Sequence[str], most: int = 4) -> str:
+    """Returns `a, b and c`, or `a, b, c, d and 5 more`. Kubelet cuts an event's message at 1024 bytes."""
+    shown, more = list(words[:most]), len(words) - most
+    if more > 0:
+        shown.append(f"{more} more")
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1]))) if shown else "nothing"
+
+
+def capital(clause: str) -> str:
+    """Returns the clause with a capital letter."""
+    return clause[:1].upper() + clause[1:]
+
+
+def as_sentence(clause: str) -> str:
+    """Returns the clause with a capital letter and a full stop."""
+    return capital(clause).rstrip(".") + "."

@@ -7,7 +7,7 @@ from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.allocation.decision import decided_devices
-from deviceplugin.sentences import enumerated
+from program.words import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID, PodShares

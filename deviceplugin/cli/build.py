@@ -35,7 +35,7 @@ from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs, build_topology, pair_scores
 from deviceplugin.metrics.metrics import Metrics
-from deviceplugin.metrics.processes import has_ended
+from deviceplugin.metrics.sampling import has_ended
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.nvml.events import NvmlEvents
 from deviceplugin.nvml.library import NvmlUnavailable
@@ -43,8 +43,8 @@ from deviceplugin.nvml.memory_limits import MemoryLimits, without_reserved
 from deviceplugin.nvml.reader import Nvml
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.region_files import RegionReader
-from deviceplugin.sentences import as_sentence
 from program.commands import modules_kept
+from program.words import as_sentence
 from proto.annotations.node_limits import Backend
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
@@ -136,8 +136,7 @@ def _metrics_server(
     if not configuration.metrics_bind_address:
         return None
     with modules_kept():
-        from deviceplugin.metrics.processes import use_host_proc  # noqa: PLC0415
-        from deviceplugin.metrics.sampling import Sampler  # noqa: PLC0415
+        from deviceplugin.metrics.sampling import Sampler, use_host_proc  # noqa: PLC0415
         from deviceplugin.metrics.server import MetricsServer, Samples, UseWatch  # noqa: PLC0415
 
     use_host_proc(str(proc(configuration.host.root)))

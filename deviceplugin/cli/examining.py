@@ -20,7 +20,6 @@ from deviceplugin.container.driver_root import driver_root
 from deviceplugin.container.edits import CDI_STRATEGIES, cdi_names
 from deviceplugin.container.hami_core import find_hami_core
 from deviceplugin.container.limits import Backends
-from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.doctor.cluster import daemon_rights
 from deviceplugin.doctor.cluster_facts import cluster_facts
 from deviceplugin.doctor.diagnose import NodeFacts, diagnose
@@ -41,6 +40,7 @@ from deviceplugin.doctor.unhealthy import judge_unhealthy
 from deviceplugin.host_paths import cgroups, containerd_socket, proc
 from deviceplugin.machine.discovery import discover_devices
 from deviceplugin.machine.readings import MachineReading
+from deviceplugin.mode.trial import ask_enable_cdi
 from deviceplugin.plugin_sockets import plugin_socket
 from program.output import print_json, print_text
 from program.settings.effective import Effective

@@ -1,8 +1,11 @@
 """Removes for `uninstall-node` what the daemon wrote for this node."""
 
 import asyncio
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import astuple, dataclass
+from pathlib import Path
 
 import click
 
@@ -11,15 +14,19 @@ from deviceplugin.cli.named import in_use
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
 from deviceplugin.container.edits import CDI_KIND, CDI_STRATEGIES
+from deviceplugin.container.folder_removal import remove_folder
 from deviceplugin.container.hami_core_names import LOCK_DIRECTORY
+from deviceplugin.doctor.kubelet import SocketState
+from deviceplugin.doctor.node_facts import socket_facts
 from deviceplugin.node.labels import labels_of_ours
 from deviceplugin.removal.cluster import read_node, read_pods, remove_health, remove_metadata, remove_totals
-from deviceplugin.removal.files import find, remove
 from deviceplugin.removal.plan import (
     Folders,
+    Found,
     Ours,
     annotations_of_ours,
     health_of_ours,
+    is_plugin_socket,
     paths_of_ours,
     refusals,
     totals_of_ours,
@@ -27,6 +34,37 @@ from deviceplugin.removal.plan import (
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable
 from proto.kubernetes.objects import Node, Pod
+
+
+def find(folders: Folders, ours: Ours) -> Found:
+    """Raises OSError for a folder that is there and cannot be read."""
+    names = {folder: tuple(os.listdir(folder)) for folder in set(astuple(folders)) if os.path.isdir(folder)}
+    sockets = (f"{folders.plugins}/{name}" for name in names.get(folders.plugins, ()) if is_plugin_socket(name, ours))
+    served = tuple(path for path in sockets if socket_facts(path).state is SocketState.CONNECTS)
+    return Found(names=names, served=served)
+
+
+def remove(paths: Sequence[str], emptied: str) -> Mapping[str, str]:
+    """Returns a sentence for each path that is still there. The folder `emptied` goes too, if nothing is left in it."""
+    kept = {}
+    for path in paths:
+        try:
+            _remove(path)
+        except OSError as error:
+            kept[path] = f"{error.filename or path} cannot be removed: {error.strerror or error}."
+    with suppress(OSError):
+        Path(emptied).rmdir()
+    return kept
+
+
+def _remove(path: str) -> None:
+    """Never follows a symbolic link: tenants write in some of these folders. What is gone already is fine."""
+    with suppress(FileNotFoundError):
+        if os.path.isdir(path) and not os.path.islink(path):
+            remove_folder(path)
+        else:
+            os.unlink(path)
+
 
 _API_SECONDS = 10.0
 _NO_ANSWER = (ApiError, ApiUnreachable, ApiServerUnconfigured)

@@ -7,7 +7,7 @@ the pod's.
 
 from collections.abc import Mapping, Sequence
 
-from deviceplugin.sentences import enumerated
+from program.words import enumerated
 from proto.environment import (
     CORE_POLICY,
     DEFAULT_CORE_POLICY,

@@ -5,10 +5,11 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
-from deviceplugin.node.desired import differences
+from deviceplugin.node.desired import Desired, differences, is_met
+from deviceplugin.node.labels import label_report, labels_of_ours
 from deviceplugin.node.registration import Offer, registration
-from deviceplugin.sentences import enumerated
 from deviceplugin.settings import HamiScheduler
+from program.words import enumerated
 from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER, NODE_SCORE
@@ -213,3 +214,62 @@ def _duration(age: timedelta) -> str:
         return f"{seconds} s"
     minutes = seconds // 60
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
+
+
+TOTALS = "Node totals"
+
+
+def judge_totals(node: Node, totals: Mapping[str, int], *, daemon_serves: bool) -> Finding:
+    """Checks the totals. `totals` are what the daemon would write."""
+    if is_met(node, Desired(totals=totals)):
+        return ok(TOTALS, f"The Node has {_amounts(totals)} in all.")
+    if not daemon_serves:
+        return skipped(TOTALS, "The daemon does not run, so they are not written.")
+    said = {name: node.status.capacity.get(name, "none") for name in totals}
+    return problem(
+        TOTALS,
+        f"The Node's capacity has {_amounts(said)} where its GPUs have {_amounts(totals)}.",
+        "Run this with the daemon's own settings (--device-memory-scaling, --config). If they are the same, read the "
+        "daemon's log: it must be allowed to patch nodes/status, by its ClusterRole and by the policies.",
+    )
+
+
+def _amounts(amounts: Mapping[str, int | str | float]) -> str:
+    return enumerated([f"{amount} {name}" for name, amount in amounts.items()], most=len(amounts))
+
+
+LABELS = "Feature labels"
+
+
+def judge_labels(node: Node, wanted: Mapping[str, str], *, daemon_serves: bool) -> Finding:
+    """Checks the labels. `wanted` are those that the daemon would write."""
+    due = label_report(node, wanted)
+    if due.others:
+        return warning(
+            LABELS,
+            f"Another program writes them: {enumerated(due.others)}.",
+            "Set feature_labels to false (--feature-labels false), or remove these labels and the program that "
+            "writes them, such as GPU feature discovery.",
+        )
+    if is_met(node, due.desired):
+        return ok(LABELS, f"The Node has {len(wanted)} labels of its GPUs.")
+    if not daemon_serves:
+        return skipped(LABELS, "The daemon does not run, so they are not written.")
+    wrong = [name for name, value in wanted.items() if node.metadata.labels.get(name) != value]
+    return problem(
+        LABELS,
+        f"{len(wrong)} of {len(wanted)} are missing or have other values: {enumerated(wrong)}.",
+        "Run this with the daemon's own settings (--mig-strategy, --device-split-count, --config). If they are the "
+        "same, read the daemon's log: the policy topogpu-device-plugin-nodes must let it write labels.",
+    )
+
+
+def judge_without_labels(node: Node) -> Finding:
+    left = labels_of_ours(node)
+    if left:
+        return problem(
+            LABELS,
+            f"They are off, and the Node still has {enumerated(left)}.",
+            "Read the daemon's log: it must be allowed to patch nodes, by its ClusterRole and by the policies.",
+        )
+    return ok(LABELS, "They are off.")

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from deviceplugin.doctor.annotations import LockHolder
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped
-from deviceplugin.sentences import as_sentence, enumerated
 from deviceplugin.settings import REMEDIATION_LEASE, RemediationSettings
+from program.words import as_sentence, enumerated
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, Forbidden, NotFound, Unauthorized
 from proto.kubernetes.objects import Node, Pod
 

@@ -9,8 +9,8 @@ from deviceplugin.container.limits import Backends
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.mode.rules import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.runtimes import APPLY_FOR_SURE, Runtime, doubt, why_no_cdi
-from deviceplugin.sentences import capital
 from deviceplugin.settings import HamiScheduler, RequestedAllocation, RequestedLimits, UnenforcedShares
+from program.words import capital
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Backend
 

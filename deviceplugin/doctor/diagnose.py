@@ -11,10 +11,15 @@ from deviceplugin.container.limits import Backends, limits_of
 from deviceplugin.doctor.annotations import (
     ANNOTATIONS,
     HANDSHAKE,
+    LABELS,
     LOCK,
+    TOTALS,
     judge_annotations,
     judge_handshake,
+    judge_labels,
     judge_lock,
+    judge_totals,
+    judge_without_labels,
     published_mode,
 )
 from deviceplugin.doctor.cluster import ClusterFacts, judge_api, judge_node, judge_rights
@@ -47,9 +52,7 @@ from deviceplugin.doctor.kubelet import (
     judge_owner,
     judge_pod_resources,
 )
-from deviceplugin.doctor.labels import LABELS, judge_labels, judge_without_labels
 from deviceplugin.doctor.nvidia_runtime import RuntimeFacts, judge_runtime
-from deviceplugin.doctor.totals import TOTALS, judge_totals
 from deviceplugin.machine.discovery import resources
 from deviceplugin.machine.features import feature_labels
 from deviceplugin.machine.readings import MachineReading

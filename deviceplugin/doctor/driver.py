@@ -11,7 +11,7 @@ from deviceplugin.doctor.finding import Finding, ok, problem, warning
 from deviceplugin.machine.discovery import NodeSharing, left_out, resources
 from deviceplugin.machine.readings import GpuReading, MachineReading
 from deviceplugin.machine.topology import asymmetric_pairs
-from deviceplugin.sentences import as_sentence, enumerated
+from program.words import as_sentence, enumerated
 from proto.devices import UNKNOWN_NUMA
 
 DRIVER = "NVIDIA driver"

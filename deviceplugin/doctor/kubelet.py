@@ -7,8 +7,8 @@ from enum import Enum
 
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.replicas import replica_ids
-from deviceplugin.sentences import enumerated
 from program.address import ListenAddress
+from program.words import enumerated
 from proto.annotations.node_allocation import AllocationMode
 from proto.devices import Device
 from proto.kubernetes.objects import Container, Node, Pod

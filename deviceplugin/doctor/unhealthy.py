@@ -5,8 +5,8 @@ from datetime import datetime
 
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.remediation.holders import holder_of
-from deviceplugin.sentences import enumerated
 from deviceplugin.settings import RemediationSettings
+from program.words import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_REGISTER, NODE_UNHEALTHY
 from proto.annotations.node_register import decode_register

@@ -1,21 +1,46 @@
 """Tries what slots need on this node, and chooses the mode (edge)."""
 
 import asyncio
+import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+import grpc
 
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
-from deviceplugin.cri import ask_enable_cdi
 from deviceplugin.host_paths import containerd_socket
 from deviceplugin.mode.rules import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.memory import Memory
 from deviceplugin.records.pod_resources import PodResources
+from deviceplugin.runtimes import enabled_cdi
 from deviceplugin.slots.files import SlotFiles
 from proto.annotations.keys import NODE_ALLOCATION
 from proto.annotations.node_allocation import AllocationMode, decode_mode
+from proto.cri import runtime_v1_pb2 as pb
+from proto.cri import runtime_v1_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+
+
+async def ask_enable_cdi(socket: str, *, deadline_seconds: float = 3.0) -> bool | None:
+    """Returns the runtime's switch for CDI; None without a socket, a switch or an answer."""
+    if not await asyncio.to_thread(os.path.exists, socket):
+        return None
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
+        try:
+            answer = await rpc.RuntimeServiceStub(channel).Status(
+                pb.StatusRequest(verbose=True), timeout=deadline_seconds
+            )
+        except grpc.aio.AioRpcError as error:
+            log.warning("the container runtime on %s does not report its status: %s", socket, error.details())
+            return None
+    return enabled_cdi(answer.info)
+
 
 _ATTEMPTS = 5
 _PAUSE_SECONDS = 1.0

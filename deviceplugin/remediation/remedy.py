@@ -35,9 +35,9 @@ from deviceplugin.remediation.step import (
 )
 from deviceplugin.remediation.words import desired_condition, desired_marks
 from deviceplugin.replicas import split_replica
-from deviceplugin.sentences import enumerated
 from deviceplugin.settings import REMEDIATION_LEASE, RemediationSettings
 from program.tasks import Tasks
+from program.words import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_REGISTER, NODE_UNHEALTHY
 from proto.annotations.node_register import decode_register

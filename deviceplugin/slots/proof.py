@@ -17,7 +17,7 @@ from deviceplugin.allocation.decision import decided_devices, unfit
 from deviceplugin.container.cdi import slot_in
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ListedContainer
-from deviceplugin.sentences import enumerated
+from program.words import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, Device, DeviceUUID

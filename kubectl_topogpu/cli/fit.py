@@ -3,8 +3,7 @@
 import click
 
 from kubectl_topogpu import fit as fitting
-from kubectl_topogpu.amounts import AskedMemory
-from kubectl_topogpu.cli.amount_types import MEMORY, PERCENT
+from kubectl_topogpu.amounts import MEMORY, PERCENT, AskedMemory
 from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
 from kubectl_topogpu.report import TableReport

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import click
 
-from kubectl_topogpu.amounts import AskedMemory
-from kubectl_topogpu.cli.amount_types import MEMORY
+from kubectl_topogpu.amounts import MEMORY, AskedMemory
 from kubectl_topogpu.cli.completion import CONTEXTS, NAMESPACES, PODS
 from kubectl_topogpu.kubectl import Connection, ObjectsUnreadable, annotate, namespace, read_pod
 from program.commands import RealNumber

@@ -9,9 +9,9 @@ import click
 from kubectl_topogpu import top as tree
 from kubectl_topogpu.cli.completion import NODES
 from kubectl_topogpu.cli.options import CommonOptions, node_of, with_options
-from kubectl_topogpu.cli.readings import readings
 from kubectl_topogpu.cluster import GpuCluster, GpuNode, Wanted
 from kubectl_topogpu.report import Output, TableReport
+from kubectl_topogpu.sources import readings
 
 _NO_TEXTUAL = "top -i needs textual: python -m pip install 'topogpu[tui]'"
 

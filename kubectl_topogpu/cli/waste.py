@@ -4,9 +4,9 @@ import click
 
 from kubectl_topogpu import waste as unasked
 from kubectl_topogpu.cli.options import CommonOptions, with_options
-from kubectl_topogpu.cli.readings import readings
 from kubectl_topogpu.cluster import Wanted
 from kubectl_topogpu.report import TableReport
+from kubectl_topogpu.sources import readings
 
 
 @click.command()

@@ -21,7 +21,7 @@ from proto.kubernetes.wire import NotJson
 LARGEST_PAGE_BYTES = 4 * 1024 * 1024
 """A longer page is requested again with fewer objects. A single object may be longer: etcd stores 1.5 MiB of it."""
 LARGEST_ANSWER_BYTES = 16 * 1024 * 1024
-"""Of one object or watch event: ten times what etcd stores."""
+"""The longest object or watch event: ten times what etcd stores."""
 KEEPALIVE_SECONDS = 15
 """An idle connection is probed after this many seconds."""
 KEEPALIVE_PROBE_SECONDS = 5

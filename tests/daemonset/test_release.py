@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from daemonset import helm, image, oci_chart, release, render, versions
+from daemonset import helm, image, release, render, versions
 from daemonset.release import Tree
 from daemonset.retar import retar
 from proto import __version__
@@ -176,7 +176,7 @@ def test_the_chart_is_a_layout_whose_blobs_are_named_by_their_content(tmp_path: 
     command = [str(helm.find()), "package", str(render.CHART), "--destination", str(tmp_path)]
     subprocess.run(command, check=True, capture_output=True)
     package = tmp_path / f"topogpu-{__version__}.tgz"
-    digest = oci_chart.pack(package, tmp_path / "chart.tar")
+    digest = release.pack_chart(package, tmp_path / "chart.tar")
     with tarfile.open(tmp_path / "chart.tar") as layout:
         files = {one.name: layout.extractfile(one).read() for one in layout}  # type: ignore[union-attr]
     blobs = {name.rpartition("/")[2]: blob for name, blob in files.items() if name.startswith("blobs/")}

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from grpc import StatusCode, aio
 
-from deviceplugin.cri import ask_enable_cdi
+from deviceplugin.mode.trial import ask_enable_cdi
 from proto.cri import runtime_v1_pb2 as pb
 from proto.cri.runtime_v1_pb2_grpc import RuntimeServiceServicer, add_RuntimeServiceServicer_to_server
 from tests.deviceplugin.registration import kubelet_root

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 from deviceplugin.gpus import Inventory
-from deviceplugin.notices import notices
+from deviceplugin.node.announcing import notices
 from proto.kubernetes.objects import Notice
 from tests.deviceplugin.gpus import PAIR, A
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.metrics.processes import has_ended, host_is_seen
+from deviceplugin.metrics.sampling import has_ended, host_is_seen
 from deviceplugin.region_files import RegionReader
 from deviceplugin.usage.shared_region import RegionDevice
 from tests.hami_core.node import CONTEXT_MIB, CoreContainer, CoreNode, SimulatedGpu, part, uuid

@@ -1,6 +1,6 @@
 import pytest
 
-from kubectl_topogpu.cli.complete import choices
+from kubectl_topogpu.cli.completion import choices
 
 
 @pytest.mark.parametrize(

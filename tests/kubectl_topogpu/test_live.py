@@ -18,8 +18,7 @@ from click.testing import CliRunner, Result
 
 from kubectl_topogpu import sources
 from kubectl_topogpu.cli import main
-from kubectl_topogpu.cli import readings as daemons
-from kubectl_topogpu.cli.complete import choices
+from kubectl_topogpu.cli.completion import choices
 from kubectl_topogpu.kubectl import Api, Connection, ObjectsUnreadable
 from proto.annotations import keys
 from simulation.apiserver import EmbeddedApiServer
@@ -235,7 +234,7 @@ def test_what_is_in_use_is_read_from_the_daemon_if_that_is_honest(
 
 def test_daemons_are_asked_for_a_minute_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Daemons, "page", GPU)
-    monkeypatch.setattr(daemons, "MOST_SECONDS", -1)
+    monkeypatch.setattr(sources, "MOST_SECONDS", -1)
     assert "its daemon was not asked" in used(tmp_path).stdout
 
 

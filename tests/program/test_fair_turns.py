@@ -1,6 +1,6 @@
 import asyncio
 
-from program.fair_turns import FairTurns
+from program.shared_page import FairTurns
 
 
 async def test_a_caller_that_asks_for_many_turns_delays_no_other_by_more_than_one() -> None:

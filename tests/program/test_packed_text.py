@@ -3,7 +3,7 @@ import gzip
 from hypothesis import given
 from hypothesis import strategies as st
 
-from program.packed_text import SLICE_BYTES, PackedText
+from program.shared_page import SLICE_BYTES, PackedText
 
 PIECES = st.lists(st.builds(lambda part, times: part * times, st.binary(max_size=40), st.integers(0, 5000)), max_size=8)
 

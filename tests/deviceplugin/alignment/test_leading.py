@@ -1,6 +1,6 @@
 """NUMA nodes are closed and opened to kubelet when no decision of before is on its way."""
 
-from deviceplugin.alignment.leading import QUIET_SECONDS, TAKEN_SECONDS, Leading, next_leading
+from deviceplugin.alignment.zones import QUIET_SECONDS, TAKEN_SECONDS, Leading, next_leading
 
 NONE, FIRST = frozenset[int](), frozenset({0})
 

@@ -9,9 +9,8 @@ from deviceplugin.alignment.kubelet_configuration import (
     KubeletAlignment,
     decode_configuration,
 )
-from deviceplugin.alignment.leading import Leading
-from deviceplugin.alignment.notices import apart, refused
-from deviceplugin.alignment.zones import closed_zones, held_zones, is_served, node_numa, shown_numa
+from deviceplugin.alignment.watch import apart, refused
+from deviceplugin.alignment.zones import Leading, closed_zones, held_zones, is_served, node_numa, shown_numa
 from deviceplugin.allocation.capacity import TakenPart
 from deviceplugin.numa_hints import NumaHints
 from deviceplugin.records.checkpoint import Holding

@@ -1,7 +1,7 @@
 import json
 
+from deviceplugin.doctor.annotations import judge_labels, judge_without_labels
 from deviceplugin.doctor.finding import FindingState
-from deviceplugin.doctor.labels import judge_labels, judge_without_labels
 from proto.annotations.keys import NODE_LABELS
 from proto.kubernetes.objects import Node
 from tests.builders import node

@@ -1,5 +1,5 @@
+from deviceplugin.doctor.annotations import judge_totals
 from deviceplugin.doctor.finding import FindingState
-from deviceplugin.doctor.totals import judge_totals
 from proto.annotations import keys
 from tests.builders import node
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from deviceplugin.metrics.processes import has_ended, owners_of, use_host_proc
+from deviceplugin.metrics.sampling import has_ended, owners_of, use_host_proc
 from deviceplugin.usage.cgroups import CgroupOwner
 
 UID = "2f7b1a5e-93c4-4d0e-8a61-0c5d9e7f1b23"

@@ -1,7 +1,7 @@
 import socket
 from pathlib import Path
 
-from deviceplugin.removal.files import find, remove
+from deviceplugin.cli.uninstalling import find, remove
 from deviceplugin.removal.plan import Folders, Ours
 
 OURS = Ours(resource="nvidia.com/gpu")

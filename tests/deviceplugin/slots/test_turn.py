@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.apiserver import in_order
-from deviceplugin.slots.turn import shares_in_turn
+from deviceplugin.slots.allocator import shares_in_turn
 from proto.devices import DeviceShare
 from proto.kubernetes.objects import Container, ContainerStatus, Pod, Resources
 from tests.deviceplugin.gpus import A, B, bound_pod, share
