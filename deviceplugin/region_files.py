@@ -122,7 +122,7 @@ def write_switches(containers: str, wanted: Mapping[Who, Switches]) -> None:
             with suppress(RegionError, OSError), _region(root, "_".join(who), os.O_RDWR) as found:
                 if found is not None and os.fstat(found.descriptor).st_nlink == 1:
                     before = parse_switches(found.size, found.read_at)
-                    for offset, content in patches(found.size, before, after):
+                    for offset, content in patches(before, after):
                         os.pwrite(found.descriptor, content, offset)
 
 

@@ -1,8 +1,8 @@
 """HAMi-core's shared region: the file in which the processes of one container keep their GPU memory and limits.
 
 The tenant can write every byte of it, so impossible values are refused: a region is only the container's own statement.
-Layout, little-endian: src/multiprocess/multiprocess_memory_limit.h of Project-HAMi/HAMi-core, ABI 1.1 and 1.2, and the
-older one without version, called v0 here.
+Layout, little-endian: src/multiprocess/multiprocess_memory_limit.h of Project-HAMi/HAMi-core, ABI 1.1 and 1.2, which
+HAMi writes from 2.5 on.
 """
 
 import struct
@@ -24,6 +24,17 @@ _HEAD = 12
 """Bytes of magic number and version."""
 _RECENT = range(-1, 3)
 
+# Offsets in the file, and sizes
+_SIZE = 2_008_952
+_DEVICE_NUM, _UUIDS, _LIMITS, _SM_LIMITS, _PROCESSES = 56, 64, 1600, 1728, 1856
+_PROCESS_SIZE = 1960
+_PROCESS_COUNT, _UTILIZATION_SWITCH, _RECENT_KERNEL, _LAST_KERNEL = 2_008_896, 2_008_900, 2_008_904, 2_008_912
+# Offsets in a process
+_HOST_PID, _MEMORY, _UTILIZATION, _STATUS = 4, 8, 1160, 1928
+_MEMORY_SIZE = 64
+"""The bytes that describe one device's memory: context, module, data, offset, total, then reserved words."""
+_UTILIZATION_SIZE = 48
+
 
 ReadAt = Callable[[int, int], bytes]
 """`(offset, length)` → that many bytes, fewer where the file ends."""
@@ -33,70 +44,6 @@ HasEnded = Callable[[int], bool]
 
 class RegionError(Exception):
     """The file is not a readable shared region; one sentence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Layout:
-    name: str
-    size: int
-    device_num: int
-    uuids: int
-    limits: int
-    sm_limits: int
-    processes: int
-    process_size: int
-    memory_size: int
-    """The bytes that describe one device's memory in a process: context, module, data, offset, total, then reserved
-    words.
-    """
-    utilization: int
-    utilization_size: int
-    status: int
-    process_count: int
-    utilization_switch: int
-    recent_kernel: int
-    last_kernel: int | None
-
-
-_HOST_PID, _MEMORY = 4, 8
-"""Offsets of a process's pid on the host, and of its memory by device, in both layouts."""
-
-_V1 = _Layout(
-    name="1",
-    size=2_008_952,
-    device_num=56,
-    uuids=64,
-    limits=1600,
-    sm_limits=1728,
-    processes=1856,
-    process_size=1960,
-    memory_size=64,
-    utilization=1160,
-    utilization_size=48,
-    status=1928,
-    process_count=2_008_896,
-    utilization_switch=2_008_900,
-    recent_kernel=2_008_904,
-    last_kernel=2_008_912,
-)
-_V0 = _Layout(
-    name="0",
-    size=1_197_896,
-    device_num=48,
-    uuids=56,
-    limits=1592,
-    sm_limits=1720,
-    processes=1848,
-    process_size=1168,
-    memory_size=40,
-    utilization=776,
-    utilization_size=24,
-    status=1160,
-    process_count=1_197_880,
-    utilization_switch=1_197_884,
-    recent_kernel=1_197_888,
-    last_kernel=None,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,24 +89,23 @@ def parse_switches(size: int, read_at: ReadAt) -> Switches:
     """Reads the switches of the region in a file of `size` bytes. Raises RegionError, also if the values are none of
     HAMi-core's.
     """
-    layout = _layout(size)
-    _version(layout, _initialised(_exactly(read_at, 0, _HEAD)))
-    tail = _exactly(read_at, layout.process_count, layout.size - layout.process_count)
-    (switch,) = struct.unpack_from("<i", tail, layout.utilization_switch - layout.process_count)
-    (recent,) = struct.unpack_from("<i", tail, layout.recent_kernel - layout.process_count)
+    _check_size(size)
+    _version(_initialised(_exactly(read_at, 0, _HEAD)))
+    tail = _exactly(read_at, _PROCESS_COUNT, _SIZE - _PROCESS_COUNT)
+    (switch,) = struct.unpack_from("<i", tail, _UTILIZATION_SWITCH - _PROCESS_COUNT)
+    (recent,) = struct.unpack_from("<i", tail, _RECENT_KERNEL - _PROCESS_COUNT)
     if switch not in (0, 1) or recent not in _RECENT:
         raise RegionError(f"its switches are {recent} and {switch}, which HAMi-core never writes")
-    last = _last_kernel(layout, tail)
+    last = _last_kernel(tail)
     return Switches(recent_kernel=recent, utilization_switch=switch, last_kernel_unix_seconds=last)
 
 
-def patches(size: int, before: Switches, after: Switches) -> Iterator[tuple[int, bytes]]:
+def patches(before: Switches, after: Switches) -> Iterator[tuple[int, bytes]]:
     """Yields what to write at which offset of the file, 4 bytes each; what stays as it is is not written."""
-    layout = _layout(size)
     if after.utilization_switch != before.utilization_switch:
-        yield layout.utilization_switch, struct.pack("<i", after.utilization_switch)
+        yield _UTILIZATION_SWITCH, struct.pack("<i", after.utilization_switch)
     if after.recent_kernel != before.recent_kernel:
-        yield layout.recent_kernel, struct.pack("<i", after.recent_kernel)
+        yield _RECENT_KERNEL, struct.pack("<i", after.recent_kernel)
 
 
 def parse_region(size: int, read_at: ReadAt, has_ended: HasEnded = lambda _: False) -> Region:
@@ -167,31 +113,29 @@ def parse_region(size: int, read_at: ReadAt, has_ended: HasEnded = lambda _: Fal
 
     What a killed process had stays in the file until another process of the container starts or is refused memory.
     """
-    layout = _layout(size)
-    head = _initialised(_exactly(read_at, 0, layout.processes))
-    version = _version(layout, head)
-    (device_count,) = struct.unpack_from("<Q", head, layout.device_num)
-    tail = _exactly(read_at, layout.process_count, layout.size - layout.process_count)
+    _check_size(size)
+    head = _initialised(_exactly(read_at, 0, _PROCESSES))
+    version = _version(head)
+    (device_count,) = struct.unpack_from("<Q", head, _DEVICE_NUM)
+    tail = _exactly(read_at, _PROCESS_COUNT, _SIZE - _PROCESS_COUNT)
     (process_count,) = struct.unpack_from("<i", tail)
     _bounded("the number of GPUs", device_count, MOST_DEVICES)
     _bounded("the number of processes", process_count, MOST_PROCESSES)
-    slots = _exactly(read_at, layout.processes, process_count * layout.process_size)
-    starts = range(0, len(slots), layout.process_size)
-    live = [start for start in starts if _is_live(layout, slots, start, has_ended)]
-    devices = (_device(layout, head, slots, live, number) for number in range(device_count))
+    slots = _exactly(read_at, _PROCESSES, process_count * _PROCESS_SIZE)
+    starts = range(0, len(slots), _PROCESS_SIZE)
+    live = [start for start in starts if _is_live(slots, start, has_ended)]
+    devices = (_device(head, slots, live, number) for number in range(device_count))
     return Region(
         version=version,
         devices=tuple(device for device in devices if device is not None),
-        last_kernel_unix_seconds=_last_kernel(layout, tail),
+        last_kernel_unix_seconds=_last_kernel(tail),
     )
 
 
-def _layout(size: int) -> _Layout:
+def _check_size(size: int) -> None:
     """HAMi-core makes the file one byte longer than the struct."""
-    for layout in (_V1, _V0):
-        if size in (layout.size, layout.size + 1):
-            return layout
-    raise RegionError(f"{size} bytes are the size of no known shared region ({_V1.size + 1} or {_V0.size + 1})")
+    if size not in (_SIZE, _SIZE + 1):
+        raise RegionError(f"{size} bytes are not the size of a shared region, {_SIZE + 1}")
 
 
 def _exactly(read_at: ReadAt, offset: int, length: int) -> bytes:
@@ -208,26 +152,22 @@ def _initialised(head: bytes) -> bytes:
     return head
 
 
-def _version(layout: _Layout, head: bytes) -> str:
-    if layout is _V0:
-        return layout.name
+def _version(head: bytes) -> str:
     major, minor = struct.unpack_from("<II", head, 4)
     if major != _MAJOR or minor not in _MINORS:
         raise RegionError(f"version {major}.{minor} is not known; 1.1 and 1.2 are")
     return f"{major}.{minor}"
 
 
-def _device(layout: _Layout, head: bytes, slots: bytes, live: Sequence[int], number: int) -> RegionDevice | None:
-    uuid = _uuid(head, layout.uuids + number * _UUID_BYTES, number)
+def _device(head: bytes, slots: bytes, live: Sequence[int], number: int) -> RegionDevice | None:
+    uuid = _uuid(head, _UUIDS + number * _UUID_BYTES, number)
     if not uuid:
         return None
-    (limit,) = struct.unpack_from("<Q", head, layout.limits + 8 * number)
-    (core_limit,) = struct.unpack_from("<Q", head, layout.sm_limits + 8 * number)
-    memory = [struct.unpack_from("<5Q", slots, at + _MEMORY + number * layout.memory_size) for at in live]
+    (limit,) = struct.unpack_from("<Q", head, _LIMITS + 8 * number)
+    (core_limit,) = struct.unpack_from("<Q", head, _SM_LIMITS + 8 * number)
+    memory = [struct.unpack_from("<5Q", slots, at + _MEMORY + number * _MEMORY_SIZE) for at in live]
     context, module, buffers, _, total = (_total(f"GPU {number}: memory in use", column) for column in _columns(memory))
-    busy = [
-        struct.unpack_from("<3Q", slots, at + layout.utilization + number * layout.utilization_size)[2] for at in live
-    ]
+    busy = [struct.unpack_from("<3Q", slots, at + _UTILIZATION + number * _UTILIZATION_SIZE)[2] for at in live]
     return RegionDevice(
         uuid=DeviceUUID(uuid),
         limit_bytes=_bounded(f"GPU {number}: the memory limit", limit, _LARGEST_BYTES),
@@ -259,17 +199,15 @@ def _uuid(head: bytes, at: int, number: int) -> str:
     return uuid
 
 
-def _is_live(layout: _Layout, slots: bytes, at: int, has_ended: HasEnded) -> bool:
+def _is_live(slots: bytes, at: int, has_ended: HasEnded) -> bool:
     """A process that did not find its pid on the host has 0, and counts."""
-    (status,) = struct.unpack_from("<i", slots, at + layout.status)
+    (status,) = struct.unpack_from("<i", slots, at + _STATUS)
     (pid,) = struct.unpack_from("<i", slots, at + _HOST_PID)
     return bool(status) and not (pid > 0 and has_ended(pid))
 
 
-def _last_kernel(layout: _Layout, tail: bytes) -> int | None:
-    if layout.last_kernel is None:
-        return None
-    (seconds,) = struct.unpack_from("<Q", tail, layout.last_kernel - layout.process_count)
+def _last_kernel(tail: bytes) -> int | None:
+    (seconds,) = struct.unpack_from("<Q", tail, _LAST_KERNEL - _PROCESS_COUNT)
     return _bounded("the time of the last kernel", seconds, _LARGEST_SECONDS) or None
 
 

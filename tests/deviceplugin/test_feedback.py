@@ -22,12 +22,12 @@ from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import Pod
 from tests.deviceplugin.agent_rig import running
 from tests.deviceplugin.gpus import NODE, A, bound_pod, share
-from tests.deviceplugin.regions import V0_BYTES, V1_BYTES, v0, v1
+from tests.deviceplugin.regions import V1_BYTES, v1
 from tests.polling import until
 
 PRIORITY = "nvidia.com/priority"
 NOW = 1_000_000.0
-SWITCHES = {V1_BYTES: 2_008_900, V0_BYTES: 1_197_884}
+SWITCHES = 2_008_900
 
 TENANT = """
 import mmap, struct, sys
@@ -49,7 +49,7 @@ def tasks_of(pods: Iterable[Pod], priority_resource: str) -> Mapping[Who, GpuTas
 
 class Tenant:
     def __init__(self, file: Path) -> None:
-        words = [sys.executable, "-c", TENANT, str(file), str(SWITCHES[file.stat().st_size])]
+        words = [sys.executable, "-c", TENANT, str(file), str(SWITCHES)]
         self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._line() == "mapped"
 
@@ -106,8 +106,7 @@ def loop(root: Path, feedback: Feedback) -> FeedbackLoop:
 
 @pytest.fixture
 def tenants(containers: Path) -> Iterator[dict[str, Tenant]]:
-    """One of each layout."""
-    made = {"high": Tenant(region(containers, HIGH, v1([A], []))), "low": Tenant(region(containers, LOW, v0([A], [])))}
+    made = {"high": Tenant(region(containers, HIGH, v1([A], []))), "low": Tenant(region(containers, LOW, v1([A], [])))}
     yield made
     for each in made.values():
         each.end()
@@ -166,7 +165,7 @@ def test_what_a_daemon_that_was_killed_or_hamis_monitor_told_stands_no_longer(
     tmp_path: Path, containers: Path, feedback: Feedback
 ) -> None:
     content = v1([A], [])
-    struct.pack_into("<ii", content, SWITCHES[V1_BYTES], 0, -1)
+    struct.pack_into("<ii", content, SWITCHES, 0, -1)
     tenant = Tenant(region(containers, LOW, content))
     loop(tmp_path, feedback).go(tasks_of([LOW], PRIORITY))
     assert tenant.sees() == (1, 0)
@@ -208,7 +207,7 @@ def attack(kind: str, file: Path, secret: Path) -> None:
                 sparse.truncate(1 << 40)
         case "no switches":
             content = v1([A], [])
-            struct.pack_into("<ii", content, SWITCHES[V1_BYTES], 77, -9)
+            struct.pack_into("<ii", content, SWITCHES, 77, -9)
             file.write_bytes(content)
         case "two":
             file.with_name("x.cache").write_bytes(v1([A], []))

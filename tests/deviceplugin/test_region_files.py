@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.region_files import RegionFiles, RegionReader
-from tests.deviceplugin.regions import Slot, v0, v1
+from tests.deviceplugin.regions import Slot, v1
 
 UID = "2f7b1a5e-93c4-4d0e-8a61-0c5d9e7f1b23"
 OTHER = "00000000-93c4-4d0e-8a61-0c5d9e7f1b23"
@@ -22,18 +22,18 @@ def make(containers: Path, folder: str, content: bytes | bytearray = b"") -> Pat
 def test_every_containers_region_is_read_by_itself(tmp_path: Path) -> None:
     make(tmp_path, f"{UID}_main", v1([GPU], [Slot(memory={0: (1, 2, 3, 0, 6)})]))
     (tmp_path / f"{UID}_main" / "libvgpu.so").touch()
-    make(tmp_path, f"{UID}_old", v0([GPU], []))
+    make(tmp_path, f"{UID}_old", v1([GPU], [], minor=1))
     make(tmp_path, f"{UID}_broken", b"?")
     (tmp_path / f"{UID}_starting").mkdir()
     make(tmp_path, "lost+found", b"?")
     found = RegionReader(str(tmp_path)).read()
     assert {container: region.version for (_, container), region in found.regions.items()} == {
         "main": "1.2",
-        "old": "0",
+        "old": "1.1",
     }
     assert found.regions[UID, "main"].devices[0].total_bytes == 6
     assert list(found.problems) == [(UID, "broken")]
-    assert "1 bytes are the size of no known shared region" in found.problems[UID, "broken"]
+    assert "1 bytes are not the size of a shared region" in found.problems[UID, "broken"]
 
 
 def test_what_a_killed_process_had_is_not_counted(tmp_path: Path) -> None:
@@ -72,14 +72,14 @@ def test_links_pipes_and_folders_in_place_of_a_region_are_refused(tmp_path: Path
 def test_folders_beyond_the_limit_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deviceplugin.region_files._MOST_FOLDERS", 2)
     for name in ("a", "b", "c"):
-        make(tmp_path, f"{UID}_{name}", v0([GPU], []))
+        make(tmp_path, f"{UID}_{name}", v1([GPU], []))
     found = RegionReader(str(tmp_path)).read()
     assert (len(found.regions), found.left_out) == (2, 1)
 
 
 def test_a_look_that_takes_too_long_ends_and_the_next_goes_on(tmp_path: Path) -> None:
     for name in ("a", "b", "c"):
-        make(tmp_path, f"{UID}_{name}", v0([GPU], []))
+        make(tmp_path, f"{UID}_{name}", v1([GPU], []))
     ticks = itertools.count(step=0.15)
     reader = RegionReader(str(tmp_path), clock=lambda: next(ticks))
     looks = [reader.read() for _ in range(3)]

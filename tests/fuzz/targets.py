@@ -25,11 +25,10 @@ from simulation.machines.described import describe_reading
 from simulation.machines.description import read_machine_description
 from simulation.machines.nvidia_smi import SmiError, parse_topology
 from simulation.machines.yaml_tree import MachineDescriptionError
-from tests.deviceplugin.regions import V0_BYTES, V1_BYTES, Slot, v0, v1
+from tests.deviceplugin.regions import V1_BYTES, Slot, v1
 
 DATA = Path(__file__).parent.parent / "data"
 MACHINES = Path(__file__).parent.parent.parent / "simulation" / "machines"
-_REGION_BYTES = (V1_BYTES, V0_BYTES)
 LONGEST_ERROR = 2_000
 """Characters of an error's text. What a stranger wrote must not fill logs, events and answers."""
 
@@ -111,8 +110,8 @@ def _review(data: bytes) -> None:
 
 
 def _region(data: bytes) -> None:
-    """The first byte chooses the size of the file, the next 64 are its end, the others its beginning."""
-    size = _REGION_BYTES[data[0] % 2] if data else 0
+    """The first byte is unused, the next 64 are its end, the others its beginning."""
+    size = V1_BYTES if data else 0
     content = data[65:].ljust(size, b"\0")[: size - 64] + data[1:65].ljust(64, b"\0") if size else b""
 
     def read_at(offset: int, length: int) -> bytes:
@@ -120,7 +119,7 @@ def _region(data: bytes) -> None:
 
     parse_region(size, read_at)
     switches = parse_switches(size, read_at)
-    assert list(patches(size, switches, switches)) == []
+    assert list(patches(switches, switches)) == []
 
 
 def _checkpoint(data: bytes) -> None:
@@ -154,8 +153,8 @@ def _golden(key: str) -> Iterable[bytes]:
 def _regions() -> Iterable[bytes]:
     gpus = ["GPU-a", "GPU-b"]
     slots = [Slot(memory={0: (1, 2, 3, 4, 10)}, sm={0: 20})]
-    for number, content in enumerate((bytes(v1(gpus, slots)), bytes(v0(gpus, slots)))):
-        yield bytes([number]) + content[-64:] + content[:4_000]
+    content = bytes(v1(gpus, slots))
+    yield b"\0" + content[-64:] + content[:4_000]
 
 
 TARGETS: dict[str, Target] = {

@@ -1,5 +1,4 @@
 import struct
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,7 @@ from deviceplugin.usage.shared_region import (
     parse_region,
 )
 from proto.devices import DeviceUUID
-from tests.deviceplugin.regions import V0_BYTES, V1_BYTES, Slot, v0, v1
+from tests.deviceplugin.regions import V1_BYTES, Slot, v1
 
 A, B = DeviceUUID("GPU-aaaaaaaa-0000-0000-0000-000000000000"), DeviceUUID("GPU-bbbbbbbb-0000-0000-0000-000000000000")
 TWO_LIVE_ONE_FREE = [
@@ -59,10 +58,6 @@ def test_a_region_sums_its_running_and_suspended_processes(minor: int) -> None:
     assert parse(content) == Region(version=f"1.{minor}", devices=DEVICES, last_kernel_unix_seconds=1_900_000_000)
 
 
-def test_the_older_layout_reads_the_same() -> None:
-    assert parse(v0([A, B], TWO_LIVE_ONE_FREE)) == Region(version="0", devices=DEVICES, last_kernel_unix_seconds=None)
-
-
 def test_a_gpu_whose_uuid_is_not_written_yet_is_left_out() -> None:
     devices = parse(v1(["", B], TWO_LIVE_ONE_FREE)).devices
     assert devices == DEVICES[1:]
@@ -74,13 +69,12 @@ def test_a_region_without_processes_and_kernels_is_all_zero() -> None:
     assert (region.devices[0].total_bytes, region.devices[0].utilization_percent) == (0, 0)
 
 
-@pytest.mark.parametrize("layout", [v0, v1])
-def test_processes_that_have_ended_do_not_count(layout: Callable[[list[str], list[Slot]], bytearray]) -> None:
+def test_processes_that_have_ended_do_not_count() -> None:
     """One that does not know its pid does."""
     slots = [
         Slot(memory={0: (0, 0, size, 0, size)}, sm={0: size}, host_pid=pid) for size, pid in ((1, 7), (2, 8), (4, 0))
     ]
-    content = layout([A], slots)
+    content = v1([A], slots)
     (device,) = parse_region(
         len(content), lambda at, size: bytes(content[at : at + size]), lambda pid: pid == 7
     ).devices
@@ -108,14 +102,14 @@ def test_only_the_slots_in_use_are_read() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"", "0 bytes are the size of no known shared region"),
-        (bytes(4096), "4096 bytes are the size of no known shared region"),
+        (b"", "0 bytes are not the size of a shared region"),
+        (bytes(4096), "4096 bytes are not the size of a shared region"),
         (bytes(V1_BYTES), "not initialised yet"),
         (put(v1([A], []), "<i", 0, 7), "the magic number is 7"),
         (put(v1([A], []), "<I", 4, 2), "version 2.2 is not known"),
         (put(v1([A], []), "<I", 8, 3), "version 1.3 is not known"),
         (put(v1([A], []), "<Q", 56, 17), "the number of GPUs is 17"),
-        (put(v0([A], []), "<Q", 48, 2**64 - 1), "the number of GPUs is"),
+        (put(v1([A], []), "<Q", 56, 2**64 - 1), "the number of GPUs is"),
         (put(v1([A], []), "<i", 2_008_896, 1025), "the number of processes is 1025"),
         (put(v1([A], []), "<i", 2_008_896, -1), "the number of processes is -1"),
         (put(v1([A], []), "<B", 64, 0xFF), "the UUID is not UTF-8 text"),
@@ -136,7 +130,7 @@ def test_a_file_cut_short_while_it_is_read_is_refused() -> None:
         parse_region(V1_BYTES, lambda offset, length: b"")
 
 
-@given(data=st.data(), size=st.sampled_from([V0_BYTES, V0_BYTES - 1, V1_BYTES, V1_BYTES - 1]))
+@given(data=st.data(), size=st.sampled_from([V1_BYTES, V1_BYTES - 1]))
 @settings(max_examples=200)
 def test_no_bytes_raise_anything_but_a_region_error(data: st.DataObject, size: int) -> None:
     """Every read may answer anything, and less than asked."""
@@ -156,7 +150,7 @@ def test_no_bytes_raise_anything_but_a_region_error(data: st.DataObject, size: i
 @given(at=st.integers(0, 1850), junk=st.binary(min_size=1, max_size=16))
 @settings(max_examples=200)
 def test_a_region_with_a_few_bytes_changed_is_read_or_refused(at: int, junk: bytes) -> None:
-    content = v0([A, B], TWO_LIVE_ONE_FREE)
+    content = v1([A, B], TWO_LIVE_ONE_FREE)
     content[at : at + len(junk)] = junk
     try:
         parse(content)
