@@ -24,5 +24,5 @@ def admitted(pod: JsonObject) -> tuple[JsonObject, Sequence[str]]:
     verdict = admit(review, _SETTINGS)
     if not verdict.allowed:
         message = f'admission webhook "{_WEBHOOK}" denied the request: {verdict.message}'
-        raise ApiRefusal(verdict.code, "Forbidden" if verdict.code == 403 else "InternalError", message)
+        raise ApiRefusal(verdict.code, "Forbidden" if verdict.code == 403 else "", message)
     return patches.json_patch(pod, list(verdict.patch)), verdict.warnings

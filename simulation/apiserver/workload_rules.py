@@ -31,6 +31,12 @@ _LONGEST_CRON_JOB = 52
 """A Job of it has eleven characters more."""
 _UNKNOWN = ("podFailurePolicy", "successPolicy", "backoffLimitPerIndex", "maxFailedIndexes")
 """Fields of Jobs that change what becomes of them, and that the stand-in for their controller does not know."""
+_IGNORED = (
+    ("minReadySeconds", 0),
+    ("persistentVolumeClaimRetentionPolicy.whenScaled", "Retain"),
+    ("updateStrategy.rollingUpdate.maxSurge", 0),
+)
+"""Fields of other workloads that their stand-ins do not know, with the value that changes nothing."""
 _SELECTORS = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
 """Operators, and whether they have values."""
 _CHANGEABLE = {
@@ -60,6 +66,7 @@ def workload_problems(kind: ServedKind, item: JsonObject) -> Iterator[str]:
     else:
         yield from _selector_problems(spec)
         yield from _strategy_problems(kind, spec)
+        yield from _unknown_problems(spec)
     if kind is DEPLOYMENT and spec["progressDeadlineSeconds"] <= spec.get("minReadySeconds", 0):
         found = spec["progressDeadlineSeconds"]
         yield f"spec.progressDeadlineSeconds: Invalid value: {found}: must be greater than minReadySeconds"
@@ -145,6 +152,16 @@ def _strategy_problems(kind: ServedKind, spec: JsonObject) -> Iterator[str]:
     elif kind is DAEMON_SET and surge not in (None, 0, "0%") and unavailable not in (0, "0%"):
         problem = "may not be set when maxUnavailable is non-zero"
         yield f"{where}.maxSurge: Invalid value: {json.dumps(surge)}: {problem}"
+
+
+def _unknown_problems(spec: JsonObject) -> Iterator[str]:
+    for path, idle in _IGNORED:
+        *outer, field = path.split(".")
+        found = spec
+        for name in outer:
+            found = found.get(name) or {}
+        if found.get(field, idle) not in (idle, f"{idle}%"):
+            yield f"spec.{path}: Forbidden: the simulated controllers do not know it"
 
 
 def _stateful_set_problems(stateful_set: JsonObject) -> Iterator[str]:

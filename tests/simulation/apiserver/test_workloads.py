@@ -16,6 +16,7 @@ def changed(item: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 ZERO = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "0%"}}
+SURGE = {"rollingUpdate": {"maxSurge": "10%", "maxUnavailable": 0}}
 WRONG = (
     (job(completionMode="Indexed", parallelism=2), "spec.completions: Required value: when completion mode is Indexed"),
     (job(completions=-1), "spec.completions: Invalid value: -1: must be greater than or equal to 0"),
@@ -56,6 +57,15 @@ WRONG = (
 UNKNOWN = (
     (job(podFailurePolicy={"rules": []}), "spec.podFailurePolicy: Forbidden"),
     (job(successPolicy={"rules": []}), "spec.successPolicy: Forbidden"),
+    (
+        changed(deployment(1), minReadySeconds=5),
+        "spec.minReadySeconds: Forbidden: the simulated controllers do not know it",
+    ),
+    (owner("DaemonSet", "agent", updateStrategy=SURGE), "spec.updateStrategy.rollingUpdate.maxSurge: Forbidden"),
+    (
+        owner("StatefulSet", "db", persistentVolumeClaimRetentionPolicy={"whenScaled": "Delete"}),
+        "spec.persistentVolumeClaimRetentionPolicy.whenScaled: Forbidden",
+    ),
 )
 """What only the embedded API server refuses."""
 
