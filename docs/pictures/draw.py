@@ -28,7 +28,7 @@ from scheduler_ext.requests import RequestSettings
 HERE = Path(__file__).parent
 STATE = HERE / "state.json"
 TERMINALS: Mapping[str, tuple[str, ...]] = {
-    "top": ("top", "node-1", "node-2"),
+    "top": ("top", "node-3", "node-4"),
     "why": ("why", "large"),
     "topo": ("topo", "node-2"),
 }

@@ -35,8 +35,9 @@ TEAMS = (
     ("platform", "batch", 4, 0, 0),
 )
 """Namespace, name, GPUs, MiB (0: the whole GPU) and percent of cores of each pod."""
-WAITING = (("search", "index-0", 4, 90_000, 0), ("search", "index-1", 4, 90_000, 0), ("vision", "sweep", 6, 0, 0))
-JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "index", "uid": "index", "controller": True}
+WAITING = ("vision", "sweep", 6, 0, 0)
+SET = ("search", "index", 4, 90_000, 0)
+"""A StatefulSet of two, whose pods wait, too."""
 REFUSED = "refuse nvmlDeviceGetComputeRunningProcesses 3"  # NVML_ERROR_NOT_SUPPORTED
 BUSY = (96, 71, 3, 88, 64, 42, 99, 0)
 USE_SECONDS = 20.0
@@ -50,27 +51,28 @@ def get(url: str) -> Any:
         return json.load(answer)
 
 
+def post(address: str, body: Any) -> None:
+    request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    urllib.request.urlopen(request).close()
+
+
 def create(server: str, pod: Any) -> None:
     namespace = pod["metadata"].get("namespace", "default")
-    request = urllib.request.Request(
-        f"{server}/api/v1/namespaces/{namespace}/pods", json.dumps(pod).encode(), {"Content-Type": "application/json"}
-    )
-    urllib.request.urlopen(request).close()
+    post(f"{server}/api/v1/namespaces/{namespace}/pods", pod)
 
 
-def create_namespace(server: str, name: str) -> None:
-    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-    request = urllib.request.Request(
-        f"{server}/api/v1/namespaces", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    urllib.request.urlopen(request).close()
+def create_set(server: str, namespace: str, name: str, *amounts: int) -> None:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": team_pod(namespace, name, *amounts)["spec"]}
+    spec = {"replicas": 2, "podManagementPolicy": "Parallel", "selector": {"matchLabels": labels}, "template": template}
+    body = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name}, "spec": spec}
+    post(f"{server}/apis/apps/v1/namespaces/{namespace}/statefulsets", body)
 
 
 def team_pod(namespace: str, name: str, gpus: int, memory_mib: int, cores: int) -> Any:
     limits = {"nvidia.com/gpu": gpus, "nvidia.com/gpumem": memory_mib, "nvidia.com/gpucores": cores}
     container = {"name": "main", "image": "busybox", "resources": {"limits": {k: v for k, v in limits.items() if v}}}
-    owners = [JOB] if name.startswith("index") else []
-    metadata = {"namespace": namespace, "name": name, "ownerReferences": owners}
+    metadata = {"namespace": namespace, "name": name}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}}
 
 
@@ -89,9 +91,12 @@ def record(server: str) -> None:
     large["metadata"]["name"] = "large"
     large["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = 8
     for namespace in sorted({each[0] for each in TEAMS}):
-        create_namespace(server, namespace)
-    teams = [team_pod(*each) for each in (*TEAMS, *WAITING)]
-    for number, pod in enumerate([*pods, *teams, large], start=1):
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        post(f"{server}/api/v1/namespaces", body)
+    create_set(server, *SET)
+    wait(lambda: settled(server) == 2, SET[1])
+    teams = [team_pod(*each) for each in (*TEAMS, WAITING)]
+    for number, pod in enumerate([*pods, *teams, large], start=3):
         create(server, pod)
         wait(lambda number=number: settled(server) == number, pod["metadata"]["name"])  # type: ignore[misc]
     items = []
@@ -148,6 +153,7 @@ def photograph(address: str) -> None:
             page.get_by_text("Live").first.wait_for()
             page.get_by_text("default/large").first.wait_for()
             page.wait_for_timeout(1000 * USE_SECONDS)  # also for the first points of its history
+            page.get_by_text("not judged yet").first.wait_for(state="detached")
             page.screenshot(path=str(HERE / f"status-{scheme}.png"))
             page.close()
         browser.close()
