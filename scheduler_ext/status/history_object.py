@@ -13,6 +13,7 @@ log = logging.getLogger(__name__)
 
 KEY = "history"
 LARGEST_BYTES = 256 * 1024
+"""Twice as much as `Board.remembered` can be. What is longer is not ours, and is not read."""
 WRITE_SECONDS = 300.0
 """The time between two writes, which only the leader makes."""
 RETRY_SECONDS = 10.0

@@ -13,6 +13,7 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.board import MOST_GONE, NODES_AT_ONCE, SAMPLES, Board
+from scheduler_ext.status.history_object import LARGEST_BYTES
 from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.teams import MOST_TEAMS
 from scheduler_ext.status.waiting import WaitingGroups
@@ -134,6 +135,15 @@ def test_hours_of_a_new_namespace_count_beside_a_full_list_of_those_that_ended()
     ((_, value),) = read(board.messages(""))
     assert value["teams"]["new"][3] == 2.0
     assert len(json.loads(board.remembered())["gpu_hours"]) == MOST_TEAMS
+
+
+def test_the_longest_history_and_the_hours_of_the_longest_names_are_within_what_is_read_again() -> None:
+    board = Board("p")
+    hours = {f"{number:063}": 1e12 / (number + 3) for number in range(MOST_TEAMS)}
+    samples = [[1e11 - number / 10, *[2**53] * 6] for number in reversed(range(SAMPLES))]
+    board.recall(msgspec.json.encode({"history": samples, "gpu_hours": hours}))
+    assert len(json.loads(board.remembered())["history"]) == SAMPLES
+    assert len(board.remembered()) <= LARGEST_BYTES
 
 
 def test_a_clock_that_is_set_back_stops_no_history_and_one_that_differs_a_little_is_no_news() -> None:
