@@ -12,8 +12,8 @@ from kubectl_topogpu.cluster import GpuCluster
 from kubectl_topogpu.report import Row, TableReport, in_order
 from program.tables import Column, FittingTable
 from program.words import counted, ranges, spaced
-from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources, Toleration
-from proto.kubernetes.taints import NO_SCHEDULE
+from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
+from proto.kubernetes.taints import toleration_of
 from scheduler_ext.capacity.rooms import MOST_PODS, quota_pods, rooms
 from scheduler_ext.requests import GpuRequest, ResourceNames, read_request
 
@@ -44,7 +44,7 @@ class FitShape:
         return Pod(
             metadata=ObjectMeta(name="asked", namespace=namespace, annotations=dict(self.annotations)),
             spec=PodSpec(
-                tolerations=(Toleration(key=names.count, operator="Exists", effect=NO_SCHEDULE),),
+                tolerations=(toleration_of(names.count),),
                 containers=[Container(name="asked", resources=Resources(limits=limits))],
             ),
         )

@@ -14,6 +14,7 @@ from kubectl_topogpu.report import Row, TableReport, key_of, rank
 from kubectl_topogpu.used import NOT_KNOWN, Readings, Used
 from program.tables import Column, FittingTable
 from program.words import counted, gib, model, ranges
+from proto.kubernetes.taints import CORDON
 from scheduler_ext.capacity.unused import named_domains, set_aside_words
 
 T = TypeVar("T")
@@ -164,8 +165,15 @@ def node_row(node: GpuNode) -> Row:
         "simulated": node.is_simulated,
         "limits": node.usage.node.limits if node.usage is not None else None,
         "domains": domains(node) or None,
+        "barred_by": barred_by(node) or None,
         "problem": node.problem or None,
     }
+
+
+def barred_by(node: GpuNode) -> str:
+    """Returns `cordoned, taint team=a:NoSchedule`: what keeps pods with GPUs away from the node."""
+    taints = () if node.usage is None else node.usage.node.barred_by
+    return ", ".join("cordoned" if taint == CORDON else f"taint {taint}" for taint in taints)
 
 
 def domains(node: GpuNode) -> str:
@@ -226,7 +234,14 @@ def _lines(node: GpuNode, level: Level, readings: Readings | None, *, wide: bool
         return
     free, lost = sum(gpu.is_free for gpu in node.gpus), sum(not gpu.serves for gpu in node.gpus)
     kind = "simulated GPU" if node.is_simulated else "GPU"
-    state = f"{counted(len(node.gpus), kind)}, {free} free" + (f", {lost} not serving" if lost else "")
+    closed = node.usage is not None and node.usage.node.closed
+    parts = (
+        counted(len(node.gpus), kind),
+        f"{free} free",
+        f"{lost} not serving" if lost and not closed else "",
+        barred_by(node),
+    )
+    state = ", ".join(filter(None, parts))
     shared = f"  {domains(node)}" if wide and domains(node) else ""
     yield _amounts(Text(node.name, "bold"), node.gpus, readings, f"{state}{shared}")
     if level is Level.NODES:

@@ -178,7 +178,8 @@ def _state(row: Row) -> Text:
     if row.get("problem"):
         return Text(f"no GPU offered: {printable(str(row['problem']))}", "red")
     lost = _number(row.get("not_serving_gpus"))
-    return Text(f"{counted(lost, 'GPU')} out of service", "red") if lost else Text("")
+    parts = (f"{counted(lost, 'GPU')} out of service" if lost else "", printable(str(row.get("barred_by") or "")))
+    return Text(", ".join(filter(None, parts)), "red")
 
 
 def _gpu_state(row: Row) -> Text:

@@ -33,6 +33,11 @@ def repelling(node: Node) -> tuple[Taint, ...]:
     return (*([CORDON] if cordoned else ()), *found)
 
 
+def toleration_of(resource: str) -> Toleration:
+    """Returns the one that the admission plugin ExtendedResourceToleration gives to pods that request the resource."""
+    return Toleration(key=resource, operator="Exists", effect=NO_SCHEDULE)
+
+
 def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration]) -> Taint | None:
     """Returns the first taint that none of the tolerations covers; None if all are covered."""
     borne = tuple(tolerations)

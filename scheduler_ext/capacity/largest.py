@@ -24,13 +24,15 @@ MOST_PLACED = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Largest:
-    """The answer for pods with `gpus` GPUs on one node."""
+    """The answer for pods with `gpus` GPUs on one node, which tolerate no taint of their own, and for which no node is
+    set aside.
+    """
 
     gpus: int
     whole_pods: int
     """The number of them that fit with whole GPUs."""
     whole_pods_if_empty: int
-    """The number that would fit if no pod held a GPU and all GPUs served."""
+    """The number that would fit if no pod held a GPU, and all GPUs and nodes served them."""
     share_mib: int
     """The most memory of each GPU with which one of them fits; 0 if none does."""
 
@@ -69,8 +71,9 @@ def largest(snapshot: Snapshot, counts: Iterable[int] = COUNTS) -> tuple[Largest
     """Returns one value for each number of GPUs that some node has."""
     usages = list(snapshot.nodes.values())
     most = max((len(usage.gpus) for usage in usages), default=0)
-    idle = [sum(is_idle(usage.node, gpu) for gpu in usage.gpus) for usage in usages]
-    kinds = _kinds(usages)
+    open_to_all = [usage for usage in usages if not usage.node.barred_by and usage.set_aside is None]
+    idle = [sum(is_idle(usage.node, gpu) for gpu in usage.gpus) for usage in open_to_all]
+    kinds = _kinds(open_to_all)
     return tuple(
         Largest(
             gpus=count,

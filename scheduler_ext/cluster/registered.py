@@ -24,7 +24,7 @@ from proto.annotations.node_score import decode_scores
 from proto.annotations.undecided_pods import Given, decode_undecided
 from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import Node, Toleration
-from proto.kubernetes.taints import CORDON, Taint, repelling, untolerated
+from proto.kubernetes.taints import CORDON, Taint, repelling, toleration_of, untolerated
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.domains.levels import LEVELS, Domains, domains_of
 
@@ -71,6 +71,10 @@ class RegisteredNode:
     """The pool of nodes to which it belongs, by its labels; empty without one."""
     taints: tuple[Taint, ...] = ()
     """The taints that keep pods away which do not tolerate them."""
+    barred_by: tuple[Taint, ...] = ()
+    """Those of them that pods with GPUs do not tolerate by themselves: Kubernetes' admission plugin
+    ExtendedResourceToleration makes them tolerate the taint of their resource.
+    """
     domains: Domains = field(default_factory=dict)
     """The domains that it is in, by level."""
     unread: str = ""
@@ -117,6 +121,7 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
     numa, no_numa = attempted(decode_numa, annotations.get(NODE_NUMA))
     # Without a readable report such pods count as more than they may hold.
     given, not_given = attempted(decode_undecided, annotations.get(NODE_UNDECIDED))
+    taints = repelling(node)
     return RegisteredNode(
         name=node.metadata.name,
         devices=devices,
@@ -128,7 +133,8 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
         numa=numa,
         given=given or {},
         pool=next((node.metadata.labels[each] for each in POOL_LABELS if node.metadata.labels.get(each)), ""),
-        taints=repelling(node),
+        taints=taints,
+        barred_by=tuple(each for each in taints if untolerated([each], [toleration_of(count_name)])),
         domains=domains_of(node.metadata.labels, levels),
         unread=no_numa or not_given,
     )

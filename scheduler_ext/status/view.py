@@ -55,6 +55,8 @@ class ShownNode(Struct, frozen=True, omit_defaults=True):
     problem: str = ""
     notes: tuple[str, ...] = ()
     taints: tuple[str, ...] = ()
+    tainted: bool = False
+    """True if one of them keeps pods with GPUs away."""
     pool: str = ""
     domains: tuple[tuple[str, str], ...] = ()
     """The domains that it shares with other nodes, from wide to narrow, each behind the word for its level."""
@@ -102,6 +104,7 @@ def node_of(poll: NodePoll) -> ShownNode:
         domains=named_domains(registered),
         limits=registered.limits,
         taints=tuple(str(taint) for taint in registered.taints if taint != CORDON),
+        tainted=any(taint != CORDON for taint in registered.barred_by),
     )
 
 

@@ -190,6 +190,21 @@ def test_a_selector_selects_nodes_where_nodes_are_shown(command: list[str]) -> N
     assert selected("-l", "pool notin (a)") == {"node/n3"}
 
 
+def test_top_names_what_keeps_pods_away_from_a_node() -> None:
+    state = labelled()
+    specs = {item["metadata"]["name"]: item.setdefault("spec", {}) for item in state["items"] if item["kind"] == "Node"}
+    own, other = ({"key": key, "effect": "NoSchedule"} for key in ("nvidia.com/gpu", "team"))
+    specs["n1"].update(unschedulable=True, taints=[own])
+    specs["n2"].update(taints=[own, other])
+    specs["n3"].update(taints=[own])
+    rows = json.loads(said("top", "--level", "nodes", "-o", "json", state=state))
+    bars = {"n1": "cordoned", "n2": "taint team:NoSchedule", "n3": None}
+    assert {row["node"]: row["barred_by"] for row in rows} == bars
+    first, second, third = said("top", "--level", "nodes", "-o", "wide", state=state).splitlines()[1:4]
+    assert ("0 free, cordoned" in first, "free, taint team:NoSchedule" in second) == (True, True)
+    assert not {"taint", "cordoned", "not serving"} & {*third.split()}
+
+
 def test_a_selector_selects_pods_where_pods_are_shown() -> None:
     assert said("who", "-A", "-l", "app=a", "-o", "name", state=labelled()) == "pod/a\n"
     assert said("who", "-A", "-l", "app=none", state=labelled()) == "no pod of any namespace holds a GPU\n"

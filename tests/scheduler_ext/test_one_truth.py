@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kubectl_topogpu.cluster import DELETED, GpuCluster, Objects, read_cluster
-from kubectl_topogpu.top import domains
+from kubectl_topogpu.fit import FitShape, fit
+from kubectl_topogpu.top import barred_by, domains
 from kubectl_topogpu.why import PodAccount, answer_for
 from proto.annotations import keys
 from proto.annotations.memory_resize import ResizeAnswer, ResizeState, encode_answer
@@ -29,6 +30,7 @@ from proto.kubernetes.objects import (
 )
 from scheduler_ext.apiserver import trim_pod
 from scheduler_ext.capacity.account import account
+from scheduler_ext.capacity.largest import largest
 from scheduler_ext.capacity.nearest import on_nodes
 from scheduler_ext.cluster.events import Dropped, Listed
 from scheduler_ext.cluster.state import Cluster
@@ -305,6 +307,15 @@ def rows_of_plugin(cluster: GpuCluster) -> Mapping[str, list[Row]]:
 
 @settings(max_examples=80, deadline=None)
 @given(clusters())
+def test_what_still_fits_on_the_page_is_what_fit_finds_room_for(drawn: Drawn) -> None:
+    plugin = read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
+    for found in largest(Extender(drawn).live.state.ledger.snapshot()):
+        report = fit(plugin, FitShape(gpus=found.gpus).pod(SETTINGS.names, "empty"))
+        assert sum(int(row["pods"] or 0) for row in report.rows) == found.whole_pods
+
+
+@settings(max_examples=80, deadline=None)
+@given(clusters())
 def test_page_and_plugin_agree_on_every_gpu_and_who_holds_it(drawn: Drawn) -> None:
     poll = asyncio.run(Extender(drawn).poll())
     plugin = read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
@@ -312,6 +323,8 @@ def test_page_and_plugin_agree_on_every_gpu_and_who_holds_it(drawn: Drawn) -> No
     gone = {held.pod for node in plugin.nodes for gpu in node.gpus for held in gpu.holders if held.phase == DELETED}
     assert gone <= {"team/gone"}
     shown = {name: node_of(each) for name, each in poll.nodes.items()}
+    barred = {node.name: "taint " in barred_by(node) for node in plugin.nodes if not node.problem}
+    assert {name: node.tainted for name, node in shown.items()} == barred
     assert {name: rows_of_page(node) for name, node in shown.items()} == rows_of_plugin(plugin)
     told = {node.name: domains(node) for node in plugin.nodes if not node.problem}
     assert {name: ", ".join(map(" ".join, node.domains)) for name, node in shown.items()} == told

@@ -243,7 +243,7 @@ function fill(card, node, use) {
   const { idle, tiles, about, pods } = card.parts;
   card.classList.toggle("broken", Boolean(node.problem));
   card.classList.toggle("troubled", node.troubled);
-  write(idle, node.problem ? "offers no GPUs" : `${node.idle} of ${node.gpus.length} idle`);
+  write(idle, node.problem ? "offers no GPUs" : `${node.idle} of ${node.gpus.length} idle${node.cordoned ? ", cordoned" : ""}${node.tainted ? ", tainted" : ""}`);
   while (tiles.childElementCount > node.gpus.length) tiles.lastChild.remove();
   while (tiles.childElementCount < node.gpus.length) tiles.append(element("span", { class: "tile" }));
   let tile = tiles.firstElementChild;
@@ -251,7 +251,7 @@ function fill(card, node, use) {
     fillTile(tile, gpu, use?.gpus.get(gpu.index));
     tile = tile.nextElementSibling;
   }
-  const lost = node.lost ? `, ${node.lost} out of service` : "";
+  const lost = node.lost && !node.cordoned ? `, ${node.lost} out of service` : "";
   write(about.firstChild, node.problem || node.models.join(", "));
   write(about.lastChild, node.problem ? "" : `, ${percent(...node.memory)} % of ${memory(node.memory[1])}${busyOf(use)}${lost}`);
   const names = node.pods.slice(0, MOST_PODS).map((pod) => pod.pod);

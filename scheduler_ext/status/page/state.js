@@ -75,6 +75,7 @@ class Known {
     this.notes = node.notes ?? [];
     this.problem = node.problem ?? "";
     this.taints = node.taints ?? [];
+    this.tainted = node.tainted ?? false;
     this.pool = node.pool ?? "";
     this.domains = node.domains ?? [];
     this.limits = node.limits ?? "";
@@ -91,6 +92,7 @@ class Known {
       this.cores[0] += gpu.cores[0];
       this.cores[1] += gpu.cores[1];
     }
+    this.cordoned = this.gpus.some((gpu) => gpu.state === "the node is cordoned");
     this.whole = this.gpus.length > 0 && this.idle === this.gpus.length;
     this.troubled = Boolean(this.problem || this.notes.length || this.lost);
   }

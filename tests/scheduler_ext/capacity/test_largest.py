@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from proto.annotations.node_limits import NodeLimits
+from proto.kubernetes.taints import NO_SCHEDULE, Taint
 from scheduler_ext.capacity.largest import Amount, Largest, Smaller, largest, smaller
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
@@ -34,6 +35,15 @@ def test_the_largest_share_is_what_so_many_gpus_of_one_node_have_free() -> None:
     assert largest(nodes) == (
         Largest(gpus=1, whole_pods=1, whole_pods_if_empty=5, share_mib=40 * GIB),
         Largest(gpus=2, whole_pods=0, whole_pods_if_empty=2, share_mib=30 * GIB),
+    )
+
+
+def test_nodes_whose_taint_keeps_pods_away_are_only_in_what_would_fit_if_all_served() -> None:
+    barred = usage("a", gpus((0, 0), (0, 0)))
+    barred = replace(barred, node=replace(barred.node, barred_by=(Taint("team", "a", NO_SCHEDULE),)))
+    assert largest(snapshot(barred, usage("b", gpus((10 * GIB, 0))))) == (
+        Largest(gpus=1, whole_pods=0, whole_pods_if_empty=3, share_mib=30 * GIB),
+        Largest(gpus=2, whole_pods=0, whole_pods_if_empty=1, share_mib=0),
     )
 
 
