@@ -72,8 +72,8 @@ class RegisteredNode:
     taints: tuple[Taint, ...] = ()
     """The taints that keep pods away which do not tolerate them."""
     barred_by: tuple[Taint, ...] = ()
-    """Those of them that pods with GPUs do not tolerate by themselves: Kubernetes' admission plugin
-    ExtendedResourceToleration makes them tolerate the taint of their resource.
+    """The taints among them that also keep pods with GPUs away. These tolerate the taint of their resource, by
+    Kubernetes' admission plugin ExtendedResourceToleration.
     """
     domains: Domains = field(default_factory=dict)
     """The domains that it is in, by level."""

@@ -23,7 +23,7 @@ export class OwnerPage extends Opened {
     if (!this.name) return;
     const groups = this.known.waiting.filter((group) => nameOf(group) === this.name);
     const count = groups.length || this.known.head?.synced ? `${counted(podsOf(groups), "pod")} on no node` : "not known yet";
-    this.show(count, ...groups.flatMap((group) => [...parts(group, this.known.at)]));
+    this.show(count, ...groups.flatMap((group) => [...parts(group, this.known.now)]));
   }
 }
 

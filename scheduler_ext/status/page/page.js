@@ -41,7 +41,7 @@ const DRAW = {
   head: () => state.head && showHead(state.head, filter.text || filter.show !== "all" ? sumsOf(state.nodes, filter) : null, usedIn(state.nodes, state.use, (node) => matches(node, filter))),
   teams: () => showTeams(state.teams, state.use, filter, soFar()),
   waiting: () => {
-    if (state.head) showWaiting(state.waiting, state.head, state.at, filter);
+    if (state.head) showWaiting(state.waiting, state.head, state.now, filter);
     ownerPage.update();
   },
   use: () => {
@@ -123,7 +123,7 @@ function showHeld() {
   podsDue = false;
   const began = performance.now();
   showPods(cards.order, state.nodes, state.use, filter, soFar());
-  showIdle(state.nodes, state.use, state.head, state.at, filter);
+  showIdle(state.nodes, state.use, state.head, state.now, filter);
   DRAW.teams();
   DRAW.head();
   podsDrawn = performance.now();

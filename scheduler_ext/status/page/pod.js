@@ -52,7 +52,7 @@ export class PodPage extends Opened {
   update() {
     if (!this.name || !this.pod) return;
     const use = this.known.use.get(this.pod.node)?.containers.filter(([pod]) => pod === this.pod.pod) ?? [];
-    this.show("", ...parts(this.pod, use, this.known.at || Date.now() / 1000));
+    this.show("", ...parts(this.pod, use, this.known.now || Date.now() / 1000));
   }
 }
 

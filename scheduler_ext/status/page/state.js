@@ -23,6 +23,11 @@ export class State {
     this.complete = false; // whether every node has come
   }
 
+  // The extender's time, for ages. Without news no message has it.
+  get now() {
+    return this.at && this.at + (performance.now() - this.heard) / 1000;
+  }
+
   // `last` is whether the messages that belong together end with this one. Returns the names of the nodes that changed, of
   // those whose use changed, the other parts, and whether every node has come with this message.
   apply(message, last) {
@@ -36,6 +41,7 @@ export class State {
     }
     if (message.at) {
       this.at = message.at;
+      this.heard = performance.now();
       parts.add("waiting"); // for the ages
     }
     for (const [name, node] of Object.entries(message.nodes ?? {})) {

@@ -885,6 +885,15 @@ async def test_many_pods_that_wait_are_counted_grow_older_and_keep_the_focus() -
         await expect(page.locator("#waiting-list .since")).to_have_text("up to 2 h 0 min")
 
 
+async def test_a_dialog_that_opens_between_two_messages_has_the_ages_of_that_moment() -> None:
+    async with fed(node("n")) as (server, page):
+        await server.show(Poll(monotonic=1.0, at=59.0, waiting=jobs_that_wait(8), waiting_total=8))
+        await page.locator("#waiting-list summary").click()
+        await page.wait_for_timeout(3_000)
+        await page.locator("#waiting-list .owner a").first.click()
+        await expect(page.locator("#owner .story li").first).to_contain_text("waits for 1 min")
+
+
 async def test_a_dialog_keeps_the_focus_while_its_pods_change() -> None:
     groups = jobs_that_wait(8)
     async with fed(node("n")) as (server, page):
