@@ -69,7 +69,9 @@ def _room(name: str, request: GpuRequest, usage: NodeUsage) -> NodeRoom:
     while pods < MOST_PODS:
         shares = place(request, usage, None)
         if isinstance(shares, Misfit):
-            return NodeRoom(node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason="; ".join(shares.words()))
+            return NodeRoom(
+                node=name, pods=pods, gpus=tuple(sorted(gpus)), part=part, reason="; ".join(shares.words(named=True))
+            )
         if not pods:
             parts = effective(request.kinds, shares)
             gpus = frozenset(gpu.device.index for gpu in usage.gpus if gpu.device.uuid in parts)

@@ -115,3 +115,9 @@ def test_nodes_that_differ_only_in_whether_limits_are_enforced_are_told_apart() 
         read_cluster(Objects(nodes=(enforcing, other)), RequestSettings()).snapshot(),
     )
     assert [room.pods for room in found] == [4, 0]
+
+
+def test_a_node_without_room_names_the_gpus_that_are_unhealthy() -> None:
+    nodes = (node("n", [device(0), replace(device(1), healthy=False)]),)
+    (room,) = rooms(request_of(shape(gpus=2)), read_cluster(Objects(nodes=nodes), RequestSettings()).snapshot())
+    assert (room.pods, room.reason) == (0, "GPU 1 is unhealthy")
