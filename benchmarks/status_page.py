@@ -20,8 +20,8 @@ from scheduler_ext.cluster.events import Applied, Listed, Removed
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.status.board import Board
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.poll import Poll, Standing, Uses
 from scheduler_ext.status.poller import Poller
+from scheduler_ext.status.view import Poll, Standing, Uses
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from tests.scheduler_ext.status.shown import busy_cluster, running_pod
 

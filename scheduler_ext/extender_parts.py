@@ -26,9 +26,8 @@ from scheduler_ext.set_aside import SetAsideWriter
 from scheduler_ext.settings import LeaseSettings, MetricsDetail, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog
 from scheduler_ext.verbs.bind import Bind
-from scheduler_ext.verbs.bind_actions import BindActions
+from scheduler_ext.verbs.bind_actions import BindActions, BindingSender
 from scheduler_ext.verbs.binder import Binder
-from scheduler_ext.verbs.binding_sender import BindingSender
 from scheduler_ext.verbs.evictor import Evictor
 from scheduler_ext.verbs.filter import Filter, live_decision
 from scheduler_ext.verbs.journal import JournalFiles

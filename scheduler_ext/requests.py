@@ -19,8 +19,7 @@ from proto.environment import (
 from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, exclusive_cpus, host_requested
 from proto.quantity import QuantityError, integer_quantity
-from scheduler_ext.domains.levels import LEVELS
-from scheduler_ext.domains.wish import DomainWish, WishError, read_wish
+from scheduler_ext.domains.levels import LEVELS, DomainWish, WishError, read_wish
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
 from scheduler_ext.quota_class import QuotaClass, quota_class
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, BypassMode, CorePolicy

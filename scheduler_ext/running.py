@@ -31,10 +31,10 @@ from scheduler_ext.status.event_reader import EventReader
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.history_object import HistoryObject
 from scheduler_ext.status.pod_page import ShownPod, shown_pod
-from scheduler_ext.status.poll import Standing
 from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.server import Admission, StatusServer
 from scheduler_ext.status.use_reader import UseReader
+from scheduler_ext.status.view import Standing
 from scheduler_ext.verbs.binder import Binder
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.webhook_server import Webhook

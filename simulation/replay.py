@@ -16,7 +16,7 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
 from scheduler_ext.cli.answers import scores_document, shortest
-from scheduler_ext.cli.state import StateError, read_pod, read_state
+from scheduler_ext.cli.state import StateError, read_state, typed
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
@@ -115,7 +115,7 @@ def _answered(line: bytes, settings: RequestSettings) -> Document:
 def answer_cluster(case: RecordedCluster, settings: RequestSettings) -> Document:
     """Answer one case. Raises StateError or PolicyError if it cannot be read."""
     settings = _configured(case.config, settings)
-    pod = read_pod(case.pod, "pod")
+    pod = _read_pod(case.pod, "pod")
     ledger, names = read_state(case.state, "state", settings)
     names = case.node_names or names
     try:
@@ -125,6 +125,17 @@ def answer_cluster(case: RecordedCluster, settings: RequestSettings) -> Document
     if request is None:
         return _cluster_answer(Decision(node=names[0], fits=dict.fromkeys(names, UNSCORED)))
     return _cluster_answer(decide(request, ledger.snapshot(excluding_uid=pod_key(pod)), names))
+
+
+def _read_pod(document: object, where: str) -> Pod:
+    """Returns one pod. Raises StateError."""
+    if not isinstance(document, dict):
+        raise StateError(f"{where}: holds no pod; write it with kubectl get pod NAME -o json")
+    if "kind" not in document and "spec" not in document:
+        raise StateError(f"{where}: holds an object without kind and spec, where one Pod is expected")
+    if document.get("kind", "Pod") != "Pod":
+        raise StateError(f"{where}: holds a {document['kind']} where one Pod is expected")
+    return typed(document, Pod, where)
 
 
 def answer_single_node(case: SingleNode) -> Document:

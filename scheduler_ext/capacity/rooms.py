@@ -13,9 +13,8 @@ from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod
 from scheduler_ext.decide.reasons import words_of
 from scheduler_ext.decide.topology import Effort
-from scheduler_ext.domains.levels import word
+from scheduler_ext.domains.levels import DomainWish, word
 from scheduler_ext.domains.plan import Room, no_domain
-from scheduler_ext.domains.wish import DomainWish
 from scheduler_ext.requests import GpuRequest
 
 MOST_PODS = 1_000

@@ -62,17 +62,6 @@ def read_text(file: str) -> str:
         raise StateError(f"{file}: is not UTF-8 text") from error
 
 
-def read_pod(document: object, where: str) -> Pod:
-    """Returns one pod. Raises StateError."""
-    if not isinstance(document, dict):
-        raise StateError(f"{where}: holds no pod; write it with kubectl get pod NAME -o json")
-    if "kind" not in document and "spec" not in document:
-        raise StateError(f"{where}: holds an object without kind and spec, where one Pod is expected")
-    if document.get("kind", "Pod") != "Pod":
-        raise StateError(f"{where}: holds a {document['kind']} where one Pod is expected")
-    return typed(document, Pod, where)
-
-
 def read_state(document: object, where: str, settings: RequestSettings) -> tuple[Ledger, list[str]]:
     """Returns the ledger, and the names of all nodes in the order of the document. Raises StateError."""
     nodes: list[Node] = []

@@ -5,154 +5,171 @@ change it. Rankings of nodes (`decide.index`) are not state: they follow the led
 extender's own decisions are here, and have no effect outside; what the API server shows is in `watched`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from math import inf
 from typing import Any
 
 from msgspec.structs import replace
 
+from proto.kubernetes.objects import Notice, ObjectReference, Pod
 from scheduler_ext.cluster import events, watched
-from scheduler_ext.cluster.events import ClusterEvent, Effect, OwnEvent
+from scheduler_ext.cluster.budgets import Budgets
+from scheduler_ext.cluster.closed_nodes import KubeletRefusals
+from scheduler_ext.cluster.events import ClusterEvent, Effect, OwnEvent, RecordEvent
+from scheduler_ext.cluster.gangs import Gang, Gangs
 from scheduler_ext.cluster.groups import pending_of
-from scheduler_ext.cluster.history import LogKind
-from scheduler_ext.cluster.parts import ClusterParts
-from scheduler_ext.cluster.pod_index import PodName, pod_name
+from scheduler_ext.cluster.history import Histories, LogKind, PodLog
+from scheduler_ext.cluster.ledger import Ledger
+from scheduler_ext.cluster.pod_index import PodIndex, PodName, pod_name
 from scheduler_ext.cluster.records import RecordState
+from scheduler_ext.cluster.resizing import Wishes
+from scheduler_ext.cluster.snapshot import Snapshot
+from scheduler_ext.cluster.waiting_pods import Nominations, PodQueue
 from scheduler_ext.requests import RequestSettings, pod_key
 
 
-def _asked(parts: ClusterParts, event: events.Asked, now: float) -> None:
-    parts.ledger.groups.asked(event.pod, event.offered, event.needed)
-    parts.history.add(pod_key(event.pod), now, "kube-scheduler asked about it")
+class Complaints:
+    """Reports what is wrong with each object: once, and again when that changes."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+        self._known: dict[str, str] = {}
+
+    def update(self, key: str, problem: str, subject: Callable[[], ObjectReference]) -> Sequence[RecordEvent]:
+        """`problem` is empty for an object that can be read."""
+        if not problem:
+            self.drop(key)
+        elif self._known.get(key) != problem:
+            self._known[key] = problem
+            return (RecordEvent(subject(), Notice(reason=self._reason, message=problem, distinct=True)),)
+        return ()
+
+    def drop(self, key: str) -> None:
+        self._known.pop(key, None)
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        for key in self._known.keys() - keys:
+            self.drop(key)
 
 
-def _decided(parts: ClusterParts, event: events.Decided, now: float) -> None:
+def _asked(cluster: "Cluster", event: events.Asked, now: float) -> None:
+    cluster.ledger.groups.asked(event.pod, event.offered, event.needed)
+    cluster.history.add(pod_key(event.pod), now, "kube-scheduler asked about it")
+
+
+def _decided(cluster: "Cluster", event: events.Decided, now: float) -> None:
     pod, node, shares = event.pod, event.node, event.shares
     pending = pending_of(pod, event.request)
     pending = replace(pending, ahead=True) if event.ahead else pending
-    parts.ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, pending=pending)
+    cluster.ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, pending=pending)
     if event.ahead:
         return
-    parts.queue.settled(event.uid)
-    parts.history.add(event.uid, now, f"node {node} was decided")
-    parts.log.add(now, pod_name(pod), LogKind.DECIDED, node, shares)
+    cluster.queue.settled(event.uid)
+    cluster.history.add(event.uid, now, f"node {node} was decided")
+    cluster.log.add(now, pod_name(pod), LogKind.DECIDED, node, shares)
 
 
-def _undone(parts: ClusterParts, event: events.GroupUndone, _: float) -> None:
+def _undone(cluster: "Cluster", event: events.GroupUndone, _: float) -> None:
     for uid in event.uids:
-        parts.ledger.records.release(uid)
+        cluster.ledger.records.release(uid)
     for record in event.before:
-        parts.ledger.records.put(record)
+        cluster.ledger.records.put(record)
 
 
-def _refused(parts: ClusterParts, event: events.PodRefused, now: float) -> None:
-    parts.ledger.groups.refused(event.pod, now)
+def _refused(cluster: "Cluster", event: events.PodRefused, now: float) -> None:
+    cluster.ledger.groups.refused(event.pod, now)
     if event.request is not None:
-        parts.queue.refused(event.request, event.pod.spec.priority or 0, now)
-    parts.history.add(pod_key(event.pod), now, "no node fitted")
-    parts.log.add(now, pod_name(event.pod), LogKind.REFUSED)
+        cluster.queue.refused(event.request, event.pod.spec.priority or 0, now)
+    cluster.history.add(pod_key(event.pod), now, "no node fitted")
+    cluster.log.add(now, pod_name(event.pod), LogKind.REFUSED)
 
 
-def _node_chosen(parts: ClusterParts, event: events.NodeChosen, now: float) -> None:
-    if parts.ledger.choose(event.uid, event.node) is not None:
-        parts.ledger.groups.bind_begins(event.uid, event.until)
-    parts.history.go_on(event.uid, now, f"kube-scheduler chose node {event.node}")
+def _node_chosen(cluster: "Cluster", event: events.NodeChosen, now: float) -> None:
+    if cluster.ledger.choose(event.uid, event.node) is not None:
+        cluster.ledger.groups.bind_begins(event.uid, event.until)
+    cluster.history.go_on(event.uid, now, f"kube-scheduler chose node {event.node}")
 
 
-def _bind_began(parts: ClusterParts, event: events.BindBegan, now: float) -> None:
-    parts.ledger.groups.bind_begins(event.uid, event.until)
-    parts.history.go_on(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
+def _bind_began(cluster: "Cluster", event: events.BindBegan, now: float) -> None:
+    cluster.ledger.groups.bind_begins(event.uid, event.until)
+    cluster.history.go_on(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
 
 
-def _dropped(parts: ClusterParts, event: events.Dropped, now: float) -> None:
-    kept = parts.ledger.groups.bind_failed(event.uid, now)
-    parts.history.go_on(
+def _dropped(cluster: "Cluster", event: events.Dropped, now: float) -> None:
+    kept = cluster.ledger.groups.bind_failed(event.uid, now)
+    cluster.history.go_on(
         event.uid, now, "its reservation stays for its group" if kept else "its reservation was dropped"
     )
     if kept:
         return
-    name = parts.pods.names().get(event.uid)
+    name = cluster.pods.names().get(event.uid)
     if name is not None:
-        parts.log.add(now, name, LogKind.DROPPED)
+        cluster.log.add(now, name, LogKind.DROPPED)
 
 
-def _requeued(parts: ClusterParts, event: events.Requeued, now: float) -> None:
-    parts.queue.requeued(event.uid, now)
-    parts.history.go_on(event.uid, now, "kube-scheduler was made to look again")
+def _requeued(cluster: "Cluster", event: events.Requeued, now: float) -> None:
+    cluster.queue.requeued(event.uid, now)
+    cluster.history.go_on(event.uid, now, "kube-scheduler was made to look again")
 
 
-def _room_wanted(parts: ClusterParts, event: events.RoomWanted, now: float) -> None:
+def _room_wanted(cluster: "Cluster", event: events.RoomWanted, now: float) -> None:
     request, node = event.nomination.request, event.nomination.node
-    parts.ledger.records.give_up(request.uid)
-    parts.nominations.put(event.nomination)
-    parts.history.go_on(request.uid, now, f"it was nominated for node {node}")
-    parts.log.add(now, PodName(namespace=request.namespace, name=request.pod), LogKind.NOMINATED, node)
+    cluster.ledger.records.give_up(request.uid)
+    cluster.nominations.put(event.nomination)
+    cluster.history.go_on(request.uid, now, f"it was nominated for node {node}")
+    cluster.log.add(now, PodName(namespace=request.namespace, name=request.pod), LogKind.NOMINATED, node)
 
 
-def _room_shortened(parts: ClusterParts, event: events.RoomShortened, _: float) -> None:
-    room = parts.ledger.records.kept(event.uid)
+def _room_shortened(cluster: "Cluster", event: events.RoomShortened, _: float) -> None:
+    room = cluster.ledger.records.kept(event.uid)
     if room is not None and event.until < room.until:
-        parts.ledger.records.put(replace(room, until=event.until))
+        cluster.ledger.records.put(replace(room, until=event.until))
 
 
-def _set_asides_judged(parts: ClusterParts, event: events.SetAsidesJudged, _: float) -> None:
-    parts.ledger.set_asides.filled_until, parts.ledger.set_asides.evicts = event.filled_until, event.evicts
+def _set_asides_judged(cluster: "Cluster", event: events.SetAsidesJudged, _: float) -> None:
+    cluster.ledger.set_asides.filled_until, cluster.ledger.set_asides.evicts = event.filled_until, event.evicts
 
 
-def _rooms_given_up(parts: ClusterParts, event: events.RoomsGivenUp, _: float) -> None:
+def _rooms_given_up(cluster: "Cluster", event: events.RoomsGivenUp, _: float) -> None:
     for uid in event.uids:
-        parts.ledger.records.give_up(uid)
+        cluster.ledger.records.give_up(uid)
 
 
-def _growth_began(parts: ClusterParts, event: events.GrowthBegan, _: float) -> None:
-    parts.ledger.growths.begin(event.pod, event.counts)
-    parts.ledger.apply_pod(event.pod)
+def _growth_began(cluster: "Cluster", event: events.GrowthBegan, _: float) -> None:
+    cluster.ledger.growths.begin(event.pod, event.counts)
+    cluster.ledger.apply_pod(event.pod)
 
 
-def _growth_sent(parts: ClusterParts, event: events.GrowthSent, _: float) -> None:
-    growths, uid = parts.ledger.growths, event.uid
+def _growth_sent(cluster: "Cluster", event: events.GrowthSent, _: float) -> None:
+    growths, uid = cluster.ledger.growths, event.uid
     if (pod := growths.written(uid, event.version) if event.version else growths.end(uid)) is not None:
-        parts.ledger.apply_pod(pod)
+        cluster.ledger.apply_pod(pod)
 
 
-def _leadership_gained(parts: ClusterParts, _: events.LeadershipGained, __: float) -> None:
-    for record in parts.ledger.records.of(RecordState.RESERVED):
-        parts.ledger.records.drop(record.uid)
+def _leadership_gained(cluster: "Cluster", _: events.LeadershipGained, __: float) -> None:
+    for record in cluster.ledger.records.of(RecordState.RESERVED):
+        cluster.ledger.records.drop(record.uid)
 
 
-_OWN: Mapping[type[OwnEvent], Callable[[ClusterParts, Any, float], None]] = {
-    events.Asked: _asked,
-    events.Decided: _decided,
-    events.GroupUndone: _undone,
-    events.PodRefused: _refused,
-    events.Explained: lambda parts, event, now: parts.history.decide(event.uid, now, event.words),
-    events.NodeChosen: _node_chosen,
-    events.BindBegan: _bind_began,
-    events.LockHeld: lambda parts, event, now: parts.pods.hold(event.node, event.lock, event.until, now),
-    events.Dropped: _dropped,
-    events.BindingSent: lambda parts, event, _: parts.ledger.records.send(event.uid, event.attempt),
-    events.BindStep: lambda parts, event, now: parts.history.go_on(event.uid, now, event.words),
-    events.Requeued: _requeued,
-    events.WaitEnded: lambda parts, event, _: parts.queue.settled(event.uid),
-    events.GrowthBegan: _growth_began,
-    events.GrowthSent: _growth_sent,
-    events.RoomWanted: _room_wanted,
-    events.RoomKept: lambda parts, event, _: parts.ledger.records.put(event.room),
-    events.RoomShortened: _room_shortened,
-    events.SetAsidesJudged: _set_asides_judged,
-    events.RoomsGivenUp: _rooms_given_up,
-    events.NominationEnded: lambda parts, event, _: parts.end_nominations([event.uid]),
-    events.LeadershipGained: _leadership_gained,
-    events.LeadershipLost: lambda parts, *_: parts.end_nominations(parts.nominations.ours()),
-    events.TimePassed: lambda *_: None,
-}
-
-
-class Cluster(ClusterParts):
-    """The parts together, and the events that change them."""
+class Cluster:
+    """The parts of the state, and the events that change them. Read them freely: only events change them."""
 
     def __init__(self, requests: RequestSettings | None = None) -> None:
-        super().__init__(requests)
+        self.requests = requests or RequestSettings()
+        self.ledger: Ledger = Ledger(self.requests)
+        self.pods = PodIndex(self.requests.names)
+        self.gangs: Gangs = Gangs()
+        self.budgets: Budgets = Budgets()
+        self.nominations = Nominations()
+        self.queue = PodQueue()
+        self.wishes = Wishes()
+        self.refusals = KubeletRefusals()
+        self.history = Histories()
+        self.log = PodLog()
+        self.departed: Mapping[str, PodName] = {}
+        """The names of deleted pods that still hold GPUs, by UID, as far as they were seen."""
+        self.unreadable_nodes = Complaints("UnreadableRegistration")
+        self.unreadable_pods = Complaints("UnreadableAllocation")
         self._now = -inf
 
     def step(self, event: ClusterEvent, now: float, perform: Callable[[Effect], None]) -> None:
@@ -177,3 +194,58 @@ class Cluster(ClusterParts):
             self.refusals.now = now
             self.ledger.expire(now)
             self.queue.drop_forgotten(now)
+
+    def waiting_pods(self) -> Mapping[str, Pod]:
+        """Returns the pods, by UID, that request GPUs, and for which no node is decided."""
+        reserved = self.ledger.records.reserved
+        return {uid: pod for uid, pod in self.pods.pending().items() if reserved(uid) is None}
+
+    def closed_to(self, pod: Pod) -> Mapping[str, str]:
+        """Returns the nodes that are set aside for others or whose kubelets refused such a pod, with the reason."""
+        return {**self.ledger.set_asides.closed_to(pod, self.budgets), **self.refusals.closed_to(pod)}
+
+    def snapshot_for(self, pod: Pod) -> Snapshot:
+        """Returns the cluster for a decision about this pod; nodes that are closed to it offer nothing."""
+        return self.ledger.snapshot_for(pod).without(self.refusals.closed_to(pod))
+
+    def gang_of(self, pod: Pod) -> Gang | None:
+        """Returns the group of the pod, if its pods start together and their number is known."""
+        return self.gangs.of(pod, self.pods.pending())
+
+    def departs(self, uid: str, name: PodName) -> None:
+        """Remembers the name of a deleted pod while it holds GPUs."""
+        still = {each: known for each, known in self.departed.items() if self.ledger.records.bound(each) is not None}
+        self.departed = still if self.ledger.records.bound(uid) is None else {**still, uid: name}
+
+    def end_nominations(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            if self.nominations.end(uid):
+                self.ledger.records.give_up(uid)
+
+
+_OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
+    events.Asked: _asked,
+    events.Decided: _decided,
+    events.GroupUndone: _undone,
+    events.PodRefused: _refused,
+    events.Explained: lambda cluster, event, now: cluster.history.decide(event.uid, now, event.words),
+    events.NodeChosen: _node_chosen,
+    events.BindBegan: _bind_began,
+    events.LockHeld: lambda cluster, event, now: cluster.pods.hold(event.node, event.lock, event.until, now),
+    events.Dropped: _dropped,
+    events.BindingSent: lambda cluster, event, _: cluster.ledger.records.send(event.uid, event.attempt),
+    events.BindStep: lambda cluster, event, now: cluster.history.go_on(event.uid, now, event.words),
+    events.Requeued: _requeued,
+    events.WaitEnded: lambda cluster, event, _: cluster.queue.settled(event.uid),
+    events.GrowthBegan: _growth_began,
+    events.GrowthSent: _growth_sent,
+    events.RoomWanted: _room_wanted,
+    events.RoomKept: lambda cluster, event, _: cluster.ledger.records.put(event.room),
+    events.RoomShortened: _room_shortened,
+    events.SetAsidesJudged: _set_asides_judged,
+    events.RoomsGivenUp: _rooms_given_up,
+    events.NominationEnded: lambda cluster, event, _: cluster.end_nominations([event.uid]),
+    events.LeadershipGained: _leadership_gained,
+    events.LeadershipLost: lambda cluster, *_: cluster.end_nominations(cluster.nominations.ours()),
+    events.TimePassed: lambda *_: None,
+}

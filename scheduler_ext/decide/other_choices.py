@@ -30,19 +30,20 @@ class _Filled(NamedTuple):
     shares: ContainerShares = ()
 
 
-def other_choices(
+def other_choice(
     request: GpuRequest, gpus: Sequence[GpuUsage], rules: Rules, quota: Quota | None, failed: int
-) -> Iterator[PodShares]:
-    """Yields shares for every container that fit together, one choice after another. `failed` is the position of the
-    first container that did not fit behind the ones before it.
+) -> PodShares | None:
+    """Returns shares for every container that fit together; None without any. `failed` is the position of the first
+    container that did not fit behind the ones before it.
 
-    Together they are all the choices that differ in more than which of several equal GPUs is taken, as long as the
-    search takes at most `MOST_STEPS`. The first ones follow the pod's policy as far as the search's order permits.
+    The search goes through all the choices that differ in more than which of several equal GPUs is taken, as long as it
+    takes at most `MOST_STEPS`. The first ones follow the pod's policy as far as the search's order permits.
     """
     search = _ChoiceSearch(request, gpus, rules)
     try:
-        if search.is_hopeful(failed, quota):
-            yield from (shares for shares in search.choices() if _is_covered(request, shares, quota))
+        if not search.is_hopeful(failed, quota):
+            return None
+        return next((shares for shares in search.choices() if _is_covered(request, shares, quota)), None)
     finally:
         rules.effort.made += search.steps
 
@@ -72,8 +73,8 @@ class _ChoiceSearch:
         self._kinds: Sequence[int] = ()
         self._picks: Sequence[int] = ()
         """The container of each pick, in the order of the search. A container picks as many GPUs as it requests."""
-        self._picked: list[tuple[int, _Filled]] = []
-        """The GPU of each pick so far, and as it was before."""
+        self._picked: list[int] = []
+        """The GPU of each pick so far."""
         self._orders: dict[int, Sequence[int]] = {}
 
     def is_hopeful(self, failed: int, quota: Quota | None) -> bool:
@@ -90,20 +91,23 @@ class _ChoiceSearch:
         self._kinds = self._numbered(serving)
         ranked = sorted(self._needs, key=lambda position: self._slack(position, serving[position]))
         self._picks = [position for position in ranked for _ in range(self._needs[position].count)]
-        tries = [self._tries()]
-        while tries and self.steps <= MOST_STEPS:
-            place = next(tries[-1], None)
-            if place is None:
-                tries.pop()
-                self._give_back()
+        yield from self._choices()
+
+    def _choices(self) -> Iterator[PodShares]:
+        """Yields the choices that go on from the picks so far."""
+        position, tries = self._picks[len(self._picked)], self._tries()
+        while self.steps <= MOST_STEPS and (place := next(tries, None)) is not None:
+            before, filled = self._filled[place], self._with(place, position)
+            if filled is None:
                 continue
-            self._take(place)
+            self._picked.append(place)
+            self._filled[place] = filled
             if len(self._picked) == len(self._picks):
                 yield self._shares()
             elif self._leaves_enough():
-                tries.append(self._tries())
-                continue
-            self._give_back()
+                yield from self._choices()
+            self._filled[place] = before
+            self._picked.pop()
 
     def _shares(self) -> PodShares:
         found: list[list[DeviceShare]] = [[] for _ in self._request.needs]
@@ -146,7 +150,7 @@ class _ChoiceSearch:
         made = len(self._picked)
         position = self._picks[made]
         if made and self._picks[made - 1] == position:
-            order = self._after(self._picked[-1][0], self._orders[position])
+            order = self._after(self._picked[-1], self._orders[position])
         else:
             order = self._orders[position] = self._visited(position)
         tried = set()
@@ -180,17 +184,6 @@ class _ChoiceSearch:
                 first = {share.uuid for share in linked}
                 gpus.sort(key=lambda gpu: gpu.device.uuid not in first)
         return [self._place_of[gpu.device.uuid] for gpu in gpus]
-
-    def _take(self, place: int) -> None:
-        filled = self._with(place, self._picks[len(self._picked)])
-        if filled is not None:
-            self._picked.append((place, self._filled[place]))
-            self._filled[place] = filled
-
-    def _give_back(self) -> None:
-        if self._picked:
-            place, before = self._picked.pop()
-            self._filled[place] = before
 
     def _leaves_enough(self) -> bool:
         """Returns whether every container that has no GPU yet still finds enough."""

@@ -9,7 +9,7 @@ from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.decide.alignment import Refused, Zones, free_cpus_with, zones_of
 from scheduler_ext.decide.fit import Rules, cards_of, fit
 from scheduler_ext.decide.misfit import Misfit
-from scheduler_ext.decide.other_choices import other_choices
+from scheduler_ext.decide.other_choices import other_choice
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import sort_gpus
 from scheduler_ext.decide.topology import Effort
@@ -52,7 +52,8 @@ def _placed(
     # Without shares the first container that requests GPUs has failed, and it had the whole choice. The search knows
     # one rule for all containers.
     if any(placing.shares) and (zones is None or len(set(zones)) == 1):
-        for choice in other_choices(request, usage.gpus, by_container[0], quota, failed=len(placing.shares)):
+        choice = other_choice(request, usage.gpus, by_container[0], quota, failed=len(placing.shares))
+        if choice is not None:
             placing = _Placing(request, usage, quota, by_container)
             placing.add_all(choice)
             rules.effort.made += len(choice) * len(usage.gpus) // 2

@@ -6,8 +6,7 @@ Input and output are plain values. A room is a node with the number of the group
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from scheduler_ext.domains.levels import Domains, word
-from scheduler_ext.domains.wish import DomainWish
+from scheduler_ext.domains.levels import Domains, DomainWish, word
 
 
 @dataclass(frozen=True, slots=True)

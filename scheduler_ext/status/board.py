@@ -28,10 +28,9 @@ import msgspec
 from proto.daemon_usage import NodeUse
 from proto.devices import DeviceUUID
 from scheduler_ext.capacity.unused import Unused, unused
-from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.shown_use import ShownUse, is_news, shown_use
 from scheduler_ext.status.teams import Teams
-from scheduler_ext.status.view import ShownNode, happened_of, held_of, node_of
+from scheduler_ext.status.view import Poll, ShownNode, happened_of, held_of, node_of
 
 T = TypeVar("T")
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from scheduler_ext.cluster.events import TimePassed
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.poll import NodePoll, Poll, Standing, Uses
+from scheduler_ext.status.view import NodePoll, Poll, Standing, Uses
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
 POLL_SECONDS = 0.5

@@ -23,7 +23,7 @@ from scheduler_ext.http.messages import is_local
 from scheduler_ext.status.access import AccessRefusal
 from scheduler_ext.status.board import Board
 from scheduler_ext.status.pod_page import ShownPod
-from scheduler_ext.status.poll import Poll
+from scheduler_ext.status.view import Poll
 
 T = TypeVar("T")
 

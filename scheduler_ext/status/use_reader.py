@@ -16,7 +16,7 @@ from proto.daemon_usage import LARGEST_USAGE_BYTES, USAGE_PATH, NodeUse, UsageUn
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import Object, ObjectMeta, Resource
-from scheduler_ext.status.poll import Uses
+from scheduler_ext.status.view import Uses
 
 READERS = 8
 PAUSE_SECONDS = 0.4

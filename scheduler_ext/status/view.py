@@ -1,23 +1,85 @@
-"""Turns what a poll found into what the page shows: JSON values with short names, because thousands are sent.
+"""Turns the findings of one look at the cluster into what the page shows: JSON values with short names.
 
-Memory is in MiB, cores in percent of one GPU, times in seconds since 1970.
+Memory is in MiB, cores in percent of one GPU, times in seconds since 1970. Values only: another thread makes the page.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from msgspec import Struct
 
+from proto.daemon_usage import NodeUse
 from proto.devices import DeviceUUID
 from proto.kubernetes.taints import CORDON
+from scheduler_ext.capacity.largest import Largest
 from scheduler_ext.capacity.unused import named_domains, set_aside_words
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.history import LogEntry, LogKind
+from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.registered import NODE_CORDONED, RegisteredNode
-from scheduler_ext.cluster.snapshot import GpuUsage
+from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.decide.reasons import out_of_service
-from scheduler_ext.status.poll import NodePoll
+from scheduler_ext.status.waiting import WaitingGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePoll:
+    """One node with what pods hold of it. `names` are of these pods, by UID."""
+
+    usage: NodeUsage
+    alone: NodeAlone
+    names: Mapping[str, PodName]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """The state of this replica: its version, the address of its API server, and whether it leads. `leader` is the host
+    name that holds the Lease, which is its pod's name; empty without an election, and while none holds it.
+    """
+
+    problem: str = ""
+    """The reason why no decision is possible here; empty if one is."""
+    stale: str = ""
+    """The reason why the cluster may be another one by now; empty while the API server answers."""
+    synced: bool = True
+    """False before nodes, pods and quotas are listed: what is missing may still come."""
+    version: str = ""
+    cluster: str = ""
+    leads: bool = True
+    leader: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uses:
+    """The last reading of each node's daemon, by node."""
+
+    nodes: Mapping[str, NodeUse] = field(default_factory=dict)
+    problem: str = ""
+    """The reason why some or all are missing; empty if none is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Poll:
+    """`monotonic` and `at` (seconds since 1970) are the time of the poll. Nodes that are not named are as before."""
+
+    monotonic: float
+    at: float
+    standing: Standing = Standing()
+    nodes: Mapping[str, NodePoll] = field(default_factory=dict)
+    broken: Mapping[str, str] = field(default_factory=dict)
+    """All nodes that should offer GPUs and do not, and why."""
+    gone: tuple[str, ...] = ()
+    """Nodes that are no longer registered."""
+    waiting: tuple[WaitingGroup, ...] = ()
+    """The pods that wait, up to a bound."""
+    waiting_total: int = 0
+    fits: tuple[Largest, ...] = ()
+    uses: Uses = Uses()
+    happened: tuple[LogEntry, ...] = ()
+    """The events since the poll before, as far as they are remembered."""
 
 
 class ShownShare(Struct, frozen=True, omit_defaults=True):

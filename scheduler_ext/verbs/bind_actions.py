@@ -1,4 +1,4 @@
-"""Performs the actions of a bind that take time: each ends in the next event of the state machine."""
+"""Performs the actions of a bind that take time, among them the Binding: each ends in the next event of the machine."""
 
 import asyncio
 import logging
@@ -6,15 +6,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import inf
 from weakref import WeakValueDictionary
 
 from proto.annotations.bind_phase import BindPhase
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound, ServerError, TooManyRequests
-from proto.kubernetes.objects import NODES, PODS, Pod
+from proto.kubernetes.objects import NODES, PODS, Binding, Pod
 from scheduler_ext.cluster.events import BindStep
 from scheduler_ext.cluster.pod_index import NodeEntry, PodName, node_entry
-from scheduler_ext.settings import ServeSettings
+from scheduler_ext.settings import SLACK_SECONDS, ServeSettings
 from scheduler_ext.verbs.bind_decision import (
     BindRefused,
     Void,
@@ -26,10 +27,61 @@ from scheduler_ext.verbs.bind_decision import (
     outcome,
     shown,
 )
-from scheduler_ext.verbs.binding_sender import BindingSender
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.node_locks import LockBusy, NodeLocks, NodeUnknown
 from scheduler_ext.verbs.state_machine import BindAttempt, BindEffect, BindEvent
+
+
+class BindingSender:
+    def __init__(self, api: ApiServer, seconds: float, monotonic: Callable[[], float], *, left: bool = False) -> None:
+        """Gives up each Binding after `seconds`. `left` is true if the process before had sent some and is gone: the
+        API server may carry them out as if they had been given up now.
+        """
+        self.seconds = min(api.timeout_seconds, seconds)
+        self._api = api
+        self._monotonic = monotonic
+        self._on_their_way = 0
+        self._answered = asyncio.Event()
+        """The event is set whenever no Binding is on its way."""
+        self._answered.set()
+        self._open_until = self._given_up() if left else -inf
+        """The end of the time in which the API server may carry out a Binding without an answer."""
+
+    async def send(self, binding: Binding) -> None:
+        """Sends a Binding. It is given up when the API server gives it up too, so that it cannot be carried out later.
+
+        Raises ApiError or ApiUnreachable.
+        """
+        settled = False
+        self._on_their_way += 1
+        self._answered.clear()
+        try:
+            async with asyncio.timeout(self.seconds):
+                await self._api.bind(binding, within_seconds=self.seconds)
+            settled = True
+        except ServerError:
+            raise
+        except ApiError:
+            settled = True
+            raise
+        except TimeoutError as error:
+            raise ApiUnreachable(f"no answer to the Binding within {self.seconds:g} s") from error
+        finally:
+            if not settled:
+                self._open_until = self._given_up()
+            self._on_their_way -= 1
+            if not self._on_their_way:
+                self._answered.set()
+
+    def _given_up(self) -> float:
+        """Returns until when the API server may carry out a Binding that is given up now, in monotonic seconds."""
+        return self._monotonic() + self.seconds + SLACK_SECONDS
+
+    async def written(self) -> bool:
+        """Waits until no Binding is on its way. Returns whether none that was sent can still be carried out."""
+        await self._answered.wait()
+        return self._monotonic() >= self._open_until
+
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,8 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.reasons import Reason, joined
-from scheduler_ext.domains.levels import Domains
+from scheduler_ext.domains.levels import Domains, DomainWish, rank_of
 from scheduler_ext.domains.plan import DomainPlacement, NoDomain, Room, no_domain, placements
-from scheduler_ext.domains.wish import DomainWish, rank_of
 from scheduler_ext.requests import GpuRequest
 
 MOST_TRIED = 16

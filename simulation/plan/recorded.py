@@ -33,7 +33,7 @@ from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cli.state import StateError, listed, read_snapshot, typed
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
-from scheduler_ext.domains.levels import labels_of
+from scheduler_ext.domains.levels import Domains
 from scheduler_ext.requests import RequestSettings, ResourceNames, pod_key
 from simulation.plan.objects import Arrival, Described, WholePod, arrival_of, left_out
 
@@ -243,3 +243,8 @@ def _quota(namespace: str, number: int, quota: Quota, settings: RequestSettings)
             scope_selector=ScopeSelector(match_expressions=rules) if rules else None,
         ),
     )
+
+
+def labels_of(domains: Domains) -> dict[str, str]:
+    """Returns the labels of a node in these domains: a label's value has no slash."""
+    return {level: name.rpartition("/")[2] for level, name in domains.items()}

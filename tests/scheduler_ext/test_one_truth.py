@@ -37,9 +37,8 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.status.explaining import Explainer
-from scheduler_ext.status.poll import Poll, Standing
 from scheduler_ext.status.poller import Poller
-from scheduler_ext.status.view import ShownNode, node_of
+from scheduler_ext.status.view import Poll, ShownNode, Standing, node_of
 from scheduler_ext.status.waiting import WhyWaiting
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.filter_answer import Filtered, reasons_of, unresolvable

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.domains.levels import Domains, domains_of
+from scheduler_ext.domains.levels import Domains, DomainWish, domains_of
 from scheduler_ext.domains.plan import DomainPlacement, NoDomain, Room, no_domain, placements
-from scheduler_ext.domains.wish import DomainWish
 
 BLOCK, RACK, HOST = "example.com/block", "example.com/rack", "kubernetes.io/hostname"
 LEVELS = (BLOCK, RACK, HOST)

@@ -1,8 +1,18 @@
 import pytest
 
 from proto.annotations import keys
-from scheduler_ext.domains.levels import LEVELS, domains_of, labels_of, read_levels, word, write_levels
-from scheduler_ext.domains.wish import DomainWish, WishError, rank_of, read_wish
+from scheduler_ext.domains.levels import (
+    LEVELS,
+    DomainWish,
+    WishError,
+    domains_of,
+    rank_of,
+    read_levels,
+    read_wish,
+    word,
+    write_levels,
+)
+from simulation.plan.recorded import labels_of
 
 RACK = "cloud.provider.com/topology-rack"
 

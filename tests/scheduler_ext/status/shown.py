@@ -19,7 +19,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.http.server import in_own_thread, listening, listening_to_kube_scheduler
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, running_extender
-from scheduler_ext.status.poll import NodePoll
+from scheduler_ext.status.view import NodePoll
 from simulation.apiserver import EmbeddedApiServer
 from tests import builders
 from tests.builders import as_json, pod_json

@@ -14,8 +14,8 @@ from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.board import MOST_GONE, NODES_AT_ONCE, SAMPLES, Board
 from scheduler_ext.status.history_object import LARGEST_BYTES
-from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.teams import MOST_TEAMS
+from scheduler_ext.status.view import Poll
 from scheduler_ext.status.waiting import WaitingGroups
 from tests.builders import pod_json
 from tests.scheduler_ext.status.shown import MODELS, looked, node, running_pod

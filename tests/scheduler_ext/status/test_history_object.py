@@ -17,9 +17,9 @@ from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.server import listening
 from scheduler_ext.status.board import SAMPLE_SECONDS, SAMPLES, Board
 from scheduler_ext.status.history_object import KEY, LARGEST_BYTES, HistoryObject
-from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.server import StatusServer
 from scheduler_ext.status.teams import MOST_TEAMS
+from scheduler_ext.status.view import Poll
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.faults import Fault
 from tests.polling import until

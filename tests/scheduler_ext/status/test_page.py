@@ -24,8 +24,8 @@ from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.http.server import in_own_thread, listening
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.status.board import Board
-from scheduler_ext.status.poll import Poll, Standing, Uses
 from scheduler_ext.status.server import BEAT_SECONDS, StatusServer
+from scheduler_ext.status.view import Poll, Standing, Uses
 from scheduler_ext.status.waiting import WaitingGroup, WaitingGroups
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import pod_json

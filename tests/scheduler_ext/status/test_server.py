@@ -16,8 +16,8 @@ from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.http.server import listening
 from scheduler_ext.running import without_need
 from scheduler_ext.status import server as page_server
-from scheduler_ext.status.poll import Poll
 from scheduler_ext.status.server import PAGE_HEADER, StatusServer
+from scheduler_ext.status.view import Poll
 from simulation.apiserver import EmbeddedApiServer
 from tests.builders import pod_json
 from tests.polling import until

@@ -16,9 +16,9 @@ from proto.daemon_usage import LARGEST_USAGE_BYTES, ContainerUse, GpuUse, NodeUs
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.status.board import Board
-from scheduler_ext.status.poll import Poll, Uses
 from scheduler_ext.status.shown_use import IN_USE_SECONDS, ShownUse, is_news, shown_use
 from scheduler_ext.status.use_reader import UseReader
+from scheduler_ext.status.view import Poll, Uses
 from simulation.apiserver import EmbeddedApiServer
 from simulation.apiserver.faults import Fault
 from tests.scheduler_ext.status.shown import looked, node

@@ -37,8 +37,7 @@ from scheduler_ext.decide.setting_aside import LONGEST_SECONDS, UNTAKEN_SECONDS,
 from scheduler_ext.metrics.families import MetricsInput, families
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import RequestSettings, read_request
-from scheduler_ext.status.poll import NodePoll
-from scheduler_ext.status.view import node_of
+from scheduler_ext.status.view import NodePoll, node_of
 from scheduler_ext.verbs.waiting_jobs import MOST_DUE, MOST_NAMES, PAUSE_SECONDS
 from tests.builders import container, node_json, pod
 from tests.scheduler_ext.job_stream import BEGINNING, JobStream
