@@ -13,7 +13,7 @@ from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, OutlivingReports, read_bound
 from scheduler_ext.cluster.closed_nodes import SetAsides
 from scheduler_ext.cluster.groups import Groups, pending_of
-from scheduler_ext.cluster.node_totals import Hosts, KubeletSums
+from scheduler_ext.cluster.node_totals import Hosts, KubeletSums, totals_of
 from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import (
@@ -137,7 +137,7 @@ class Ledger:
         if pod.has_ended:
             self.records.drop(uid)
         elif pod.spec.node_name:
-            totals, host = self.kubelet.totals_of(pod), _shared(host_requested(pod)) if self._fgd else NO_HOST
+            totals, host = totals_of(pod, self._settings), _shared(host_requested(pod)) if self._fgd else NO_HOST
             if record is None and totals is NO_TOTALS and host == NO_HOST:
                 self.records.drop(uid)
             else:
@@ -194,7 +194,7 @@ class Ledger:
                 gpus=decided_part(kinds, shares, pod),
                 others={name: decided_part(kinds, held, pod) for name, held in others.items()},
                 decided={node: shares, **others},
-                totals=self.kubelet.totals_of(pod),
+                totals=totals_of(pod, self._settings),
                 host=host_requested(pod),
                 until=until,
                 pending=pending or pending_of(pod, None),

@@ -101,8 +101,6 @@ class KubeletSums:
     _sizes: dict[str, _Sizes] = field(default_factory=dict)
     _with_sizes: dict[_Sizes, set[str]] = field(default_factory=dict)
     """The nodes that have GPUs of these types and sizes."""
-    _last: tuple[Pod, KubeletTotals] | None = None
-    """The pod of the last question."""
 
     def apply(self, node: Node, devices: Sequence[Device]) -> None:
         """Records the totals that the node's kubelet may give out. A resource without a total is not limited."""
@@ -153,11 +151,6 @@ class KubeletSums:
         if odd := set(uids):
             self._odd[node] = odd
 
-    def totals_of(self, pod: Pod) -> KubeletTotals:
-        """Returns the pod's requests. Those of the last question are not counted again."""
-        last, self._last = self._last, None
-        return last[1] if last is not None and last[0] is pod else totals_of(pod, self.settings)
-
     def add(self, record: PodRecord) -> None:
         """Counts the pod on each of its nodes."""
         if not record.totals.amounts:
@@ -183,7 +176,6 @@ class KubeletSums:
         which too little is left.
         """
         asked, victims, gone = totals_of(pod, self.settings), bool(gone), {pod_key(pod), *gone}
-        self._last = pod, asked
         if not asked.amounts:
             return {}
         looked_at = {*self._odd, *self._short, *self._with_smaller(pod, asked.gpu_mib)} if asked.plain else names
