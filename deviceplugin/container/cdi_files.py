@@ -37,13 +37,10 @@ def ensure_defined(
     own = Path(directories[-1], spec_file_name(kind))
     reason = "generate one with nvidia-ctk cdi generate."
     if any(name.startswith(f"{kind}=") for name in missing_devices(wanted, directories, ignored=own)):
-        if not hardware.driver_mounts:
-            reason = "generate one with nvidia-ctk cdi generate, or set driver_root to where the driver is."
+        if hardware.driver_mounts:
+            reason = _problem_of_writing(own, msgspec.json.encode(gpu_spec(kind, hardware))) or reason
         else:
-            try:
-                _write(own, msgspec.json.encode(gpu_spec(kind, hardware)))
-            except CannotWriteSpec as error:
-                reason = str(error)
+            reason = f"{reason.rstrip('.')}, or set driver_root to where the driver is."
     missing = missing_devices(wanted, directories)
     return missing_sentence(missing, directories, reason) if missing else ""
 
@@ -63,12 +60,14 @@ def missing_devices(
     return tuple(name for name in wanted if name not in defined)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _problem_of_writing(path: Path, content: bytes) -> str:
+    """Returns one sentence; empty once the file is written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, content)
     except OSError as error:
-        raise CannotWriteSpec(f"{path} cannot be written: {error.strerror}.") from error
+        return f"{path} cannot be written: {error.strerror}."
+    return ""
 
 
 def spec_files(directories: Sequence[str]) -> list[Path]:
