@@ -7,7 +7,7 @@ from deviceplugin.machine.matrix import view_machine
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology
 from program.commands import output_option
-from program.text_files import read_text
+from program.settings.options import read_text
 from simulation import machines
 from simulation.machines.described import describe_reading
 from simulation.machines.description import read_machine_description

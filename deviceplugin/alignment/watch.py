@@ -26,8 +26,8 @@ from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.by_pod import ByPod
 from deviceplugin.host_paths import seen, sysfs
-from deviceplugin.numa_hints import NumaHints
 from deviceplugin.nvml.sysfs import Sysfs
+from deviceplugin.plugin_calls import NumaHints
 from deviceplugin.records.checkpoint import witness_reader
 from deviceplugin.records.listed import ExclusiveCpus
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable

@@ -23,7 +23,7 @@ from deviceplugin.container.limits import Backends
 from deviceplugin.doctor.cluster import daemon_rights
 from deviceplugin.doctor.cluster_facts import cluster_facts
 from deviceplugin.doctor.diagnose import NodeFacts, diagnose
-from deviceplugin.doctor.driver import DriverAnswer
+from deviceplugin.doctor.driver import DriverAnswer, judge_unhealthy
 from deviceplugin.doctor.finding import Finding, FindingState, ok, problem, warning
 from deviceplugin.doctor.kubelet import PortState
 from deviceplugin.doctor.node_facts import (
@@ -36,7 +36,6 @@ from deviceplugin.doctor.node_facts import (
     socket_facts,
     why_no_limits,
 )
-from deviceplugin.doctor.unhealthy import judge_unhealthy
 from deviceplugin.host_paths import cgroups, containerd_socket, proc
 from deviceplugin.machine.discovery import discover_devices
 from deviceplugin.machine.readings import MachineReading

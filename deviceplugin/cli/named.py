@@ -15,7 +15,7 @@ from deviceplugin.container.atomic_file import locked, write_atomically
 from deviceplugin.records.memory import MEMORY_FOLDER
 from program.logs import set_up_logging
 from program.settings.effective import Effective
-from program.settings.named import is_name
+from program.settings.options import is_name
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, NotFound
 from proto.kubernetes.objects import NODES

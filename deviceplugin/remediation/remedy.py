@@ -29,24 +29,24 @@ from deviceplugin.remediation.step import (
     is_due,
     lasting,
     next_look,
+    spoken,
     step,
     stranded,
     told_by,
 )
-from deviceplugin.remediation.words import desired_condition, desired_marks
 from deviceplugin.replicas import split_replica
-from deviceplugin.settings import REMEDIATION_LEASE, RemediationSettings
+from deviceplugin.settings import REMEDIATION_LEASE, RemediationSettings, TaintWhen
 from program.tasks import Tasks
 from program.words import enumerated
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import NODE_REGISTER, NODE_UNHEALTHY
+from proto.annotations.keys import NODE_CONDITION, NODE_REGISTER, NODE_TAINT, NODE_UNHEALTHY
 from proto.annotations.node_register import decode_register
-from proto.annotations.unhealthy_since import decode_unhealthy
+from proto.annotations.unhealthy_since import decode_unhealthy, encode_unhealthy, stamp
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.events import EventRecorder
-from proto.kubernetes.objects import LEASES, PODS, Node, ObjectReference
+from proto.kubernetes.objects import LEASES, PODS, Condition, Node, ObjectReference
 
 log = logging.getLogger(__name__)
 
@@ -289,3 +289,43 @@ def _named(node: Node) -> frozenset[str]:
 
 def _reference(holder: Holder) -> ObjectReference:
     return ObjectReference(api_version="v1", kind="Pod", namespace=holder.namespace, name=holder.pod, uid=holder.uid)
+
+
+_EFFECT = "NoSchedule"
+_LONGEST_MESSAGE = 4096
+
+
+def desired_marks(state: RemediationState, now: datetime, settings: RemediationSettings) -> Desired:
+    """Returns the annotation and the taint."""
+    ill = settings.remedy.reports and bool(state.ill)
+    since = encode_unhealthy({key: each.since for key, each in state.ill.items()}) if ill else None
+    effect = _EFFECT if _is_tainted(state, now, settings) else None
+    return Desired(annotations={NODE_UNHEALTHY: since}, taints={NODE_TAINT: effect})
+
+
+def desired_condition(state: RemediationState, now: datetime, settings: RemediationSettings) -> Desired:
+    return Desired(conditions={NODE_CONDITION: _condition(state, now, settings) if settings.remedy.reports else None})
+
+
+def _condition(state: RemediationState, now: datetime, settings: RemediationSettings) -> Condition:
+    found = [state.ill[key] for key in lasting(state, now, settings)]
+    if not found:
+        message = f"no GPU has been unhealthy for {spoken(settings.after)}"
+        return Condition(type=NODE_CONDITION, status="True", reason="GPUsHealthy", message=message)
+    ordered = sorted(found, key=lambda each: each.name)
+    message = "; ".join(f"{each.name} since {stamp(each.since)}: {each.problem}" for each in ordered)
+    message = message[:_LONGEST_MESSAGE]
+    return Condition(type=NODE_CONDITION, status="False", reason="GPUsUnhealthy", message=message)
+
+
+def _is_tainted(state: RemediationState, now: datetime, settings: RemediationSettings) -> bool:
+    if not settings.remedy.reports:
+        return False
+    found = len(lasting(state, now, settings))
+    match settings.taint:
+        case TaintWhen.NEVER:
+            return False
+        case TaintWhen.ANY:
+            return found > 0
+        case TaintWhen.ALL:
+            return 0 < found >= state.gpus

@@ -1,7 +1,8 @@
 """Turns a table into options of a command, and reads the files that the options name (edge)."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,8 +12,42 @@ from click.shell_completion import CompletionItem
 from program.settings.declared import Alias, C, Setting, Table
 from program.settings.effective import ConfigurationError, Effective, File, SettingSources, as_yaml, resolve
 from program.settings.kinds import Kind, Several, Switch, Words
-from program.settings.named import ENDING, is_name, missing
-from program.text_files import read_text
+from program.settings.notes import did_you_mean
+
+ENDING = ".yaml"
+"""A named configuration is one file in a folder. A label of the Node names the one to use."""
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+"""The form of a label's value."""
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None
+
+
+def missing(name: str, folder: str, known: Collection[str]) -> str:
+    """Returns the error for a name without a file."""
+    there = ", ".join(sorted(known)) or "none"
+    hint = did_you_mean(name, known) or "."
+    return f"there is no configuration {name!r} in {folder}{hint} There are: {there}"
+
+
+_LARGEST_TEXT = 16 * 1024 * 1024
+
+
+def read_text(path: str) -> str:
+    """Reads the file, or standard input for `-`. Raises click.ClickException if it is not text."""
+    name = "standard input" if path == "-" else path
+    try:
+        with click.open_file(path, "rb") as stream:
+            raw: bytes = stream.read(_LARGEST_TEXT + 1)
+    except OSError as error:
+        raise click.ClickException(f"cannot read {name}: {error.strerror or error}") from error
+    if len(raw) > _LARGEST_TEXT:
+        raise click.ClickException(f"{name} is larger than {_LARGEST_TEXT // 2**20} MiB, too large for a text")
+    if b"\0" in raw:
+        raise click.ClickException(f"{name} is not text: it holds a zero byte")
+    return raw.decode("utf-8", errors="replace")
+
 
 CONFIG_LABEL = "topogpu.io/device-plugin.config"
 

@@ -12,7 +12,7 @@ from deviceplugin.alignment.kubelet_configuration import (
 from deviceplugin.alignment.watch import apart, refused
 from deviceplugin.alignment.zones import Leading, closed_zones, held_zones, is_served, node_numa, shown_numa
 from deviceplugin.allocation.capacity import TakenPart
-from deviceplugin.numa_hints import NumaHints
+from deviceplugin.plugin_calls import NumaHints
 from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.listed import ExclusiveCpus
 from deviceplugin.records.pod_resources import exclusive_cpus

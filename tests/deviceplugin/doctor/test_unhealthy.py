@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from deviceplugin.doctor.cluster import DAEMON_RIGHTS, Right, daemon_rights, judge_rights
+from deviceplugin.doctor.driver import judge_unhealthy
 from deviceplugin.doctor.finding import Finding, FindingState
-from deviceplugin.doctor.unhealthy import judge_unhealthy
 from deviceplugin.settings import RemediationSettings, Remedy
 from proto.annotations.keys import NODE_UNHEALTHY, RESOURCE_COUNT
 from proto.kubernetes.objects import Node, Pod, Resources

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.node.desired import NodePatch, is_met, patch_of
+from deviceplugin.remediation.remedy import desired_condition, desired_marks
 from deviceplugin.remediation.step import RemediationState, step
-from deviceplugin.remediation.words import desired_condition, desired_marks
 from deviceplugin.settings import RemediationSettings, Remedy, TaintWhen
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_UNHEALTHY
