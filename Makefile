@@ -49,7 +49,7 @@ test-index: $(DEVELOPMENT) ## where a behaviour is tested, by nouns of tests' na
 # Half as long again as `make test`: Python 3.11 can only trace.
 coverage: $(DEVELOPMENT) ## the test suite, and how much of the product it reaches: never less than before
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(BIN)/python -m coverage run -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m coverage run -m pytest --hypothesis-profile thorough --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 	@$(MAKE) --no-print-directory coverage-report
 
 .PHONY: coverage-report

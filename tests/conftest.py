@@ -1,5 +1,6 @@
 """What the machine at hand cannot run is skipped, and says why; a slow machine fails nothing."""
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Generator
@@ -14,10 +15,12 @@ pytest_plugins = ["tests.cluster.fixtures"]
 # The same examples in every run: a change is refused for what it does, not by luck. TOPOGPU_NIGHTLY=1 tries new ones.
 settings.register_profile(
     "topogpu",
+    max_examples=40,
     deadline=None,
     derandomize=os.environ.get("TOPOGPU_NIGHTLY") != "1",
     suppress_health_check=[HealthCheck.too_slow],
 )
+settings.register_profile("thorough", parent=settings.get_profile("topogpu"), max_examples=200)  # `make coverage`
 settings.load_profile("topogpu")
 
 
@@ -43,6 +46,11 @@ def pytest_make_collect_report(
         first = len(report.result) * process // processes
         report.result = report.result[first:] + report.result[:first]
     return report
+
+
+def pytest_collection_finish() -> None:
+    """Whatever was collected is left out of each search for garbage: it stays until the end."""
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

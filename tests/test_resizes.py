@@ -111,7 +111,7 @@ class Walk:
             self.random.choice((self.world.give_up, self.world.lose))(number)
 
 
-@settings(max_examples=5_000 if NIGHTLY else 150, deadline=None)
+@settings(max_examples=5_000 if NIGHTLY else settings().max_examples)
 @given(seed=st.integers(0, 2**32))
 def test_whatever_happens_in_whatever_order_no_memory_is_given_out_twice_and_every_wish_ends(seed: int) -> None:
     walk = Walk(Random(seed))

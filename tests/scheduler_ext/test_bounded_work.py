@@ -7,7 +7,7 @@ from math import inf
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proto.admission import AdmissionError, Json, decode_review
@@ -158,7 +158,6 @@ def init_bomb(count: int) -> Json:
     return {"metadata": {"name": "p", "namespace": "ns", "uid": "u"}, "spec": spec}
 
 
-@settings(max_examples=60, deadline=None)
 @given(hostile_pods())
 @example(init_bomb(300))
 @example(init_bomb(16))
@@ -175,7 +174,6 @@ def test_a_pod_is_placed_with_bounded_effort_or_refused_with_a_short_sentence(ho
         assert effort.made < MOST_EFFORT_PLACING
 
 
-@settings(max_examples=60, deadline=None)
 @given(hostile_pods())
 @example(init_bomb(300))
 def test_what_the_webhook_admits_can_be_placed_and_what_is_too_much_is_denied(hostile: Json) -> None:

@@ -582,7 +582,7 @@ def plus(one: Amount, other: Amount) -> Amount:
 
 TestLedger = Machine.TestCase
 TestLedger.settings = settings(
-    max_examples=1_000 if NIGHTLY else 100,
+    max_examples=1_000 if NIGHTLY else settings().max_examples,
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

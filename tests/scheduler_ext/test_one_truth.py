@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kubectl_topogpu.cluster import DELETED, GpuCluster, Objects, read_cluster
@@ -227,7 +227,6 @@ def check_nothing_is_claimed(extender: Extender, plugin: GpuCluster, pending: It
         assert said.startswith((f"waits: {UNKNOWN}", answer_for(plugin, pod).sentence))
 
 
-@settings(max_examples=120, deadline=None)
 @given(clusters(), st.sampled_from([(), (Node,), (Pod,), (Node, Pod)]))
 def test_page_plugin_and_filter_agree_on_every_pod_that_waits(drawn: Drawn, first: Collection[type]) -> None:
     extender, plugin = Extender(drawn, first), read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
@@ -304,7 +303,6 @@ def rows_of_plugin(cluster: GpuCluster) -> Mapping[str, list[Row]]:
     }
 
 
-@settings(max_examples=80, deadline=None)
 @given(clusters())
 def test_what_still_fits_on_the_page_is_what_fit_finds_room_for(drawn: Drawn) -> None:
     plugin = read_cluster(Objects(nodes=drawn.nodes, pods=drawn.pods), SETTINGS)
@@ -313,7 +311,6 @@ def test_what_still_fits_on_the_page_is_what_fit_finds_room_for(drawn: Drawn) ->
         assert sum(int(row["pods"] or 0) for row in report.rows) == found.whole_pods
 
 
-@settings(max_examples=80, deadline=None)
 @given(clusters())
 def test_page_and_plugin_agree_on_every_gpu_and_who_holds_it(drawn: Drawn) -> None:
     poll = asyncio.run(Extender(drawn).poll())

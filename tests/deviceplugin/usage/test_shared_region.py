@@ -1,7 +1,7 @@
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.usage.shared_region import (
@@ -131,7 +131,6 @@ def test_a_file_cut_short_while_it_is_read_is_refused() -> None:
 
 
 @given(data=st.data(), size=st.sampled_from([V1_BYTES, V1_BYTES - 1]))
-@settings(max_examples=200)
 def test_no_bytes_raise_anything_but_a_region_error(data: st.DataObject, size: int) -> None:
     """Every read may answer anything, and less than asked."""
 
@@ -148,7 +147,6 @@ def test_no_bytes_raise_anything_but_a_region_error(data: st.DataObject, size: i
 
 
 @given(at=st.integers(0, 1850), junk=st.binary(min_size=1, max_size=16))
-@settings(max_examples=200)
 def test_a_region_with_a_few_bytes_changed_is_read_or_refused(at: int, junk: bytes) -> None:
     content = v1([A, B], TWO_LIVE_ONE_FREE)
     content[at : at + len(junk)] = junk

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.admission import Json
@@ -68,7 +68,6 @@ SETTINGS = st.builds(
 )
 
 
-@settings(max_examples=150)
 @given(PODS, SETTINGS)
 def test_a_patched_pod_shown_again_is_not_patched_again(shown: Json, how: AdmissionSettings) -> None:
     before = json.dumps(shown)
@@ -89,7 +88,6 @@ def counting(amounts: Json) -> Json:
     return {name: amount for name, amount in amounts.items() if name not in without}
 
 
-@settings(max_examples=100)
 @given(PODS, SETTINGS)
 def test_nothing_the_author_asked_for_is_taken_away_or_changed_but_what_counts_for_nothing(
     shown: Json, how: AdmissionSettings

@@ -7,7 +7,7 @@ from typing import Any
 import celpy
 import pytest
 from celpy.adapter import json_to_cel
-from hypothesis import given, settings
+from hypothesis import given
 
 from proto.admission import Json
 from scheduler_ext.admission.admit import admit
@@ -90,7 +90,6 @@ def as_the_api_server_shows_it(members: Json) -> Json:
     return {key: value for key, value in members.items() if value is not None and key != "requests"}
 
 
-@settings(max_examples=60)
 @given(PODS)
 def test_a_pod_that_no_condition_selects_would_not_have_been_changed(shown: Json) -> None:
     present = json.loads(json.dumps(shown), object_hook=as_the_api_server_shows_it)

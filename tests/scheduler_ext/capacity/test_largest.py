@@ -1,7 +1,7 @@
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.annotations.node_limits import NodeLimits
@@ -83,7 +83,6 @@ NODES = st.lists(
 )
 
 
-@settings(max_examples=100)
 @given(
     NODES,
     st.fixed_dictionaries(

@@ -1,7 +1,7 @@
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kubectl_topogpu.amounts import AskedMemory
@@ -54,7 +54,6 @@ SHAPES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60)
 @given(NODES, SHAPES, SHAPES)
 def test_so_many_fit_as_the_scheduler_would_place_one_after_the_other(
     sizes: list[tuple[int, int, int]], first: dict[str, Any], asked: dict[str, Any]

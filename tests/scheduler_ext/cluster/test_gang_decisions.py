@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -343,7 +343,6 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS, sizes=st.tuples(*[st.integers(2, 4)] * 3), cycle=st.booleans())
 def test_groups_never_over_book_and_hold_nothing_after_their_leases(
     steps: list[tuple[str, int, int]], sizes: tuple[int, int, int], cycle: bool

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import repeat
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope, ZoneCpus
@@ -59,7 +59,6 @@ CASES = st.builds(
 ).filter(lambda case: any(each.replicas for each in (*case.inits, *case.apps)))
 
 
-@settings(max_examples=300, deadline=None)
 @given(CASES)
 # GPUs of a NUMA node without CPUs; two containers of a pod that is aligned as a whole; GPUs and
 # CPUs that an init container had; a GPU of no NUMA node.

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.annotations import keys
@@ -99,7 +99,6 @@ def pods(draw: st.DrawFn, name: str = "p", *, in_turn: bool = True) -> Pod:
     )
 
 
-@settings(max_examples=150)
 @given(st.data())
 def test_no_gpu_and_no_quota_is_ever_overbooked(data: st.DataObject) -> None:
     """Whatever is decided, reserved and forgotten, in whatever order.
@@ -134,7 +133,6 @@ def _assert_within_capacity(cluster: Snapshot, limit: int | None) -> None:
         assert cluster.quotas["default"][0].used.memory_mib <= limit
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_the_order_of_the_nodes_in_the_request_and_in_the_cluster_does_not_matter(data: st.DataObject) -> None:
     names = ["a", "b", "c"]
@@ -145,7 +143,6 @@ def test_the_order_of_the_nodes_in_the_request_and_in_the_cluster_does_not_matte
     assert decision == decide(wanted, snapshot(*cluster), data.draw(st.permutations([*names, "nowhere"])))
 
 
-@settings(max_examples=100)
 @given(st.data())
 def test_a_decision_depends_on_what_is_held_and_not_on_how_it_came_about(data: st.DataObject) -> None:
     """Pods reserved in any order, with others that were forgotten meanwhile, lead to the same decision."""
@@ -173,7 +170,6 @@ def test_a_decision_depends_on_what_is_held_and_not_on_how_it_came_about(data: s
     assert decide(wanted, first.snapshot(), ["n"]) == decide(wanted, second.snapshot(), ["n"])
 
 
-@settings(max_examples=300)
 @given(st.data())
 def test_more_capacity_never_turns_a_fit_into_a_misfit(data: st.DataObject) -> None:
     """Under a quota, if the pod asks for amounts of memory: a percentage of a larger GPU is more, and a quota may not
@@ -200,7 +196,6 @@ def test_more_memory_that_draws_a_first_container_leaves_room_for_the_second() -
     assert fits(17000)
 
 
-@settings(max_examples=50)
 @given(st.data())
 def test_one_more_node_never_turns_a_fit_into_a_misfit(data: st.DataObject) -> None:
     old, new = data.draw(nodes("a")), data.draw(nodes("b"))

@@ -5,7 +5,7 @@ from itertools import chain, combinations
 from math import inf
 from typing import cast
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.kubernetes.objects import (
@@ -77,7 +77,6 @@ def planned(ledger: Ledger, known: Budgets, wanted: Pod, priority: int, holders:
     return finished(plan(EvictionTrial(ledger, request(wanted), priority, "n"), known, holders))
 
 
-@settings(max_examples=150, deadline=None)
 @given(
     holders_strategy,
     st.integers(1, 3),
@@ -114,7 +113,6 @@ def test_victims_are_needed_less_important_and_within_their_budgets(
     assert not any(fits(set(each)) for each in proper)
 
 
-@settings(max_examples=100, deadline=None)
 @given(holders_strategy, st.integers(1, 3), st.integers(0, 4), st.integers(0, 4), st.data())
 def test_a_search_that_gives_way_finds_what_one_without_a_pause_would_have_found_when_it_began(
     asked: list[tuple[int, int, int, str]], gpus: int, priority: int, steps: int, data: st.DataObject
@@ -145,7 +143,6 @@ def test_a_search_that_gives_way_finds_what_one_without_a_pause_would_have_found
     assert effort.made - spent < 100
 
 
-@settings(max_examples=100, deadline=None)
 @given(holders_strategy, st.integers(1, 3), st.integers(0, 4), st.data())
 def test_a_look_says_what_a_decision_without_these_pods_would(
     asked: list[tuple[int, int, int, str]], gpus: int, priority: int, data: st.DataObject
@@ -170,7 +167,6 @@ def test_a_look_says_what_a_decision_without_these_pods_would(
     assert not EvictionTrial(ledger, request(wanted), priority, "elsewhere").fits(gone)
 
 
-@settings(max_examples=100, deadline=None)
 @given(holders_strategy, st.integers(1, 3), st.data())
 def test_whatever_comes_meanwhile_the_room_is_there_in_the_end_and_nothing_is_given_out_twice(
     asked: list[tuple[int, int, int, str]], gpus: int, data: st.DataObject

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.annotations.keys import NODE_CLIQUE, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
@@ -162,7 +162,6 @@ def test_no_member_stays_where_the_clique_of_the_others_went() -> None:
     }
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=60)
 @given(
     st.dictionaries(st.sampled_from("abc"), st.integers(1, 4), min_size=1),
     st.integers(0, 3),

@@ -346,5 +346,5 @@ class Binds(RuleBasedStateMachine):
 
 TestBinds = Binds.TestCase
 TestBinds.settings = settings(
-    max_examples=200, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )

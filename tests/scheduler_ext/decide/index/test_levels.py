@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.kubernetes.requests import HostAmount
@@ -44,7 +44,6 @@ def workloads(draw: st.DrawFn) -> Workload:
     )
 
 
-@settings(max_examples=200, deadline=None)
 @given(machines(), workloads(), requests, st.one_of(st.none(), hosts))
 def test_no_placement_is_better_than_the_best_case(
     on: NodeUsage, popular: Workload, wanted: GpuRequest, room: HostAmount | None

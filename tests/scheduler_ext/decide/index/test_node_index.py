@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.annotations import keys
@@ -111,7 +111,6 @@ def quota(limit_mib: int, cores: int) -> ResourceQuota:
     return ResourceQuota(metadata=ObjectMeta(name="q", namespace="default"), spec=ResourceQuotaSpec(hard=hard))
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_the_choice_is_what_decide_decides_whatever_happened_before(data: st.DataObject) -> None:
     """In a small world, so that nodes and pods are often alike: two kinds of machines, three shapes of pods."""
