@@ -17,6 +17,10 @@ from scheduler_ext.cluster.gangs import MOST_MEMBERS
 from scheduler_ext.cluster.records import PodRecord, Records
 from scheduler_ext.requests import GpuRequest
 
+FEWEST_THAT_WAIT_ON = 9
+"""The fewest waiting members of a group of which some wait on when one more is refused: coscheduling rejects them all
+unless a tenth or less is missing.
+"""
 RENEWAL_SECONDS = 1.0
 LONGEST_PERMIT_SECONDS = 900.0
 """kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
@@ -56,6 +60,12 @@ class GroupAttempt:
     """The time until which what was decided ahead is held at least, in monotonic seconds."""
     again: bool = False
     """True if members wait in Permit whose earlier reservation was dropped, and none was bound since."""
+
+    def is_rejected(self, lapsed: int) -> bool:
+        """Returns whether coscheduling rejected all members that wait, as it does when one more is refused. `lapsed` is
+        the number of those without a reservation.
+        """
+        return self.refused and not self.preempts and len(self.promises()) + lapsed < FEWEST_THAT_WAIT_ON
 
     def is_over(self, uid: str, offered: AbstractSet[str]) -> bool:
         """Returns whether a question about the member among these nodes begins the next attempt."""

@@ -29,10 +29,6 @@ from scheduler_ext.requests import GpuRequest, pod_key
 
 SHORTEST_LEASE_SECONDS = 2.0
 """The lease of a pod that used none of its reservations, again and again."""
-FEWEST_THAT_WAIT_ON = 9
-"""The fewest waiting members of a group of which some wait on when one more is refused: coscheduling rejects them all
-unless a tenth or less is missing.
-"""
 FAILED_BIND_SECONDS = 30.0
 """How long a member whose bind failed keeps its GPUs beside members that are bound: kube-scheduler tries it again after
 10 seconds at the latest.
@@ -59,7 +55,7 @@ def pending_of(pod: Pod, request: GpuRequest | None) -> Pending:
 
 
 def required_level(request: GpuRequest) -> str:
-    """Returns the level of which all of the pod's group has to be in one domain; empty for any."""
+    """Returns the level if one of its domains must hold the pod's whole group; empty otherwise."""
     return request.wish.level if request.wish is not None and request.wish.required else ""
 
 
@@ -191,7 +187,7 @@ class Groups:
         this.charge(this.promises().values(), namespace_of(pod))
         if not this.refused:
             return
-        if self._is_rejected(group):
+        if this.is_rejected(len(self._lapsed.of(group))):
             this.rejected = self._lapsed.take(group)
         for uid, record in this.promises().items():
             self._unused.pop(uid, None)
@@ -225,9 +221,9 @@ class Groups:
         """Counts one more reservation of the pod; those of one attempt at its group count once."""
         self._lapsed.forget(uid)
         record = self._records.reserved(uid)
-        this = None if record is None else self._attempts.get(record.pending.group)
         if record is not None and record.pending.ahead:
             return
+        this = None if record is None else self._attempts.get(record.pending.group)
         if this is None or not this.has_alternatives(uid):
             self._unused[uid] = self._unused.get(uid, 0) + 1
         if record is not None and this is not None:
@@ -339,14 +335,6 @@ class Groups:
     def lapse(self, ended: Iterable[PodRecord]) -> None:
         """Remembers the reservations of members that may still wait in Permit."""
         waiting = [record for record in ended if record.pending.waits and not record.pending.ahead]
-        rejected = set(filter(self._is_rejected, {record.pending.group for record in waiting}))
-        self._lapsed.add(
-            record for record in waiting if not record.pending.binding and record.pending.group not in rejected
-        )
-
-    def _is_rejected(self, group: str) -> bool:
-        """Returns whether coscheduling rejected all members that wait, as it does when one more is refused."""
-        this = self._attempts.get(group)
-        if this is None or not this.refused or this.preempts:
-            return False
-        return len(this.promises()) + len(self._lapsed.of(group)) < FEWEST_THAT_WAIT_ON
+        groups = self._attempts.keys() & {record.pending.group for record in waiting}
+        rejected = {group for group in groups if self._attempts[group].is_rejected(len(self._lapsed.of(group)))}
+        self._lapsed.add(each for each in waiting if not each.pending.binding and each.pending.group not in rejected)
