@@ -37,7 +37,12 @@ function leaderOf({ leader, leads }) {
 
 export function showTeams(teams, uses, filter, soFar) {
   const busy = new Map();
-  for (const use of uses.values()) for (const [pod, of] of use.pods) busy.set(namespaceOf(pod), (busy.get(namespaceOf(pod)) ?? 0) + (of.busy ?? 0));
+  for (const use of uses.values()) {
+    for (const [pod, of] of use.pods) {
+      const namespace = namespaceOf(pod);
+      busy.set(namespace, (busy.get(namespace) ?? 0) + (of.busy ?? 0));
+    }
+  }
   const rows = Object.entries(teams).map(([name, [pods, gpus, mib, hours]]) => ({ name, pods, gpus, mib, hours }));
   const shown = rows.filter((row) => row.name.toLowerCase().includes(filter.text)).sort((a, b) => b.gpus - a.gpus || b.hours - a.hours);
   write(byId("teams-count"), `${counted(rows.length, "namespace")}${soFar}, hours since the extender began to look${cut(shown.length, MOST_TEAMS)}`);

@@ -3,6 +3,7 @@
 import * as address from "./address.js";
 import { byId, element, keep, write } from "./dom.js";
 import { matches, namespaceOf } from "./state.js";
+import { IDLE_SECONDS } from "./use.js";
 import { counted, cut, duration, memory, number, ranges } from "./words.js";
 
 const MOST_ROWS = 200;
@@ -56,7 +57,9 @@ export function showPods(names, nodes, uses, filter, soFar) {
   const first = new First(MOST_ROWS, value || groupOf ? (one, other) => compare(one, other, value, turn) : null);
   const groups = new Map();
   let [found, all] = [0, 0];
-  for (const row of rowsOf(names, nodes, uses, filter, (count) => (all += count))) {
+  // In the order of the nodes the pods after the first ones are only counted.
+  const pass = (count) => !value && !groupOf && found >= MOST_ROWS && (found += count);
+  for (const row of rowsOf(names, nodes, uses, filter, (count) => (all += count), pass)) {
     found += 1;
     const group = groupOf?.(row) ?? "";
     if (groupOf) {
@@ -71,13 +74,14 @@ export function showPods(names, nodes, uses, filter, soFar) {
   keep(byId("pod-rows"), lines, (line) => (line.sums ? `= ${line.group}` : `${line.node} ${line.pod} ${line.state}`), makeLine, fillLine);
 }
 
-function* rowsOf(names, nodes, uses, filter, count) {
+function* rowsOf(names, nodes, uses, filter, count, pass) {
   for (const name of names) {
     const node = nodes.get(name);
     if (!node?.pods.length) continue;
     count(node.pods.length);
     if (!matches(node, filter)) continue;
     const whole = !filter.text || node.about.includes(filter.text);
+    if (whole && pass(node.pods.length)) continue;
     const use = uses.get(name);
     for (const pod of node.pods) {
       if (whole || pod.pod.toLowerCase().includes(filter.text)) yield { ...pod, of: node, use: use?.pods.get(pod.pod) };
@@ -145,23 +149,25 @@ function fillLine(made, line) {
 
 // The pods that have not computed for an hour on a GPU that they hold; those with the most GPUs first.
 export function showIdle(nodes, uses, head, now, filter) {
-  const found = [];
+  const first = new First(MOST_IDLE, (a, b) => b.gpus.length - a.gpus.length || b.seconds - a.seconds || byName.compare(a.pod, b.pod));
+  let found = 0;
   for (const [name, use] of uses) {
     const node = nodes.get(name);
-    if (!node || !matches(node, filter)) continue;
+    if (!node || now - use.since < IDLE_SECONDS || !matches(node, filter)) continue;
     const whole = !filter.text || node.about.includes(filter.text);
     for (const pod of node.pods) {
       const idle = pod.state === "bound" && (whole || pod.pod.toLowerCase().includes(filter.text)) ? use.idle(pod.pod, now) : null;
       const gpus = idle?.gpus.filter((gpu) => pod.gpus.includes(gpu)) ?? [];
-      if (gpus.length) found.push({ pod: pod.pod, node: name, gpus, seconds: idle.seconds });
+      if (!gpus.length) continue;
+      found += 1;
+      first.add({ pod: pod.pod, node: name, gpus, seconds: idle.seconds });
     }
   }
-  found.sort((a, b) => b.gpus.length - a.gpus.length || b.seconds - a.seconds || byName.compare(a.pod, b.pod));
-  const known = uses.size ? (found.length ? `${counted(found.length, "pod")} with GPUs unused for an hour${cut(found.length, MOST_IDLE)}` : "none for an hour") : "not known";
+  const known = uses.size ? (found ? `${counted(found, "pod")} with GPUs unused for an hour${cut(found, MOST_IDLE)}` : "none for an hour") : "not known";
   write(byId("idle-count"), known);
   write(byId("idle-note"), head?.use_problem ? `The use of GPUs is not known everywhere: ${head.use_problem}.` : uses.size || !head ? "" : "No daemon has been read yet.");
   byId("idle-note").hidden = !byId("idle-note").textContent;
-  keep(byId("idle-list"), found.slice(0, MOST_IDLE), (each) => `${each.node} ${each.pod}`, (each) => element("li", {}, podLink(each.pod), element("span", { class: "count" })), (made, each) => {
+  keep(byId("idle-list"), first.sorted(), (each) => `${each.node} ${each.pod}`, (each) => element("li", {}, podLink(each.pod), element("span", { class: "count" })), (made, each) => {
     write(made.lastChild, ` ${each.node} GPU ${ranges(each.gpus)}: not used for ${duration(each.seconds)}`);
   });
 }

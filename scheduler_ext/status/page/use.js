@@ -9,7 +9,9 @@ export class Use {
     this.gpus = new Map(Object.entries(gpus).map(([index, [memory, busy]]) => [Number(index), { memory, busy }]));
     this.containers = containers;
     this.pods = new Map();
+    this.since = Infinity; // since when any of it is not used
     for (const [pod, , gpu, memory, busy, since] of containers) {
+      if (since) this.since = Math.min(this.since, since);
       if (!this.pods.has(pod)) this.pods.set(pod, { memory: 0, busy: 0, since: new Map() });
       const of = this.pods.get(pod);
       of.memory = sum(of.memory, memory);
