@@ -150,9 +150,9 @@ async def test_a_container_that_starts_before_the_daemon_knows_its_driver_waits_
     await node.runs("early")
     await node.kill()
     node.machine(*(CallHangs(gpu=gpu, call="nvmlDeviceGetMemoryLimits_v1") for gpu in range(4)))
-    before = node.registrations()
+    await until(lambda: node.capacity()[1] == 0)
     await node.start()
-    await until(lambda: node.registrations() > before)
+    await until(lambda: node.capacity()[1] > 0)  # kubelet has left the connection to the daemon that was killed
     restarting = asyncio.create_task(node.kubelet.restart_container(uid, "c0"))
     await until(lambda: node.kubelet.devices.calls[-1].startswith("PreStartContainer"))
     node.machine()
