@@ -131,6 +131,7 @@ async def test_a_group_that_kube_scheduler_tries_as_a_whole_is_requeued_by_one_o
                 return found is not None and keys.REQUEUE in found["metadata"].get("annotations", {})
 
             await until(requeued)
+            await until(lambda: len(seen) > requeues)
     assert len(seen) == requeues + 1
 
 

@@ -71,6 +71,7 @@ async def test_our_sockets_are_found_by_the_last_that_answers() -> None:
             alive.bind(f"{root}/nvidia-gpu.00000001.sock")
             alive.listen()
             dead.bind(f"{root}/nvidia-gpu.00000002.sock")
+            os.utime(f"{root}/nvidia-gpu.00000001.sock", (0, 0))  # else both may be of the same tick of the clock
             assert plugin_socket(root, "nvidia.com/gpu") == f"{root}/nvidia-gpu.00000001.sock"
         # A process that another test starts at this moment may hold the listening socket until it runs its program.
         await until(lambda: plugin_socket(root, "nvidia.com/gpu") == f"{root}/nvidia-gpu.00000002.sock")
