@@ -38,7 +38,8 @@ demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
 	@$(BIN)/topogpu-sim demo $(ARGS)
 
 # Four also on two cores: a test waits for real programs about as long as it computes.
-test coverage: export PYTHONDONTWRITEBYTECODE := # hundreds of programs start: each would compile itself anew
+# The tests start hundreds of programs. If this variable is set, each of them compiles all of its modules again.
+test coverage: export PYTHONDONTWRITEBYTECODE :=
 test: $(DEVELOPMENT) ## the test suite, in four processes
 	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -46,7 +47,7 @@ test: $(DEVELOPMENT) ## the test suite, in four processes
 test-index: $(DEVELOPMENT) ## where a behaviour is tested, by nouns of tests' names: NOUN=lease; without, all nouns
 	@$(BIN)/python -m tests.index $(NOUN)
 
-# Half as long again as `make test`: Python 3.11 can only trace.
+# It takes longer than `make test`: Python 3.11 can only trace, and each law is tried with five times as many examples.
 coverage: $(DEVELOPMENT) ## the test suite, and how much of the product it reaches: never less than before
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@$(BIN)/python -m coverage run -m pytest --hypothesis-profile thorough --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)

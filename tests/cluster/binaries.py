@@ -86,7 +86,9 @@ def build(release: str = "") -> Binaries:
 
 
 def known(release: str) -> str:
-    """The newest where none is asked for. Raises BuildFailed: a suite that is skipped for a wrong name looks passed."""
+    """Returns the named release; the newest if the name is empty. Raises BuildFailed for an unknown name: a suite that
+    is skipped looks as if it passed.
+    """
     release = release or releases()[-1]
     if release not in releases():
         raise BuildFailed(f"there is no release {release}: KUBERNETES_RELEASE is one of {', '.join(releases())}")
