@@ -7,7 +7,7 @@ from sys import intern
 
 from msgspec.structs import replace
 
-from proto.devices import DeviceUUID, PodShares
+from proto.devices import PodShares
 from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, OutlivingReports, read_bound
@@ -61,9 +61,9 @@ class Ledger:
         self.growths = Growths()
         self.set_asides = SetAsides()
         self.groups = Groups(self.records)
-        self.nodes = Nodes()
+        self.nodes = Nodes(self.records)
         self.quotas = Quotas(self._settings)
-        self.kubelet = KubeletSums(self._settings)
+        self.kubelet = KubeletSums(self._settings, self.records, self.nodes)
         self.hosts = Hosts()
         self.records.follow(self.nodes, self.quotas, self.kubelet, self.hosts, self.groups)
 
@@ -83,7 +83,7 @@ class Ledger:
         self.hosts.apply(node)
         registered = self.nodes.apply(node, self._settings.names.count, self._settings.topology_levels)
         if registered is not None:
-            self.kubelet.apply(node, registered.devices)
+            self.kubelet.apply(node)
 
     def remove_node(self, name: str) -> None:
         """Removes a node. Its pods keep what they hold, because the node may come back; deleted pods do not."""
@@ -128,7 +128,7 @@ class Ledger:
         self._show_set_asides(self.set_asides.apply(pod, self._settings.names))
         if self._fgd:
             self._classes.learn(uid, pod, self._settings)
-        gpus = frozenset[DeviceUUID]() if known is None else self.nodes.gpus(known.node)
+        gpus = () if known is None else {device.uuid for device in self.nodes.devices(known.node)}
         record = self.growths.counted(pod, read_bound(pod, self._settings.names, known, gpus))
         if record is not None or pod.has_ended:
             self.groups.settled(uid)
@@ -268,7 +268,7 @@ class Ledger:
 
     def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
         """Returns the node and the namespace's quotas as they are now; None for a node that is not registered."""
-        return self.nodes.alone(node, self.records, self.quotas.alone(namespace))
+        return self.nodes.alone(node, self.quotas.alone(namespace))
 
     def workload(self) -> Workload:
         """Returns the pods that usually come: the same object until enough pods have come to count again."""

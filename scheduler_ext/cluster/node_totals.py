@@ -11,15 +11,14 @@ came later, kubelet counts more than is charged.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 
 from proto.annotations.keys import DEVICES_ALLOCATED, RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
-from proto.devices import Device
 from proto.kubernetes.objects import Container, Node, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_amount
 from proto.kubernetes.requests import requested as requested_of
 from proto.quantity import QuantityError, integer_quantity
-from scheduler_ext.cluster.records import NO_TOTALS, KubeletTotals, PodRecord
+from scheduler_ext.cluster.nodes import Nodes
+from scheduler_ext.cluster.records import NO_TOTALS, KubeletTotals, PodRecord, Records
 from scheduler_ext.requests import (
     RequestError,
     RequestSettings,
@@ -29,9 +28,6 @@ from scheduler_ext.requests import (
     pod_key,
     read_needs,
 )
-
-_Sizes = frozenset[tuple[str, int]]
-"""The types of a node's GPUs, and their MiB."""
 
 
 def totals_of(pod: Pod, settings: RequestSettings) -> KubeletTotals:
@@ -92,84 +88,50 @@ class KubeletSums:
     """The requests of bound pods and reservations, by node."""
 
     settings: RequestSettings
-    _by_node: dict[str, dict[str, KubeletTotals]] = field(default_factory=dict)
+    _records: Records
+    _nodes: Nodes
     _totals: dict[str, Mapping[str, int]] = field(default_factory=dict)
     _short: set[str] = field(default_factory=set)
-    """Nodes whose totals are below what their GPUs have."""
-    _odd: dict[str, set[str]] = field(default_factory=dict)
-    """The pods of a node for which kubelet counts more than is charged."""
-    _sizes: dict[str, _Sizes] = field(default_factory=dict)
-    _with_sizes: dict[_Sizes, set[str]] = field(default_factory=dict)
-    """The nodes that have GPUs of these types and sizes."""
+    """Nodes where kubelet may count more than is charged, or may give out less than the GPUs have."""
 
-    def apply(self, node: Node, devices: Sequence[Device]) -> None:
-        """Records the totals that the node's kubelet may give out. A resource without a total is not limited."""
-        name, amounts, names = node.metadata.name, node.status.allocatable, self.settings.names
-        memory_mib, cores = sum(device.memory_mib for device in devices), sum(device.cores for device in devices)
-        has = {
-            names.memory: memory_mib,
-            names.memory_percentage: 100 * len(devices),
-            names.cores: cores,
-            RESOURCE_MEMORY_SUM: memory_mib,
-            RESOURCE_CORES_SUM: cores,
-        }
-        totals = {each: _amount(amounts[each]) for each in has if each in amounts}
-        if totals:
-            self._totals[name] = totals
-        else:
-            self._totals.pop(name, None)
-        if any(total < has[each] for each, total in totals.items()):
-            self._short.add(name)
-        else:
-            self._short.discard(name)
-        sizes = frozenset((device.type, device.memory_mib) for device in devices)
-        if sizes != self._sizes.get(name):
-            self._forget_sizes(name)
-            self._sizes[name] = sizes
-            self._with_sizes.setdefault(sizes, set()).add(name)
-            self._set_odd(
-                name, (uid for uid, totals in self._by_node.get(name, {}).items() if self._is_odd(totals, name))
-            )
+    def apply(self, node: Node) -> None:
+        """Records the totals that the kubelet of a registered node may give out. A resource without a total is not
+        limited.
+        """
+        names, amounts = self.settings.names, node.status.allocatable
+        limited = (names.memory, names.memory_percentage, names.cores, *SUMS)
+        self._totals[node.metadata.name] = {each: _amount(amounts[each]) for each in limited if each in amounts}
+        self._judge(node.metadata.name)
 
     def remove(self, node: str) -> None:
         self._totals.pop(node, None)
         self._short.discard(node)
-        self._forget_sizes(node)
 
-    def _forget_sizes(self, node: str) -> None:
-        sizes = self._sizes.pop(node, None)
-        if sizes is not None:
-            self._with_sizes[sizes].discard(node)
-            if not self._with_sizes[sizes]:
-                del self._with_sizes[sizes]
+    def _judge(self, node: str) -> None:
+        names, totals, devices = self.settings.names, self._totals.get(node, {}), self._nodes.devices(node)
+        memory_mib, cores = sum(device.memory_mib for device in devices), sum(device.cores for device in devices)
+        has = {names.memory: memory_mib, names.memory_percentage: 100 * len(devices), names.cores: cores}
+        has |= {RESOURCE_MEMORY_SUM: memory_mib, RESOURCE_CORES_SUM: cores}
+        is_short = any(total < has[each] for each, total in totals.items())
+        if is_short or any(self._is_odd(each, node) for each in self._records.on_node(node).values()):
+            self._short.add(node)
+        else:
+            self._short.discard(node)
 
-    def _is_odd(self, totals: KubeletTotals, node: str) -> bool:
-        return not totals.plain or any(size < totals.gpu_mib for _, size in self._sizes.get(node, ()))
-
-    def _set_odd(self, node: str, uids: Iterable[str]) -> None:
-        self._odd.pop(node, None)
-        if odd := set(uids):
-            self._odd[node] = odd
+    def _is_odd(self, record: PodRecord, node: str) -> bool:
+        """Returns whether kubelet counts more for the pod there than is charged."""
+        totals = record.totals
+        return not totals.plain or any(device.memory_mib < totals.gpu_mib for device in self._nodes.devices(node))
 
     def add(self, record: PodRecord) -> None:
-        """Counts the pod on each of its nodes."""
-        if not record.totals.amounts:
-            return
-        for node in record.nodes:
-            self._by_node.setdefault(node, {})[record.uid] = record.totals
-            if self._is_odd(record.totals, node):
-                self._odd.setdefault(node, set()).add(record.uid)
+        for node in record.nodes if record.totals.amounts else ():
+            if node in self._totals and self._is_odd(record, node):
+                self._short.add(node)
 
     def subtract(self, record: PodRecord) -> None:
-        if not record.totals.amounts:
-            return
-        for node in record.nodes:
-            on_node = self._by_node[node]
-            on_node.pop(record.uid)
-            if record.uid in self._odd.get(node, ()):
-                self._set_odd(node, self._odd[node] - {record.uid})
-            if not on_node:
-                del self._by_node[node]
+        for node in record.nodes if record.totals.amounts else ():
+            if node in self._short and self._is_odd(record, node):
+                self._judge(node)
 
     def refusing(self, pod: Pod, names: Collection[str], gone: Collection[str] = ()) -> Mapping[str, str]:
         """Returns the nodes whose kubelets would refuse the pod without the pods `gone`, and for each the resource of
@@ -178,7 +140,7 @@ class KubeletSums:
         asked, victims, gone = totals_of(pod, self.settings), bool(gone), {pod_key(pod), *gone}
         if not asked.amounts:
             return {}
-        looked_at = {*self._odd, *self._short, *self._with_smaller(pod, asked.gpu_mib)} if asked.plain else names
+        looked_at = {*self._short, *self._with_smaller(pod, asked.gpu_mib)} if asked.plain else names
         # The daemon raises the Node's sums by what pods held beyond their own sums, once they are gone.
         amounts = {name: amount for name, amount in asked.amounts.items() if not (victims and name in SUMS)}
         found = ((node, self._exceeded(amounts, gone, node)) for node in looked_at)
@@ -186,20 +148,19 @@ class KubeletSums:
 
     def _with_smaller(self, pod: Pod, gpu_mib: int) -> Iterable[str]:
         """Returns the nodes that have a smaller GPU of a type that the pod allows."""
-        if not gpu_mib:
-            return ()
         allowed = device_filter(pod.metadata.annotations)
-        found = (
-            nodes
-            for sizes, nodes in self._with_sizes.items()
-            if any(size < gpu_mib and allowed.allows_type(model) for model, size in sizes)
+        if gpu_mib <= self._nodes.sizes.smallest(allowed):
+            return ()
+        return (
+            node.name
+            for node in self._nodes.registered()
+            if any(device.memory_mib < gpu_mib and allowed.allows_type(device.type) for device in node.devices)
         )
-        return chain.from_iterable(found)
 
     def _exceeded(self, asked: Mapping[str, int], gone: Collection[str], node: str) -> str:
         """Returns the first resource that is too scarce on the node; empty if kubelet would admit the pod."""
         totals = self._totals.get(node, {})
-        others = [each for uid, each in self._by_node.get(node, {}).items() if uid not in gone]
+        others = [each.totals for uid, each in self._records.on_node(node).items() if uid not in gone]
         for resource, amount in asked.items():
             requested = sum(each.amounts.get(resource, 0) for each in others)
             if resource in totals and requested + amount > totals[resource]:

@@ -3,14 +3,13 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from proto.devices import Device, DeviceUUID
+from proto.devices import Device
 from proto.kubernetes.objects import Node, Toleration
-from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, RecordState
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.snapshot import NodeUsage, SetAsideNode
-from scheduler_ext.cluster.usage import NodeAlone, usage_of
+from scheduler_ext.cluster.usage import NodeAlone, summed, usage_of
 from scheduler_ext.domains.levels import LEVELS, Domains
 from scheduler_ext.requests import DeviceFilter
 
@@ -40,18 +39,14 @@ class GpuSizes:
 class Nodes:
     """Nodes and their usage. Each change marks a node. Only marked nodes are summed up again, at the next read."""
 
+    _records: Records = field(compare=False)
     sizes: GpuSizes = field(default_factory=GpuSizes, compare=False)
     _registered: dict[str, RegisteredNode] = field(default_factory=dict)
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
     _tainted: set[str] = field(default_factory=set)
     """Registered nodes that keep some pods away."""
-    _held: dict[str, dict[str, GpuPart]] = field(default_factory=dict)
-    """The parts that pods hold, by node and UID."""
-    _kept: dict[str, dict[str, GpuPart]] = field(default_factory=dict)
-    """Room that is kept for pods, by node and UID. It counts beside what is held."""
     _set_aside: dict[str, SetAsideNode] = field(default_factory=dict)
-    _used: dict[str, dict[DeviceUUID, Footprint]] = field(default_factory=dict)
     _usages: dict[str, NodeUsage] = field(default_factory=dict)
     _outdated: set[str] = field(default_factory=set)
     """Nodes whose entry in `_usages` must be rebuilt."""
@@ -89,42 +84,12 @@ class Nodes:
         self._outdated.discard(name)
 
     def add(self, record: PodRecord) -> None:
-        """Counts the pod on each of its nodes."""
-        if record.gpus is NO_GPUS:
-            return
-        by_node = self._kept if record.state is RecordState.KEPT else self._held
-        for node in record.nodes:
-            part = record.on(node)
-            by_node.setdefault(node, {})[record.uid] = part
-            if by_node is self._held:
-                used = self._used.setdefault(node, {})
-                for device, footprint in part.footprints.items():
-                    used[device] = used[device] + footprint if device in used else footprint
-            self._touch(node)
+        """Marks each of the pod's nodes."""
+        if record.gpus is not NO_GPUS:
+            for node in record.nodes:
+                self._touch(node)
 
-    def subtract(self, record: PodRecord) -> None:
-        """Takes the pod from its nodes. Nothing stays of a node without pods: most names never come back."""
-        if record.gpus is NO_GPUS:
-            return
-        by_node = self._kept if record.state is RecordState.KEPT else self._held
-        for node in record.nodes:
-            del by_node[node][record.uid]
-            if by_node is self._held:
-                self._free(node, record.on(node))
-            if not by_node[node]:
-                del by_node[node]
-            self._touch(node)
-
-    def _free(self, node: str, part: GpuPart) -> None:
-        used = self._used[node]
-        for device, footprint in part.footprints.items():
-            left = used[device] - footprint
-            if left == NOTHING:
-                del used[device]
-            else:
-                used[device] = left
-        if not self._held[node]:
-            del self._used[node]
+    subtract = add
 
     def set_aside(self, name: str, found: SetAsideNode | None) -> None:
         """Shows for which pod the node is set aside; None opens it."""
@@ -155,18 +120,16 @@ class Nodes:
         """Returns the usage of a node; None for one that is not registered."""
         return self.usages().get(name)
 
-    def alone(self, name: str, records: Records, quotas: Quotas) -> NodeAlone | None:
+    def alone(self, name: str, quotas: Quotas) -> NodeAlone | None:
         """Returns the node as it is now; None for one that is not registered."""
         registered = self._registered.get(name)
         if registered is None:
             return None
-        return NodeAlone(
-            node=registered,
-            used=dict(self._used.get(name, {})),
-            held=records.on_node(name, self._held.get(name, ())),
-            kept=records.on_node(name, self._kept.get(name, ())),
-            quotas=quotas,
-        )
+        on_node = [each for each in self._records.on_node(name).values() if each.gpus is not NO_GPUS]
+        held = {each.uid: each for each in on_node if each.state is not RecordState.KEPT}
+        kept = {each.uid: each for each in on_node if each.state is RecordState.KEPT}
+        used = summed(each.on(name) for each in held.values())
+        return NodeAlone(node=registered, used=used, held=held, kept=kept, quotas=quotas)
 
     def repelling(self, tolerations: Iterable[Toleration]) -> Mapping[str, str]:
         """Returns the registered nodes that pods with these tolerations cannot go to, and why."""
@@ -177,10 +140,10 @@ class Nodes:
     def registered(self) -> Collection[RegisteredNode]:
         return self._registered.values()
 
-    def gpus(self, name: str) -> frozenset[DeviceUUID]:
+    def devices(self, name: str) -> Sequence[Device]:
         """Returns the GPUs of a node; none of one that is not registered."""
         registered = self._registered.get(name)
-        return frozenset() if registered is None else frozenset(device.uuid for device in registered.devices)
+        return () if registered is None else registered.devices
 
     def names(self) -> Set[str]:
         """Returns the names of all nodes, with GPUs or without."""
@@ -206,8 +169,10 @@ class Nodes:
 
     def _rebuild(self) -> None:
         for name in self._outdated:
-            held, kept = self._held.get(name, {}).values(), [*self._kept.get(name, {}).values()]
-            usage = usage_of(self._registered[name], self._used.get(name, {}), held, kept)
+            kept, held = list[GpuPart](), list[GpuPart]()
+            for record in self._records.on_node(name).values():
+                (kept if record.state is RecordState.KEPT else held).append(record.on(name))
+            usage = usage_of(self._registered[name], summed(held), held, kept)
             aside = self._set_aside.get(name)
             self._usages[name] = usage if aside is None else replace(usage, set_aside=aside)
         self._outdated.clear()

@@ -1,7 +1,7 @@
 """Records of what pods hold of nodes: one for each pod, in one table. The table alone feeds the sums."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as data_field
 from enum import StrEnum
@@ -160,6 +160,11 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     def is_pending(self) -> bool:
         return self.state in _PENDING
 
+    @property
+    def concerns_gpus(self) -> bool:
+        """Returns whether it holds something of GPUs, or kubelet counts some of their resources for it."""
+        return self.gpus is not NO_GPUS or bool(self.totals.amounts)
+
     def on(self, node: str) -> GpuPart:
         """Returns its part of this node's GPUs."""
         return self.gpus if node == self.node else self.others.get(node, NO_GPUS)
@@ -246,6 +251,10 @@ class Records:
     _passing: dict[str, PodRecord] = data_field(default_factory=dict)
     """The records that are neither bound nor kept."""
     _kept: dict[str, PodRecord] = data_field(default_factory=dict)
+    _by_node: dict[str, dict[str, PodRecord]] = data_field(default_factory=dict)
+    """The counted records that concern GPUs, by node and UID. Nothing stays of a node without them: most names never
+    come back.
+    """
 
     def follow(self, *sums: Sum) -> None:
         """Feeds these sums from now on."""
@@ -293,9 +302,16 @@ class Records:
         return self._records.get(uid) or self._kept.get(uid)
 
     def _change(self, before: PodRecord | None, after: PodRecord | None) -> None:
-        if before is not None and after is not None and after.counts_as(before):
-            return
-        for each in self._sums:
+        same = before is not None and after is not None and after.counts_as(before)
+        if before is not None and not same and before.concerns_gpus:
+            for node in before.nodes:
+                del self._by_node[node][before.uid]
+                if not self._by_node[node]:
+                    del self._by_node[node]
+        if after is not None and after.concerns_gpus:
+            for node in after.nodes:
+                self._by_node.setdefault(node, {})[after.uid] = after
+        for each in self._sums if not same else ():
             if before is not None:
                 each.subtract(before)
             if after is not None:
@@ -342,7 +358,6 @@ class Records:
         """Returns the records in one of these states, but for bound ones."""
         return [record for record in (*self._passing.values(), *self._kept.values()) if record.state in states]
 
-    def on_node(self, node: str, uids: Collection[str]) -> dict[str, PodRecord]:
-        """Returns the records of these pods, which count on the node."""
-        found = ((uid, self._counted(uid)) for uid in uids)
-        return {uid: record for uid, record in found if record is not None and node in record.nodes}
+    def on_node(self, node: str) -> Mapping[str, PodRecord]:
+        """Returns the records that concern GPUs of the node, by UID, with kept room; the next event changes it."""
+        return self._by_node.get(node, {})

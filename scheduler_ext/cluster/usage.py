@@ -15,6 +15,16 @@ from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
 
 
+def summed(held: Iterable[GpuPart]) -> Mapping[DeviceUUID, Footprint]:
+    """Returns what these parts use together, by GPU."""
+    sums: dict[DeviceUUID, tuple[int, int, int]] = {}
+    for part in held:
+        for uuid, each in part.footprints.items():
+            replicas, memory_mib, cores = sums.get(uuid, (0, 0, 0))
+            sums[uuid] = replicas + each.replicas, memory_mib + each.memory_mib, cores + each.cores
+    return {uuid: Footprint(*each) for uuid, each in sums.items()}
+
+
 def left_of(
     used: Mapping[DeviceUUID, Footprint], gone: Sequence[GpuPart], others: Sequence[GpuPart]
 ) -> Mapping[DeviceUUID, Footprint]:
@@ -22,17 +32,8 @@ def left_of(
     search for victims calls this often.
     """
     if len(gone) > len(others):
-        return _summed(others)
-    return {**used, **{device: used[device] - freed for device, freed in _summed(gone).items()}}
-
-
-def _summed(held: Iterable[GpuPart]) -> dict[DeviceUUID, Footprint]:
-    sums: dict[DeviceUUID, tuple[int, int, int]] = {}
-    for part in held:
-        for uuid, each in part.footprints.items():
-            replicas, memory_mib, cores = sums.get(uuid, (0, 0, 0))
-            sums[uuid] = replicas + each.replicas, memory_mib + each.memory_mib, cores + each.cores
-    return {uuid: Footprint(*each) for uuid, each in sums.items()}
+        return summed(others)
+    return {**used, **{device: used[device] - freed for device, freed in summed(gone).items()}}
 
 
 def usage_of(

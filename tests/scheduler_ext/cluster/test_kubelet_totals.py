@@ -205,8 +205,9 @@ def test_nothing_stays_of_what_is_gone(gone: str) -> None:
     if gone == "node":
         made.ledger.remove_node("n")
     kept = made.ledger.kubelet
-    assert not kept._by_node
-    assert bool(kept._totals) == bool(kept._with_sizes) == (gone != "node")
+    assert not made.ledger.records.on_node("n")
+    assert not kept._short
+    assert bool(kept._totals) == (gone != "node")
 
 
 def test_who_asks_why_the_pod_waits_is_told_so_too() -> None:
