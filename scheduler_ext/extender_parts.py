@@ -67,7 +67,7 @@ class ExtenderParts:
         decision = live_decision(index, cluster.state, self.settings)
         binder = self.binder
         filter_ = Filter(
-            decision=decision, readiness=readiness, is_binding=binder.is_binding, no_room=self._no_room, log=log
+            decision=decision, readiness=readiness, under_way=binder.under_way, no_room=self._no_room, log=log
         )
         prioritize = Prioritize(cluster=cluster.state, index=index, readiness=readiness, log=log)
         preempt = Preempt(cluster=cluster, readiness=readiness, log=log)

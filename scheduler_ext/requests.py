@@ -19,7 +19,7 @@ from proto.environment import (
 from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, exclusive_cpus, host_requested
 from proto.quantity import QuantityError, integer_quantity
-from scheduler_ext.domains.levels import LEVELS, DomainWish, WishError, read_wish
+from scheduler_ext.domains.levels import LEVELS, WISHES, DomainWish, WishError, read_wish
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
 from scheduler_ext.quota_class import QuotaClass, quota_class
 from scheduler_ext.settings import DEFAULT_SCHEDULER_NAME, BypassMode, CorePolicy
@@ -315,7 +315,7 @@ def _need(container: Container, settings: RequestSettings) -> ContainerNeed | No
 
 def _lifted_by(container: Container, settings: RequestSettings) -> str:
     """Even where the other variables are not refused, a container without HAMi-core gets no part of a GPU."""
-    found = lifted_by(container.env, settings.core_policy)
+    found = lifted_by(container.env, settings.core_policy) if container.env else ()
     denies = settings.deny_bypass is BypassMode.DENY
     name = next((each for each in found if denies or each == DISABLE_CONTROL), "")
     return next((prefix for prefix in LIFTING_PREFIXES if name.startswith(prefix)), name)
@@ -416,6 +416,8 @@ def device_filter(annotations: Mapping[str, str]) -> DeviceFilter:
 
 
 def _wish(annotations: dict[str, str], settings: RequestSettings) -> DomainWish | None:
+    if WISHES.isdisjoint(annotations):
+        return None
     try:
         return read_wish(annotations, settings.topology_levels)
     except WishError as error:

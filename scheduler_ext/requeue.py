@@ -145,7 +145,7 @@ class Requeuer:
         # Kept room counts as taken for everything that compares shapes.
         ledger = self._cluster.state.ledger
         kept = ledger.records.kept(pod.request.uid)
-        if kept is not None and in_its_own(ledger, pod.request, pod.priority, (kept.node,)) is not None:
+        if kept is not None and in_its_own(ledger, kept.node, pod.request, pod.priority, (kept.node,)) is not None:
             return True
         found = self._index.poll(pod.request, EFFORT)
         return not self._is_kept_out(pod) if found else found

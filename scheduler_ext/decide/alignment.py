@@ -119,8 +119,6 @@ def aligns(request: GpuRequest, usage: NodeUsage) -> bool:
     """Returns whether kubelet's policy on this node can matter to the pod. To one that has a single GPU and no CPUs of
     its own it does where that GPU may have no NUMA node and the others may be held.
     """
-    if not usage.free_cpus:
-        return False
     several = bool(request.cpus) or sum(need.count for need in request.needs if need is not None) > 1
     return several or any(gpu.device.numa not in usage.free_cpus for gpu in usage.gpus)
 

@@ -31,7 +31,7 @@ def place(
         numa_bound=request.numa_bound,
         effort=effort or Effort(),
     )
-    zones = zones_of(request, usage)
+    zones = zones_of(request, usage) if usage.free_cpus else None
     if isinstance(zones, Refused):
         return _refused(request, usage, zones)
     found = _placed(request, usage, quota, rules, zones)

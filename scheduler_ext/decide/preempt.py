@@ -267,12 +267,13 @@ MOST_JUDGED = 20
 """Nodes with room kept for other pods that are judged for one pod."""
 
 
-def in_its_own(ledger: Ledger, request: GpuRequest, priority: int, node_names: Collection[str]) -> Decision | None:
-    """Returns a decision for the node whose room is kept for the pod; None if the pod does not fit there yet."""
-    room = ledger.records.kept(request.uid)
-    if room is None or room.node not in node_names:
+def in_its_own(
+    ledger: Ledger, node: str, request: GpuRequest, priority: int, node_names: Collection[str]
+) -> Decision | None:
+    """Returns a decision for the node where room is kept for the pod; None if the pod does not fit there yet."""
+    if node not in node_names:
         return None
-    decision = placed(ledger, request, priority=priority, node=room.node, gone=())
+    decision = placed(ledger, request, priority=priority, node=node, gone=())
     return None if decision.node is None else decision
 
 

@@ -79,7 +79,8 @@ LEVELS_PATTERN = rf"(\s*{LABEL_PATTERN}\s*(,\s*{LABEL_PATTERN}\s*)*)?"
 
 
 _KEYS = (REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY, KUEUE_REQUIRED_TOPOLOGY, KUEUE_PREFERRED_TOPOLOGY)
-_READ = frozenset(_KEYS)
+WISHES = frozenset(_KEYS)
+"""The annotations with a wish."""
 _REQUIRED = frozenset({REQUIRED_TOPOLOGY, KUEUE_REQUIRED_TOPOLOGY})
 _OURS = frozenset({REQUIRED_TOPOLOGY, PREFERRED_TOPOLOGY})
 
@@ -107,8 +108,6 @@ def read_wish(annotations: Mapping[str, str], levels: Sequence[str]) -> DomainWi
     """Returns the wish; None without one. Ours come before Kueue's, what is required before what is preferred. A level
     that is not among ours is Kueue's own affair. Raises WishError for one in our annotations.
     """
-    if _READ.isdisjoint(annotations):
-        return None
     for key in _KEYS:
         level = annotations.get(key)
         if level is None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -268,8 +268,8 @@ class BindActions:
             run.problem = "the API server refused the Binding"
         return event
 
-    async def checked(self, attempt: BindAttempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
-        """Returns the outcome of a Binding whose answer was lost."""
+    async def checked(self, attempt: BindAttempt, under_way: Collection[PodName]) -> BindEvent:
+        """Returns the outcome of a Binding whose answer was lost; `under_way` are the pods that are being bound."""
         if not is_open(self._cluster.state, attempt, self._monotonic()):
             return BindEvent.OVERTAKEN
         await asyncio.sleep(self._settings.settle_seconds)
@@ -278,7 +278,7 @@ class BindActions:
         except (ApiError, ApiUnreachable):
             return BindEvent.UNKNOWN
         state, now = self._cluster.state, self._monotonic()
-        event = outcome(state, attempt, pod, is_binding=is_binding(attempt.pod), now=now)
+        event = outcome(state, attempt, pod, is_binding=attempt.pod in under_way, now=now)
         if event is BindEvent.NOT_BOUND:
             log.info("pod %s was not bound to node %s", attempt.pod, attempt.node)
         return event

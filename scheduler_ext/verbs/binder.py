@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack
 
 from program.tasks import Tasks
@@ -68,8 +68,10 @@ class Binder:
             return f"pod {pod} cannot be bound to node {args.node}: its bind to node {run.attempt.node} is under way"
         return await asyncio.shield(run.answer)
 
-    def is_binding(self, pod: PodName) -> bool:
-        return pod in self._runs
+    @property
+    def under_way(self) -> Collection[PodName]:
+        """Returns the pods that are being bound, always those of now."""
+        return self._runs.keys()
 
     async def drop_reservations(self) -> None:
         """Drops reservations once the binds under way have finished, except those whose Binding may still be carried
@@ -186,4 +188,4 @@ class Binder:
         self._go_on(run, self._attempts.recovered(run.attempt, pod))
 
     async def _settle(self, run: Run) -> None:
-        self._step(run, await self._actions.checked(run.attempt, self.is_binding))
+        self._step(run, await self._actions.checked(run.attempt, self.under_way))

@@ -26,7 +26,7 @@ from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
-from scheduler_ext.verbs.filter_answer import Filtered, kept, nowhere, passed_through, refused, unresolvable, warnings
+from scheduler_ext.verbs.filter_answer import Filtered, kept, nowhere, passed_through, refused, unresolvable
 from scheduler_ext.verbs.group_search import GroupDomains, GroupSearch
 from scheduler_ext.verbs.readiness import VerbReadiness
 
@@ -41,8 +41,8 @@ _TIME_PASSED = TimePassed()
 
 
 class Filter:
-    """The verb. `is_binding` returns whether the pod is being bound; `no_room` gets a pod without a node, and the nodes
-    where evictions may help.
+    """The verb. `under_way` are the pods that are being bound; `no_room` gets a pod without a node, and the nodes where
+    evictions may help.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class Filter:
         *,
         decision: "FilterDecision",
         readiness: VerbReadiness,
-        is_binding: Callable[[PodName], bool],
+        under_way: Collection[PodName],
         no_room: Callable[[Pod, GpuRequest, Collection[str]], None],
         log: AnswerLog,
     ) -> None:
         self._decision = decision
         self._cluster = decision.cluster
         self._readiness = readiness
-        self._is_binding = is_binding
+        self._under_way = under_way
         self._no_room = no_room
         self._log = log
 
@@ -97,7 +97,7 @@ class Filter:
         problem = self._readiness.problem()
         if problem:
             return Filtered(result=FilterResult(error=problem))
-        if self._is_binding(pod_name(pod)):
+        if pod_name(pod) in self._under_way:
             return refused("the pod is being bound at this moment")
         filtered = self._decision.reserve(pod, request, node_names, self._log.now())
         if filtered.choice is not None and not filtered.result.node_names:
@@ -180,10 +180,10 @@ class FilterDecision:
         others.pop(choice.node, None)
         cluster.record(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
         offered = [choice.node] if most == 1 else [name for name in names if name == choice.node or name in others]
-        result, notes = FilterResult(node_names=offered), warnings(request)
+        result = FilterResult(node_names=offered)
         # In a group with domains kube-scheduler may bind the pod elsewhere, without another question.
         offers = most > 1 or pod.spec.scheduling_group is not None
-        return Filtered(result=result, choice=choice, candidates=len(node_names), offers=offers, notes=notes)
+        return Filtered(result=result, choice=choice, candidates=len(node_names), offers=offers, request=request)
 
     def _shut(self, pod: Pod, node_names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """Returns the nodes where the pod cannot go whatever GPUs are free, and why: those whose kubelets would refuse
@@ -271,12 +271,14 @@ class FilterDecision:
         """Returns a node where room is kept for the pod, else the best node. If it fits nowhere, room kept for lower
         priorities is given up for it.
         """
-        own = in_its_own(self.cluster.ledger, request, priority, node_names)
+        ledger = self.cluster.ledger
+        room = ledger.records.kept(request.uid)
+        own = None if room is None else in_its_own(ledger, room.node, request, priority, node_names)
         if own is not None:
             return choice_of(own)
         choice = self.index.choose(request, node_names, prepared=self.prepared)
         if choice.node is None and not choice.error:
-            others = in_that_of_others(self.cluster.ledger, request, priority, node_names)
+            others = in_that_of_others(ledger, request, priority, node_names)
             if others is not None:
                 decision, uids = others
                 self.cluster.record(RoomsGivenUp(uids), now)

@@ -19,27 +19,27 @@ class Filtered:
     """An answer to `/filter`. `choice` is the decision behind it, if it was taken on live nodes; `candidates` is
     their number.
 
-    `offers` means that kube-scheduler chooses among the nodes that fit. `notes` are notices for the pod's events beside
-    the choice.
+    `offers` means that kube-scheduler chooses among the nodes that fit. `request` is the pod's, if a node was chosen or
+    none fits; `problem` is for the pod's events.
     """
 
     result: FilterResult
     choice: NodeChoice | None = None
     candidates: int = 0
     offers: bool = False
-    notes: tuple[Notice, ...] = ()
+    request: GpuRequest | None = None
+    problem: str = ""
 
     def notices(self) -> tuple[Notice, ...]:
         """Returns notices for the pod's events. They are made on request, and describe the state at that time."""
-        choice = self.choice
+        choice, unknown = self.choice, self.request.policies.warnings if self.request is not None else ()
+        notes = tuple(Notice(reason="UnknownPolicy", message=text, distinct=True) for text in unknown)
+        problem = self.problem if choice is None else choice.error
+        if problem:
+            return (*notes, _failure(problem))
         if choice is None or (self.offers and choice.node is not None):
-            return self.notes
-        if choice.error:
-            return (*self.notes, _failure(choice.error))
-        return (
-            *self.notes,
-            _no_node(choice, self.candidates) if choice.node is None else _fits(choice, self.candidates),
-        )
+            return notes
+        return (*notes, _no_node(choice, self.candidates) if choice.node is None else _fits(choice, self.candidates))
 
 
 def passed_through(args: ExtenderArgs) -> Filtered:
@@ -49,7 +49,7 @@ def passed_through(args: ExtenderArgs) -> Filtered:
 
 def refused(problem: str) -> Filtered:
     """Returns an answer without a node, as an error; kube-scheduler tries again later."""
-    return Filtered(result=FilterResult(error=problem), notes=(_failure(problem),))
+    return Filtered(result=FilterResult(error=problem), problem=problem)
 
 
 def kept(node: str, node_names: Sequence[str]) -> Filtered:
@@ -69,7 +69,7 @@ def unresolvable(problem: str, args: ExtenderArgs) -> Filtered:
     """
     names = args.node_names or [node.metadata.name for node in args.nodes or ()]
     result = FilterResult(failed_and_unresolvable_nodes=dict.fromkeys(names, problem[:LONGEST_PROBLEM]))
-    return Filtered(result=result, notes=() if args.nodes is not None else (_failure(problem),))
+    return Filtered(result=result, problem=problem if args.nodes is None else "")
 
 
 def nowhere(request: GpuRequest, choice: NodeChoice, candidates: int) -> Filtered:
@@ -79,12 +79,7 @@ def nowhere(request: GpuRequest, choice: NodeChoice, candidates: int) -> Filtere
     result = FilterResult(error=choice.error)
     if not choice.error:
         result = FilterResult(failed_nodes=choice.failed, failed_and_unresolvable_nodes=choice.unresolvable)
-    return Filtered(result=result, choice=choice, candidates=candidates, notes=warnings(request))
-
-
-def warnings(request: GpuRequest) -> tuple[Notice, ...]:
-    """Returns a notice for each word of the pod's policies that is unknown."""
-    return tuple(Notice(reason="UnknownPolicy", message=text, distinct=True) for text in request.policies.warnings)
+    return Filtered(result=result, choice=choice, candidates=candidates, request=request)
 
 
 def _failure(message: str) -> Notice:

@@ -102,7 +102,7 @@ class ShapeJudge:
         found = self._by_state.get(state.number)
         if found is None:
             self.effort.made += 1
-            is_plain = not state.model.mig and not aligns(self._shape.request, state.usage)
+            is_plain = not state.model.mig and not (state.usage.free_cpus and aligns(self._shape.request, state.usage))
             found = self._by_verdicts(state) if is_plain else None
             if found is None:
                 found = self._placed(state.usage)

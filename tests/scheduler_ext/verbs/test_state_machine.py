@@ -5,7 +5,7 @@ out after its answer was lost. Each node has one GPU of one slot.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -81,7 +81,7 @@ class Played:
     async def performed(self, run: Run, question: BindEffect) -> BindEvent:
         return await self._ask(Question(run, run.attempt, question, asyncio.get_running_loop().create_future()))
 
-    async def checked(self, attempt: BindAttempt, is_binding: Callable[[PodName], bool]) -> BindEvent:
+    async def checked(self, attempt: BindAttempt, under_way: Collection[PodName]) -> BindEvent:
         return await self._ask(
             Question(None, attempt, BindEffect.CHECK_LATER, asyncio.get_running_loop().create_future())
         )
@@ -272,7 +272,7 @@ class Binds(RuleBasedStateMachine):
             return BindEvent.HAS_NODE
         if not is_open:
             return BindEvent.OVERTAKEN
-        if self.binder.is_binding(attempt.pod):
+        if attempt.pod in self.binder.under_way:
             return BindEvent.UNKNOWN
         self.in_flight = [each for each in self.in_flight if each[0] != name]
         return BindEvent.NOT_BOUND
