@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from program.words import spaced
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.memory_resize import resize_words
+from proto.daemon_usage import DAEMON_LABELS
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.capacity import unused
@@ -22,7 +23,6 @@ from scheduler_ext.requests import ContainerNeed, RequestError, RequestSettings,
 
 DELETED = "Deleted"
 """The phase of a pod that the API server no longer has, and whose containers run on."""
-_DAEMON = {"app.kubernetes.io/name": "topogpu", "app.kubernetes.io/component": "device-plugin"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +254,7 @@ class _Reading:
 
 
 def _is_daemon(pod: Pod) -> bool:
-    labelled = _DAEMON.items() <= pod.metadata.labels.items()
+    labelled = DAEMON_LABELS.items() <= pod.metadata.labels.items()
     return labelled and pod.is_running and pod.metadata.deletion_timestamp is None
 
 

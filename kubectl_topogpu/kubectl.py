@@ -89,7 +89,7 @@ def _read(answer: HTTPResponse, most: int, seconds: float) -> bytes:
     while part := answer.read1(_CHUNK):
         body += part
         if len(body) > most:
-            raise HTTPException(f"it has more than {most >> 20} MiB")
+            raise HTTPException(f"it has more than {most >> 10} KiB")
         if time.monotonic() > ends:
             raise TimeoutError
     return bytes(body)

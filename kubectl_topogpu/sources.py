@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -15,8 +15,9 @@ import msgspec
 from kubectl_topogpu.cluster import GpuCluster, GpuNode, Objects
 from kubectl_topogpu.extender import EXTENDER_LABELS, is_extender
 from kubectl_topogpu.kubectl import Api, Connection, ObjectsUnreadable, RequestRefused, connected, decoded, namespace
-from kubectl_topogpu.used import Readings, joined, read_page
+from kubectl_topogpu.used import Readings, joined, read_use
 from program.words import nearest
+from proto.daemon_usage import LARGEST_USAGE_BYTES, USAGE_PATH, DaemonPod, UsageUnreadable
 from proto.kubernetes.objects import (
     NODES,
     PODS,
@@ -36,45 +37,13 @@ T = TypeVar("T", bound=Object)
 PAGE = 1000
 """Objects of one request."""
 MOST_EXTENDERS = 50
-METRICS_BYTES = 16 * 2**20
-"""The longest page of a daemon that is read. Anyone who can create pods can write one."""
-METRICS_SECONDS = 10
-"""The longest wait for it. A daemon waits 3 s for the driver."""
+USE_SECONDS = 10
+"""The longest wait for a daemon. It waits 3 s for the driver."""
 _FORBIDDEN, _NOT_FOUND = 403, 404
 _NAMESPACES = "/api/v1/namespaces"
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _HOW = "kubectl get nodes,pods,resourcequotas -A -o json"
 _ROLE = "the ClusterRole topogpu-view of docs/kubectl.md allows all that is needed"
-
-
-class Source(Protocol):
-    """The place where the objects are. Every method raises Unreadable."""
-
-    def objects(self) -> Objects: ...
-
-    def pod(self, namespace: str, name: str) -> Pod | None:
-        """Returns one pod; None if there is no such pod."""
-        ...
-
-    def pod_names(self, namespace: str) -> Iterable[str]:
-        """Returns the names of the namespace's pods."""
-        ...
-
-    def metrics(self, namespace: str, pod: str) -> bytes:
-        """Returns the page of a pod with a port named `metrics`."""
-        ...
-
-    def extenders(self) -> Iterable[Pod]:
-        """Returns the pods that look like the extender."""
-        ...
-
-    def check_namespace(self, name: str) -> None:
-        """Raises LookupError if there is no such namespace, as far as that is known."""
-        ...
-
-    def namespace(self) -> str:
-        """Returns the namespace of pods that are named without one."""
-        ...
 
 
 class Live:
@@ -129,15 +98,14 @@ class Live:
             known = [each.metadata.name for each in self._listed(_NAMESPACES, _Named)]
             raise LookupError(f"there is no namespace {name}; {nearest(name, known)}".rstrip(" ;")) from refusal
 
-    def metrics(self, namespace: str, pod: str) -> bytes:
+    def usage(self, namespace: str, pod: str) -> bytes:
+        """Returns what a pod of the node daemon serves."""
         path = PODS.path(namespace, pod)
-        found = decoded(path, self._api.get(path), _PortsPod)
-        ports = [port.container_port for each in found.spec.containers for port in each.ports if port.name == "metrics"]
-        if not ports:
+        found: DaemonPod = decoded(path, self._api.get(path), DaemonPod)
+        if not found.port:
             raise ObjectsUnreadable(f"pod {namespace}/{pod} has no port named metrics")
-        return self._api.get(
-            f"{PODS.path(namespace, f'{pod}:{ports[0]}')}/proxy/metrics", METRICS_BYTES, METRICS_SECONDS
-        )
+        served = f"{PODS.path(namespace, f'{pod}:{found.port}')}/proxy{USAGE_PATH}"
+        return self._api.get(served, LARGEST_USAGE_BYTES, USE_SECONDS)
 
     def namespace(self) -> str:
         return namespace(self._connection)
@@ -173,23 +141,6 @@ class _Named(Object):
 
 class _Head(Object):
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
-
-
-class _MetricsPort(Object):
-    name: str = ""
-    container_port: int = 0
-
-
-class _PortsContainer(Object):
-    ports: tuple[_MetricsPort, ...] = ()
-
-
-class _PortsSpec(Object):
-    containers: tuple[_PortsContainer, ...] = ()
-
-
-class _PortsPod(Object):
-    spec: _PortsSpec = msgspec.field(default_factory=_PortsSpec)
 
 
 class _Kind(Object):
@@ -249,8 +200,8 @@ class Recorded:
     def check_namespace(self, name: str) -> None:
         """Accepts every name: a file has no namespaces."""
 
-    def metrics(self, namespace: str, pod: str) -> bytes:  # noqa: ARG002 - as of the cluster
-        raise ObjectsUnreadable("a file has no metrics")
+    def usage(self, namespace: str, pod: str) -> bytes:  # noqa: ARG002 - as of the cluster
+        raise ObjectsUnreadable("a file does not show what is used")
 
     def namespace(self) -> str:
         return "default"
@@ -264,6 +215,10 @@ class Recorded:
             return msgspec.json.decode(item, type=kind)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ObjectsUnreadable(f"{self._file}: items[{at}]: {error}") from error
+
+
+Source = Live | Recorded
+"""The place where the objects are. Every method raises Unreadable."""
 
 
 @contextmanager
@@ -286,7 +241,7 @@ def readings(source: Source, cluster: GpuCluster, nodes: Sequence[GpuNode]) -> R
     def read(node: GpuNode) -> Readings:
         try:
             return _read(source, cluster, node, ends)
-        except ObjectsUnreadable as error:
+        except (ObjectsUnreadable, UsageUnreadable) as error:
             return Readings(missing={node.name: str(error)})
 
     with ThreadPoolExecutor(_AT_ONCE) as threads:
@@ -294,7 +249,7 @@ def readings(source: Source, cluster: GpuCluster, nodes: Sequence[GpuNode]) -> R
 
 
 def _read(source: Source, cluster: GpuCluster, node: GpuNode, ends: float) -> Readings:
-    """Raises Unreadable."""
+    """Raises Unreadable and UsageUnreadable."""
     daemons = cluster.daemons.get(node.name, ())
     if not daemons:
         raise ObjectsUnreadable("no pod of the node daemon runs there")
@@ -302,8 +257,4 @@ def _read(source: Source, cluster: GpuCluster, node: GpuNode, ends: float) -> Re
         raise ObjectsUnreadable(f"several pods have the node daemon's labels: {', '.join(map('/'.join, daemons))}")
     if time.monotonic() > ends:
         raise ObjectsUnreadable(f"its daemon was not asked, because others took more than {MOST_SECONDS} s")
-    page = source.metrics(*daemons[0]).decode(errors="replace")
-    found = read_page(page, {gpu.device.uuid for gpu in node.gpus})
-    if node.gpus and not found.gpus:
-        raise ObjectsUnreadable(f"the metrics of pod {'/'.join(daemons[0])} name none of its GPUs")
-    return found
+    return read_use(source.usage(*daemons[0]), node.name, {gpu.device.uuid for gpu in node.gpus})

@@ -10,12 +10,18 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 
 import aiohttp
-import msgspec
 
-from proto.daemon_usage import LARGEST_USAGE_BYTES, USAGE_PATH, NodeUse, UsageUnreadable, decode_node_use
+from proto.daemon_usage import (
+    DAEMON_LABELS,
+    DAEMON_PODS,
+    LARGEST_USAGE_BYTES,
+    USAGE_PATH,
+    NodeUse,
+    UsageUnreadable,
+    decode_node_use,
+)
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
-from proto.kubernetes.objects import Object, ObjectMeta, Resource
 from scheduler_ext.status.view import Uses
 
 READERS = 8
@@ -27,42 +33,7 @@ ANSWER_SECONDS = 2.0
 PAGE = 100
 """Pods of the daemons that are listed at once: few, because kube-scheduler waits meanwhile."""
 _POLL_SECONDS = 0.5
-_LABELS = "app.kubernetes.io/name=topogpu,app.kubernetes.io/component=device-plugin"
-_PORT = "metrics"
-
-
-class _Port(Object):
-    name: str = ""
-    container_port: int = 0
-
-
-class _DaemonContainer(Object):
-    ports: tuple[_Port, ...] = ()
-
-
-class _DaemonSpec(Object):
-    node_name: str = ""
-    containers: tuple[_DaemonContainer, ...] = ()
-
-
-class _DaemonStatus(Object):
-    pod_ip: str = msgspec.field(name="podIP", default="")
-
-
-class _DaemonPod(Object):
-    metadata: ObjectMeta
-    spec: _DaemonSpec = msgspec.field(default_factory=_DaemonSpec)
-    status: _DaemonStatus = msgspec.field(default_factory=_DaemonStatus)
-
-    def address(self) -> str:
-        """Returns `10.1.2.3:9394`; empty for a pod that has no address yet, or no port of metrics."""
-        ports = (port.container_port for each in self.spec.containers for port in each.ports if port.name == _PORT)
-        port, ip = next(ports, 0), self.status.pod_ip
-        host = f"[{ip}]" if ":" in ip else ip
-        return f"{host}:{port}" if ip and port else ""
-
-
-_DAEMON_PODS = Resource("v1", "pods", True, _DaemonPod)
+_LABELS = ",".join(f"{name}={value}" for name, value in DAEMON_LABELS.items())
 
 
 class UseReader:
@@ -130,11 +101,11 @@ class UseReader:
         token = ""
         while True:
             page = await self._api.list_page(
-                _DAEMON_PODS, namespace=self._namespace, limit=PAGE, continue_=token, label_selector=_LABELS
+                DAEMON_PODS, namespace=self._namespace, limit=PAGE, continue_=token, label_selector=_LABELS
             )
             for pod in page.items:
                 if pod.spec.node_name and pod.metadata.deletion_timestamp is None:
-                    found[pod.spec.node_name] = "" if pod.spec.node_name in found else pod.address()
+                    found[pod.spec.node_name] = "" if pod.spec.node_name in found else pod.address
             token = page.metadata.continue_
             if not token:
                 return found
@@ -169,7 +140,4 @@ async def _read(http: aiohttp.ClientSession, node: str, address: str) -> NodeUse
         raise UsageUnreadable(f"the daemon does not answer within {ANSWER_SECONDS:g} s") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
         raise UsageUnreadable(f"the daemon does not answer: {error}") from error
-    use = decode_node_use(bytes(body))
-    if use.node != node:
-        raise UsageUnreadable("the daemon there is another node's")
-    return use
+    return decode_node_use(bytes(body), node)

@@ -170,8 +170,8 @@ async def test_a_server_that_is_no_api_server_is_named_as_such(tmp_path: Path) -
 
 
 class Daemons(BaseHTTPRequestHandler):
-    """An API server with one node and its daemon, whose metrics are `page`: a body, or one that does not end, or comes
-    byte by byte.
+    """An API server with one node and its daemon, which serves the use `page`: a body, or one that does not end, or
+    comes byte by byte.
     """
 
     page: bytes | None = b""
@@ -186,7 +186,7 @@ class Daemons(BaseHTTPRequestHandler):
         daemon["spec"]["containers"][0]["ports"] = [{"name": "metrics", "containerPort": 9394}]
         lists = {"nodes": [node_json("n1", gpus=1)], "pods": [daemon], "resourcequotas": []}
         one = path.endswith("/pods/daemon")
-        if not path.endswith("/pods/daemon:9394/proxy/metrics"):
+        if not path.endswith("/pods/daemon:9394/proxy/usage"):
             body = json.dumps(daemon if one else {"items": lists[path.rpartition("/")[2]]}).encode()
         elif self.page is not None:
             body = self.page
@@ -207,24 +207,23 @@ class Daemons(BaseHTTPRequestHandler):
         return
 
 
-GPU = b'hami_host_gpu_memory_used_bytes{device_uuid="GPU-n1-0"} 2147483648\n'
+USE = b'{"node":"n1","gpus":{"GPU-n1-0":{"memory":2048}}}'
 
 
 @pytest.mark.parametrize(
     ("page", "pause", "shown"),
     [
-        (GPU, 0.0, "2.0 GiB, ? %"),
-        (None, 0.0, "it has more than 1 MiB"),
+        (USE, 0.0, "2.0 GiB, ? %"),
+        (None, 0.0, "it has more than 256 KiB"),
         (None, 0.02, "it takes more than 0.2 s"),
-        (GPU.replace(b"n1", b"n2"), 0.0, "the metrics of pod default/daemon name none of its GPUs"),
+        (USE.replace(b"n1", b"n2"), 0.0, "the daemon there is another node's"),
     ],
     ids=["read", "endless", "slow", "of another node"],
 )
 def test_what_is_in_use_is_read_from_the_daemon_if_that_is_honest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: bytes | None, pause: float, shown: str
 ) -> None:
-    monkeypatch.setattr(sources, "METRICS_BYTES", 2**20)
-    monkeypatch.setattr(sources, "METRICS_SECONDS", 0.2)
+    monkeypatch.setattr(sources, "USE_SECONDS", 0.2)
     monkeypatch.setattr(Daemons, "page", page)
     monkeypatch.setattr(Daemons, "pause", pause)
     result = used(tmp_path)
@@ -233,7 +232,7 @@ def test_what_is_in_use_is_read_from_the_daemon_if_that_is_honest(
 
 
 def test_daemons_are_asked_for_a_minute_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Daemons, "page", GPU)
+    monkeypatch.setattr(Daemons, "page", USE)
     monkeypatch.setattr(sources, "MOST_SECONDS", -1)
     assert "its daemon was not asked" in used(tmp_path).stdout
 

@@ -1,40 +1,47 @@
-from kubectl_topogpu.used import Readings, Used, joined, read_page
+import pytest
+
+from kubectl_topogpu.used import Readings, Used, joined, read_use
+from proto.daemon_usage import ContainerUse, GpuUse, NodeUse, UsageUnreadable, encode_node_use
 from proto.devices import DeviceUUID
 
-PAGE = """\
-# HELP hami_vgpu_memory_used_bytes GPU memory
-hami_vgpu_memory_used_bytes{namespace="ml",pod="a",container="x",device_uuid="GPU-1",zone="vGPU"} 1.048576e+09
-hami_vgpu_memory_used_bytes{namespace="ml",pod="a",container="y",device_uuid="GPU-1",zone="vGPU"} 1.048576e+09
-hami_container_device_utilization_ratio{namespace="ml",pod="a",container="x",device_uuid="GPU-1"} 12.4
-hami_vgpu_memory_used_bytes{namespace="ml",pod="b",container="x",device_uuid="GPU-1"} NaN
-hami_host_gpu_memory_used_bytes{node="n",device_index="0",device_uuid="GPU-1",device_type="a \\"b\\" c"} 3.145728e+09
-hami_host_gpu_utilization_ratio{node="n",device_index="0",device_uuid="GPU-1",device_type="T"} 80
-hami_host_gpu_memory_used_bytes{node="n",device_uuid="GPU-2"} -1
-hami_host_gpu_memory_used_bytes{node="n",device_uuid="GPU-2"} 1.7e308
-hami_host_gpu_memory_used_bytes{node="n",device_uuid="GPU-2"} 1.7e308
-hami_host_gpu_memory_used_bytes_more{device_uuid="GPU-3"} 1
-hami_host_gpu_memory_used_bytes garbage
-hami_host_gpu_memory_used_bytes{node="n",device_uuid="GPU-of-another-node"} 1
-"""
-OWN = {DeviceUUID("GPU-1"), DeviceUUID("GPU-2"), DeviceUUID("GPU-3")}
+GPU, OTHER = DeviceUUID("GPU-1"), DeviceUUID("GPU-of-another-node")
+USE = encode_node_use(
+    NodeUse(
+        node="n",
+        gpus={
+            GPU: GpuUse(memory=3000, busy=80),
+            DeviceUUID("GPU-2"): GpuUse(memory=-1),
+            DeviceUUID("GPU-3"): GpuUse(memory=2**60),
+            OTHER: GpuUse(memory=1),
+        },
+        containers=(
+            ContainerUse(pod="ml/a", container="x", gpu=GPU, memory=1000, busy=12),
+            ContainerUse(pod="ml/a", container="y", gpu=GPU, memory=1000),
+            ContainerUse(pod="ml/b", container="x", gpu=OTHER, memory=1),
+        ),
+    )
+)
+OWN = {GPU, DeviceUUID("GPU-2"), DeviceUUID("GPU-3")}
 
 
-def test_a_page_tells_what_pods_and_gpus_use_and_leaves_out_what_is_no_amount() -> None:
-    gpu = DeviceUUID("GPU-1")
-    assert read_page(PAGE, OWN) == Readings(
-        gpus={gpu: Used(memory_mib=3000, cores_percent=80)},
-        pods={("ml/a", gpu): Used(memory_mib=2000, cores_percent=12)},
+def test_a_daemon_tells_what_pods_and_gpus_use_and_what_is_no_amount_is_not_known() -> None:
+    assert read_use(USE, "n", OWN) == Readings(
+        gpus={
+            GPU: Used(memory_mib=3000, cores_percent=80),
+            DeviceUUID("GPU-2"): Used(),
+            DeviceUUID("GPU-3"): Used(),
+        },
+        pods={("ml/a", GPU): Used(memory_mib=2000, cores_percent=12)},
     )
 
 
 def test_readings_of_several_nodes_are_joined() -> None:
-    gpu = DeviceUUID("GPU-1")
-    missing = Readings(missing={"n2": "refused"})
-    found = joined([read_page(PAGE, OWN), missing])
-    assert found.gpus[gpu].memory_mib == 3000
+    found = joined([read_use(USE, "n", OWN), Readings(missing={"n2": "refused"})])
+    assert found.gpus[GPU].memory_mib == 3000
     assert found.missing == {"n2": "refused"}
 
 
-def test_a_line_made_to_take_long_is_left_out() -> None:
-    line = f"hami_host_gpu_memory_used_bytes{{{'a' * 10**6}}} 1\n"
-    assert read_page(line + PAGE, OWN) == read_page(PAGE, OWN)
+@pytest.mark.parametrize("content", [USE.replace(b'"n"', b'"m"'), b"GPU 1", b'{"x":' + b"[" * 10**6])
+def test_the_use_of_another_node_and_what_is_none_are_refused(content: bytes) -> None:
+    with pytest.raises(UsageUnreadable):
+        read_use(content, "n", OWN)

@@ -82,7 +82,7 @@ async def test_the_use_of_the_gpus_is_served_to_the_status_page() -> None:
         status, content_type, text = await get(f"{url}/usage")
     assert (status, content_type) == (200, "application/json")
     used = ContainerUse(pod="ml/train", container="main", gpu=A, memory=400, busy=60, unused=0)
-    assert decode_node_use(text.encode()) == NodeUse(
+    assert decode_node_use(text.encode(), "node-1") == NodeUse(
         node="node-1", gpus={A: GpuUse(memory=512, busy=80)}, containers=(used,)
     )
 
