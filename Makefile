@@ -10,6 +10,9 @@ SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' '
 SENTENCES := docs/prose program proto kubectl_topogpu daemonset simulation deviceplugin scheduler_ext # folders whose docstrings and comments are sentences
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
+# uv takes a third of pip's time. It reads no pip.conf: where it cannot fetch what pip can, pip does.
+INSTALL := sh -c '$(BIN)/uv pip install --python $(BIN)/python "$$@" || $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check "$$@"' --
+
 .PHONY: help demo test coverage fuzz test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics pictures promtool manifests check-manifests image image-check kubectl-plugin version release lock
 
 help: ## this list
@@ -18,30 +21,31 @@ help: ## this list
 $(RUNTIME): pyproject.toml simulation/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "TopoGPU needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt install python3-venv" >&2; exit 1; }
-	@echo "installing TopoGPU and what it needs into $(VENV), about a minute ..."
-	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --editable . --editable ./simulation
+	@echo "installing TopoGPU and what it needs into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(INSTALL) --editable . --editable ./simulation
 	@command -v cc gcc clang > /dev/null || { echo "no C compiler here: installing one from PyPI, ziglang, for the simulated driver ..."; \
-	  $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check ziglang; }
+	  $(INSTALL) ziglang; }
 	@touch $@
 
 $(DEVELOPMENT): $(RUNTIME)
 	@echo "installing development tools into $(VENV) ..."
-	@$(BIN)/python -m pip install --progress-bar off --disable-pip-version-check --editable '.[dev]'
+	@$(INSTALL) --editable '.[dev]'
 	@touch $@
 
 $(DOCUMENTS): $(RUNTIME)
 	@echo "installing what builds the site into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@$(INSTALL) --quiet --editable '.[docs]'
 	@touch $@
 
 demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
 	@$(BIN)/topogpu-sim demo $(ARGS)
 
-# Four also on two cores: a test waits for real programs about as long as it computes.
+# Six also on two cores: a test waits for real programs longer than it computes.
 # The tests start hundreds of programs. If this variable is set, each of them compiles all of its modules again.
 test coverage: export PYTHONDONTWRITEBYTECODE :=
-test: $(DEVELOPMENT) ## the test suite, in four processes
-	@$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+test: $(DEVELOPMENT) ## the test suite, in six processes
+	@$(BIN)/python -m pytest --numprocesses 6 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-index
 test-index: $(DEVELOPMENT) ## where a behaviour is tested, by nouns of tests' names: NOUN=lease; without, all nouns
@@ -219,14 +223,13 @@ version: $(DEVELOPMENT) ## writes VERSION=NUMBER everywhere, and its section of 
 	@$(MAKE) --no-print-directory manifests
 
 release: $(DEVELOPMENT) ## builds all of VERSION=NUMBER into build/release, and tags; PUBLISH=REGISTRY pushes it
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check ziglang
+	@$(INSTALL) --quiet ziglang
 	@$(BIN)/python -m daemonset.release '$(VERSION)' --publish '$(PUBLISH)' --url '$(URL)' $(ARGS)
 
 kubectl-plugin: $(DEVELOPMENT) ## kubectl topogpu as one file in build/plugin; ARGS="--release --url https://…" for all platforms and krew
 	@$(BIN)/python -m daemonset.plugin $(ARGS)
 
 lock: $(DEVELOPMENT) ## pin the image's requirements again, with hashes
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header pyproject.toml -o daemonset/requirements.lock
 	@$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header daemonset/build-requirements.in -o daemonset/build-requirements.lock
 

@@ -56,10 +56,13 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skips `needs_compiler` tests where nothing can compile the fake NVML library.
 
-    Files with few tests come first, because these tests are the longest: one that began last would run alone.
+    A file with few tests, which wait for real programs, and one with many, which compute, come by turns: together they
+    keep all cores busy. The longest tests are those in files with few: one that began last would run alone.
     """
     tests = Counter(item.path for item in items)
-    items.sort(key=lambda item: (tests[item.path], item.path))
+    paths = sorted(tests, key=lambda path: (tests[path], path))
+    turn = {path: (min(place, len(paths) - 1 - place), place) for place, path in enumerate(paths)}
+    items.sort(key=lambda item: turn[item.path])
     marked = [item for item in items if item.get_closest_marker("needs_compiler")]
     reason = _missing_compiler() if marked else ""
     if reason:

@@ -68,11 +68,16 @@ def test_no_command_hides_in_a_block_without_prompts(document: Path) -> None:
 
 
 COMMANDS: dict[Shown, Path] = {}
-"""Each once, with the first document that shows it. The tour's go together: tests/test_tour.py."""
+"""Each once, with the first document that shows it, and with what it prints if any document shows that. The tour's go
+together: tests/test_tour.py.
+"""
 for _document in DOCUMENTS:
     _page = _document.read_text(encoding="utf-8")
     for _shown in shown_commands(_page.replace(tour(_page), "")):
         COMMANDS.setdefault(_shown, _document)
+for _shown in [shown for shown in COMMANDS if not shown.output]:
+    if any(other.output and (other.prompt, other.command) == (_shown.prompt, _shown.command) for other in COMMANDS):
+        del COMMANDS[_shown]
 
 
 @pytest.mark.parametrize(

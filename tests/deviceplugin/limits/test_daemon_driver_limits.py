@@ -78,7 +78,7 @@ async def test_while_one_gpu_is_slow_lost_limits_of_others_are_set_again_and_eve
     node.machine()
     words = f"had lost its limit of GPU memory; the driver holds it to 3000 MiB of {node.uuid(0)} again"
     await until(lambda: f"container c0 {words}" in node.events("GPUMemoryLimitRestored"))
-    assert node.said(f"pod default/lost: container c0 {words}")
+    await until(lambda: node.said(f"pod default/lost: container c0 {words}"))
     await until(lambda: node.counts('topogpu_memory_limit_changes_total{outcome="restored"}'))
     assert node.annotation(NODE_LIMITS) == "driver+hami-core"
     assert not node.said("the driver does not limit GPU memory any more")
