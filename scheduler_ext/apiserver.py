@@ -156,7 +156,7 @@ class ClusterWatch:
                         self._interrupted[plural] = f"the watch of {plural} is interrupted: {problem}"
                     log.warning("the watch of %s is interrupted, next try in %.1f s: %s", plural, seconds, problem)
             if plural == PODS.plural and was_interrupted != (plural in self._interrupted):
-                apply(events.PodWatchBack() if was_interrupted else events.PodWatchLost())
+                apply(events.PodWatch(was_interrupted))
 
     def _listed(self, plural: str) -> None:
         if plural in self._missing:

@@ -271,13 +271,13 @@ def recorded_reasons() -> set[str]:
 
 
 def _reasons(tree: ast.Module) -> Iterator[str]:
-    """Reasons are written where a Notice is made, or given to the one class that makes Notices for others."""
+    """Reasons are written where a Notice is made, or given to the one method that makes Notices for others."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
             if called == "Notice":
                 given = [each.value for each in node.keywords if each.arg == "reason"]
-            elif called in ("Complaints", "self._announce"):
+            elif called == "self._announce":
                 given = node.args
             else:
                 continue

@@ -69,7 +69,7 @@ def set_aside_words(usage: NodeUsage) -> str:
     aside = usage.set_aside
     if aside is None:
         return ""
-    since, until = (stamp(datetime.fromtimestamp(at, UTC)) for at in (aside.since, aside.until))
+    since, until = (stamp(datetime.fromtimestamp(at, UTC)) for at in (aside.aside.since, aside.aside.until))
     idle = sum(is_idle(usage.node, gpu) for gpu in usage.gpus)
     return (
         f"set aside for {aside.owner} since {since}, until {until} at the latest: {idle} of {len(usage.gpus)} GPUs are "

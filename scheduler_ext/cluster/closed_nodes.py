@@ -52,7 +52,7 @@ class SetAsideFor:
 
 @dataclass(slots=True)
 class SetAsides:
-    """Pods by UID and by node. A group's nodes are for each of its members."""
+    """Pods by UID. A group's nodes are for each of its members."""
 
     now: float = field(default=-inf, compare=False)
     """The time of the last event in monotonic seconds."""
@@ -61,7 +61,6 @@ class SetAsides:
     filled_until: Mapping[str, float] = field(default_factory=dict)
     """The time, in monotonic seconds, by which a pod has to end that may fill a node, by node. Without one none may."""
     _by_uid: dict[str, SetAsideFor] = field(default_factory=dict)
-    _by_node: dict[str, dict[str, SetAsideFor]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -71,11 +70,11 @@ class SetAsides:
         return self._by_uid
 
     def nodes(self) -> Collection[str]:
-        return self._by_node.keys()
+        return {each.aside.node for each in self._by_uid.values()}
 
     def on(self, node: str) -> SetAsideFor | None:
         """Returns the first pod for which the node is set aside."""
-        return next(iter(self._by_node.get(node, {}).values()), None)
+        return next((each for each in self._by_uid.values() if each.aside.node == node), None)
 
     def apply(self, pod: Pod, names: ResourceNames) -> Sequence[str]:
         """Returns the nodes where something has changed."""
@@ -85,22 +84,15 @@ class SetAsides:
         known, found = self._by_uid.get(uid), _read(pod, names)
         if known == found:
             return ()
-        changed = [*self.remove(uid)]
+        self.remove(uid)
         if found is not None:
-            self._by_uid[uid] = self._by_node.setdefault(found.aside.node, {})[uid] = found
-            changed.append(found.aside.node)
-        return changed
+            self._by_uid[uid] = found
+        return [each.aside.node for each in (known, found) if each is not None]
 
     def remove(self, uid: str) -> Sequence[str]:
         """Returns the nodes where something has changed."""
         known = self._by_uid.pop(uid, None)
-        if known is None:
-            return ()
-        node = known.aside.node
-        del self._by_node[node][uid]
-        if not self._by_node[node]:
-            del self._by_node[node]
-        return (node,)
+        return () if known is None else (known.aside.node,)
 
     def keep_only(self, uids: Collection[str]) -> Iterable[str]:
         """Returns the nodes where something has changed."""
@@ -110,20 +102,20 @@ class SetAsides:
         """Returns the nodes that are set aside for others, with the reason. A pod of higher priority may go there; so
         may one that ends in time or that may be evicted, as far as `budgets` are known.
         """
-        if not self._by_node:
+        if not self._by_uid:
             return NONE_CLOSED
-        uid, group = pod_key(pod), group_of(pod)
+        own, group, first = self._by_uid.get(pod_key(pod)), group_of(pod), dict[str, SetAsideFor]()
+        for each in self._by_uid.values():
+            first.setdefault(each.aside.node, each)
         priority, ends = pod.spec.priority or 0, self.now + pod.spec.lasts
         gives_way = self.evicts and not (budgets is not None and budgets.protects(pod))
         closed: dict[str, str] = {}
-        for node, waiting in self._by_node.items():
-            if uid in waiting or ends <= self.filled_until.get(node, -inf):
+        for node, waiting in first.items():
+            is_own = (bool(group) and group == waiting.group) or (own is not None and own.aside.node == node)
+            if is_own or ends <= self.filled_until.get(node, -inf) or priority > waiting.priority:
                 continue
-            first = next(iter(waiting.values()))
-            is_own = bool(group) and group == first.group
-            if is_own or priority > first.priority or (gives_way and first.preempts and priority < first.priority):
-                continue
-            closed[node] = first.refusal
+            if not (gives_way and waiting.preempts and priority < waiting.priority):
+                closed[node] = waiting.refusal
         return closed
 
 

@@ -46,12 +46,10 @@ class Removed(ClusterEvent, frozen=True):
     object: Object
 
 
-class PodWatchLost(ClusterEvent, frozen=True):
-    """The API server no longer shows what becomes of pods. It may still carry out Bindings."""
+class PodWatch(ClusterEvent, frozen=True):
+    """The API server shows what becomes of pods, or does so no longer. It may still carry out Bindings then."""
 
-
-class PodWatchBack(ClusterEvent, frozen=True):
-    """The API server shows again what becomes of pods."""
+    works: bool
 
 
 class PodRead(ClusterEvent, frozen=True):
@@ -225,31 +223,22 @@ class RoomKept(OwnEvent, frozen=True):
     room: PodRecord
 
 
-class RoomShortened(OwnEvent, frozen=True):
-    """Room kept for the pod ends then at the latest."""
-
-    uid: str
-    until: float
-
-
 class RoomsGivenUp(OwnEvent, frozen=True):
     """Room kept for these pods is free."""
 
     uids: Collection[str]
 
 
-class NominationEnded(OwnEvent, frozen=True):
-    """The pod is no longer nominated: no room is kept for it."""
+class NominationsEnded(OwnEvent, frozen=True):
+    """The pods are no longer nominated: no room is kept for them. A replica that does not lead any more ends those for
+    which it has evicted others.
+    """
 
-    uid: str
+    uids: Collection[str]
 
 
 class LeadershipGained(OwnEvent, frozen=True):
     """Other replicas may have bound pods meanwhile: only what may have been sent from here stays reserved."""
-
-
-class LeadershipLost(OwnEvent, frozen=True):
-    """Another replica leads now. It does not know for which pods we have evicted others."""
 
 
 class TimePassed(OwnEvent, frozen=True):

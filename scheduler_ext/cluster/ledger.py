@@ -29,7 +29,7 @@ from scheduler_ext.cluster.records import (
 )
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.resizing import Growths
-from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, SetAsideNode, Snapshot
+from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, Snapshot
 from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.cluster.workload import Classes, Workload, seeds
 from scheduler_ext.quota_class import quota_class
@@ -61,7 +61,7 @@ class Ledger:
         self.growths = Growths()
         self.set_asides = SetAsides()
         self.groups = Groups(self.records)
-        self.nodes = Nodes(self.records)
+        self.nodes = Nodes(self.records, self.set_asides)
         self.quotas = Quotas(self._settings)
         self.kubelet = KubeletSums(self._settings, self.records, self.nodes)
         self.hosts = Hosts()
@@ -108,7 +108,7 @@ class Ledger:
                 self.records.put(replace(record, deleted_at=version))
         self._classes.keep_only(current.keys())
         self.growths.keep_only(current.keys())
-        self._show_set_asides(self.set_asides.keep_only(current.keys()))
+        self.nodes.touch(*self.set_asides.keep_only(current.keys()))
         self.groups.keep_only(current.keys(), version)
         for pod in current.values():
             self.apply_pod(pod)
@@ -125,7 +125,7 @@ class Ledger:
         A pod that kube-scheduler no longer means to bind loses its reservation, and its group loses theirs.
         """
         uid, known = pod_key(pod), self.records.bound(pod_key(pod))
-        self._show_set_asides(self.set_asides.apply(pod, self._settings.names))
+        self.nodes.touch(*self.set_asides.apply(pod, self._settings.names))
         if self._fgd:
             self._classes.learn(uid, pod, self._settings)
         gpus = () if known is None else {device.uuid for device in self.nodes.devices(known.node)}
@@ -155,7 +155,7 @@ class Ledger:
         """
         self._classes.forget(uid)
         self.growths.end(uid)
-        self._show_set_asides(self.set_asides.remove(uid))
+        self.nodes.touch(*self.set_asides.remove(uid))
         known = self.records.bound(uid)
         if until is not None and known is not None and known.gpus is not NO_GPUS:
             self.records.put(known.outliving(until, deleted_at))
@@ -277,14 +277,8 @@ class Ledger:
     def problems(self) -> Mapping[str, str]:
         """Returns why nodes, pods and quotas cannot be read, by `node a`, `pod UID` or `resourcequota ns/q`."""
         nodes = {f"node {name}": why for name, why in self.nodes.unregistered().items() if why != UNREGISTERED}
-        pods = {f"pod {uid}": record.problem for uid, record in self.records.every().items() if record.problem}
+        pods = {f"pod {uid}": problem for uid, problem in self.records.problems().items()}
         return {**nodes, **pods, **self.quotas.problems()}
-
-    def _show_set_asides(self, nodes: Iterable[str]) -> None:
-        for node in nodes:
-            found = self.set_asides.on(node)
-            shown = None if found is None else SetAsideNode(found.owner, found.aside.since, found.aside.until)
-            self.nodes.set_aside(node, shown)
 
     def _settle(self, node: str) -> None:
         """Frees what ended pods hold there, and counts deleted pods that still run, as the node's daemon reports."""

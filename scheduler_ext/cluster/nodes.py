@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from proto.devices import Device
 from proto.kubernetes.objects import Node, Toleration
+from scheduler_ext.cluster.closed_nodes import SetAsides
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, RecordState
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
-from scheduler_ext.cluster.snapshot import NodeUsage, SetAsideNode
+from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.usage import NodeAlone, summed, usage_of
 from scheduler_ext.domains.levels import LEVELS, Domains
 from scheduler_ext.requests import DeviceFilter
@@ -40,13 +41,13 @@ class Nodes:
     """Nodes and their usage. Each change marks a node. Only marked nodes are summed up again, at the next read."""
 
     _records: Records = field(compare=False)
+    _set_asides: SetAsides = field(compare=False)
     sizes: GpuSizes = field(default_factory=GpuSizes, compare=False)
     _registered: dict[str, RegisteredNode] = field(default_factory=dict)
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
     _tainted: set[str] = field(default_factory=set)
     """Registered nodes that keep some pods away."""
-    _set_aside: dict[str, SetAsideNode] = field(default_factory=dict)
     _usages: dict[str, NodeUsage] = field(default_factory=dict)
     _outdated: set[str] = field(default_factory=set)
     """Nodes whose entry in `_usages` must be rebuilt."""
@@ -70,7 +71,7 @@ class Nodes:
         if self._registered.get(name) != registered:
             self._registered[name] = registered
             self.sizes.apply(registered.devices)
-            self._touch(name)
+            self.touch(name)
         return registered
 
     def remove(self, name: str) -> None:
@@ -86,24 +87,15 @@ class Nodes:
     def add(self, record: PodRecord) -> None:
         """Marks each of the pod's nodes."""
         if record.gpus is not NO_GPUS:
-            for node in record.nodes:
-                self._touch(node)
+            self.touch(*record.nodes)
 
     subtract = add
 
-    def set_aside(self, name: str, found: SetAsideNode | None) -> None:
-        """Shows for which pod the node is set aside; None opens it."""
-        if found is None:
-            self._set_aside.pop(name, None)
-        else:
-            self._set_aside[name] = found
-        self._touch(name)
-
-    def _touch(self, name: str) -> None:
-        """Marks a registered node, so that its usage is computed again."""
-        if name in self._registered:
-            self._outdated.add(name)
-            self._changed.add(name)
+    def touch(self, *names: str) -> None:
+        """Marks registered nodes, so that their usage is computed again."""
+        known = [name for name in names if name in self._registered]
+        self._outdated.update(known)
+        self._changed.update(known)
 
     def take_changed(self) -> set[str]:
         """Returns the nodes that were added, removed or changed in any way since the last call."""
@@ -173,6 +165,6 @@ class Nodes:
             for record in self._records.on_node(name).values():
                 (kept if record.state is RecordState.KEPT else held).append(record.on(name))
             usage = usage_of(self._registered[name], summed(held), held, kept)
-            aside = self._set_aside.get(name)
+            aside = self._set_asides.on(name)
             self._usages[name] = usage if aside is None else replace(usage, set_aside=aside)
         self._outdated.clear()

@@ -354,6 +354,10 @@ class Records:
         """Returns the records by pod UID, apart from kept room; the next event changes it."""
         return self._records
 
+    def problems(self) -> Mapping[str, str]:
+        """Returns by pod UID why it is unknown what pods hold."""
+        return {uid: record.problem for uid, record in self._records.items() if record.problem}
+
     def of(self, *states: RecordState) -> list[PodRecord]:
         """Returns the records in one of these states, but for bound ones."""
         return [record for record in (*self._passing.values(), *self._kept.values()) if record.state in states]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from proto.devices import ContainerShares, Device, DeviceShare, MigInstance, MigPlacement, PodShares
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
+from scheduler_ext.cluster.closed_nodes import SetAsideFor
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.workload import NO_WORKLOAD, Workload
 from scheduler_ext.quota_class import QuotaClass, Scope, are_in
@@ -36,17 +37,6 @@ class GpuUsage:
         return self if instance is None else replace(self, placements=(*self.placements, instance.placement))
 
 
-@dataclass(frozen=True, slots=True)
-class SetAsideNode:
-    """A node where other pods are not placed: it is set aside for `owner`, such as `pod team/large`, at most until
-    then. Times are in seconds since 1970.
-    """
-
-    owner: str
-    since: int
-    until: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUsage:
     """A registered node and its GPUs, in annotation order."""
@@ -59,7 +49,7 @@ class NodeUsage:
     """
     undecided: tuple[str, ...] = ()
     """The pods that hold GPUs of it without a decision, by namespace and name."""
-    set_aside: SetAsideNode | None = None
+    set_aside: SetAsideFor | None = None
     """The pod for which it is kept, if any."""
 
     @property

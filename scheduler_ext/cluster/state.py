@@ -5,17 +5,17 @@ change it. Rankings of nodes (`decide.index`) are not state: they follow the led
 extender's own decisions are here, and have no effect outside; what the API server shows is in `watched`.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
 from msgspec.structs import replace
 
-from proto.kubernetes.objects import Notice, ObjectReference, Pod
+from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster import events, watched
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.closed_nodes import KubeletRefusals
-from scheduler_ext.cluster.events import ClusterEvent, Effect, OwnEvent, RecordEvent
+from scheduler_ext.cluster.events import ClusterEvent, Effect, OwnEvent
 from scheduler_ext.cluster.gangs import Gang, Gangs
 from scheduler_ext.cluster.groups import pending_of
 from scheduler_ext.cluster.history import Histories, LogKind, PodLog
@@ -26,30 +26,6 @@ from scheduler_ext.cluster.resizing import Wishes
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.cluster.waiting_pods import Nominations, PodQueue
 from scheduler_ext.requests import RequestSettings, pod_key
-
-
-class Complaints:
-    """Reports what is wrong with each object: once, and again when that changes."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-        self._known: dict[str, str] = {}
-
-    def update(self, key: str, problem: str, subject: Callable[[], ObjectReference]) -> Sequence[RecordEvent]:
-        """`problem` is empty for an object that can be read."""
-        if not problem:
-            self.drop(key)
-        elif self._known.get(key) != problem:
-            self._known[key] = problem
-            return (RecordEvent(subject(), Notice(reason=self._reason, message=problem, distinct=True)),)
-        return ()
-
-    def drop(self, key: str) -> None:
-        self._known.pop(key, None)
-
-    def keep_only(self, keys: Collection[str]) -> None:
-        for key in self._known.keys() - keys:
-            self.drop(key)
 
 
 def _asked(cluster: "Cluster", event: events.Asked, now: float) -> None:
@@ -120,12 +96,6 @@ def _room_wanted(cluster: "Cluster", event: events.RoomWanted, now: float) -> No
     cluster.log.add(now, PodName(namespace=request.namespace, name=request.pod), LogKind.NOMINATED, node)
 
 
-def _room_shortened(cluster: "Cluster", event: events.RoomShortened, _: float) -> None:
-    room = cluster.ledger.records.kept(event.uid)
-    if room is not None and event.until < room.until:
-        cluster.ledger.records.put(replace(room, until=event.until))
-
-
 def _set_asides_judged(cluster: "Cluster", event: events.SetAsidesJudged, _: float) -> None:
     cluster.ledger.set_asides.filled_until, cluster.ledger.set_asides.evicts = event.filled_until, event.evicts
 
@@ -168,8 +138,6 @@ class Cluster:
         self.log = PodLog()
         self.departed: Mapping[str, PodName] = {}
         """The names of deleted pods that still hold GPUs, by UID, as far as they were seen."""
-        self.unreadable_nodes = Complaints("UnreadableRegistration")
-        self.unreadable_pods = Complaints("UnreadableAllocation")
         self._now = -inf
 
     def step(self, event: ClusterEvent, now: float, perform: Callable[[Effect], None]) -> None:
@@ -193,7 +161,6 @@ class Cluster:
             self._now = now
             self.refusals.now = now
             self.ledger.expire(now)
-            self.queue.drop_forgotten(now)
 
     def waiting_pods(self) -> Mapping[str, Pod]:
         """Returns the pods, by UID, that request GPUs, and for which no node is decided."""
@@ -241,11 +208,9 @@ _OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
     events.GrowthSent: _growth_sent,
     events.RoomWanted: _room_wanted,
     events.RoomKept: lambda cluster, event, _: cluster.ledger.records.put(event.room),
-    events.RoomShortened: _room_shortened,
     events.SetAsidesJudged: _set_asides_judged,
     events.RoomsGivenUp: _rooms_given_up,
-    events.NominationEnded: lambda cluster, event, _: cluster.end_nominations([event.uid]),
+    events.NominationsEnded: lambda cluster, event, _: cluster.end_nominations(event.uids),
     events.LeadershipGained: _leadership_gained,
-    events.LeadershipLost: lambda cluster, *_: cluster.end_nominations(cluster.nominations.ours()),
     events.TimePassed: lambda *_: None,
 }

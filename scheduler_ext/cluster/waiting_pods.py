@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from math import inf
 
 from proto.kubernetes.objects import Pod
 from scheduler_ext.requests import GpuRequest, pod_key
@@ -37,8 +36,6 @@ class PodQueue:
 
     def __init__(self) -> None:
         self._pods: dict[str, QueuedPod] = {}
-        self._first_forgotten = inf
-        """No pod is forgotten earlier."""
 
     def __len__(self) -> int:
         return len(self._pods)
@@ -57,23 +54,17 @@ class PodQueue:
             self._pods[request.uid] = replace(known, request=request, priority=priority, asked=now)
         elif len(self._pods) < MOST_REMEMBERED:
             self._pods[request.uid] = QueuedPod(request=request, priority=priority, since=now, asked=now)
-            self._first_forgotten = min(self._first_forgotten, now + FORGOTTEN_SECONDS)
 
     def settled(self, uid: str) -> None:
         """Drops a pod that got its GPUs, or is gone."""
         self._pods.pop(uid, None)
 
-    def drop_forgotten(self, now: float) -> None:
-        """Drops the pods whose last refusal is long ago."""
-        if now >= self._first_forgotten:
-            self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS}
-            self._first_forgotten = min((pod.asked for pod in self._pods.values()), default=inf) + FORGOTTEN_SECONDS
-
     def due(self, now: float) -> Sequence[QueuedPod]:
         """Returns the pods to try, in this order: higher priority first, as in kube-scheduler; then fewer requeues
         without result; then the longest wait. So pods that cannot fit for another reason, however many, leave the
-        others their turn.
+        others their turn. Those whose last refusal is long ago are dropped.
         """
+        self._pods = {uid: pod for uid, pod in self._pods.items() if now - pod.asked < FORGOTTEN_SECONDS}
         ready = [pod for pod in self._pods.values() if pod.not_before <= now]
         return sorted(ready, key=lambda pod: (-pod.priority, pod.requeues, pod.since))
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from proto.kubernetes.objects import (
     CoschedulingPodGroup,
     Node,
+    Notice,
     ObjectReference,
     Pod,
     PodDisruptionBudget,
@@ -35,41 +36,42 @@ _NOTHING: Sequence[Effect] = ()
 
 
 def _nodes_listed(cluster: "Cluster", event: events.Listed[Node], _: float) -> Sequence[Effect]:
-    nodes = event.objects
+    nodes, problem = event.objects, cluster.ledger.nodes.problem
+    before = [problem(node.metadata.name) for node in nodes]
     cluster.ledger.replace_nodes(nodes)
     cluster.pods.replace_nodes(nodes)
-    cluster.unreadable_nodes.keep_only({node.metadata.name for node in nodes})
-    return [_EVERYTHING_CHANGED, *(tell for node in nodes for tell in _unreadable_node(cluster, node))]
+    found = (effect for each in zip(nodes, before, strict=True) for effect in _unreadable_node(cluster, *each))
+    return [_EVERYTHING_CHANGED, *found]
 
 
 def _node_applied(cluster: "Cluster", node: Node, _: float) -> Sequence[Effect]:
     name, nodes = node.metadata.name, cluster.ledger.nodes
-    domains = nodes.domains(name)
+    domains, problem = nodes.domains(name), nodes.problem(name)
     cluster.ledger.apply_node(node)
     offers_others = cluster.pods.apply_node(node)
     freed = (_FREED,) if offers_others or nodes.domains(name) != domains else ()
-    return [Changed(name), *freed, *_unreadable_node(cluster, node)]
+    return [Changed(name), *freed, *_unreadable_node(cluster, node, problem)]
 
 
 def _node_removed(cluster: "Cluster", node: Node, _: float) -> Sequence[Effect]:
     name = node.metadata.name
     cluster.ledger.remove_node(name)
     cluster.pods.remove_node(name)
-    cluster.unreadable_nodes.drop(name)
     return [Changed(name)]
 
 
-def _unreadable_node(cluster: "Cluster", node: Node) -> Sequence[RecordEvent]:
-    name = node.metadata.name
-    problem = cluster.ledger.nodes.problem(name)
+def _unreadable_node(cluster: "Cluster", node: Node, before: str) -> Sequence[RecordEvent]:
+    """Reports the problem of the node unless it was there `before`."""
+    name, problem = node.metadata.name, cluster.ledger.nodes.problem(node.metadata.name)
+    if problem in ("", before):
+        return ()
     # The uid is the name, as in kubelet's events: `kubectl describe node` looks for that.
-    return cluster.unreadable_nodes.update(
-        name, problem, lambda: ObjectReference(api_version="v1", kind="Node", name=name, uid=name)
-    )
+    subject = ObjectReference(api_version="v1", kind="Node", name=name, uid=name)
+    return (RecordEvent(subject, Notice(reason="UnreadableRegistration", message=problem, distinct=True)),)
 
 
 def _pods_listed(cluster: "Cluster", event: events.Listed[Pod], _: float) -> Sequence[Effect]:
-    pods = event.objects
+    pods, before = event.objects, cluster.ledger.records.problems()
     uids = {pod_key(pod) for pod in pods}
     cluster.ledger.replace_pods(pods, event.version)
     cluster.pods.replace_pods(pods)
@@ -78,8 +80,7 @@ def _pods_listed(cluster: "Cluster", event: events.Listed[Pod], _: float) -> Seq
         cluster.gangs.apply_pod(pod, with_gpus=cluster.pods.concerns_gpus(pod))
     cluster.wishes.replace(pods)
     cluster.end_nominations(cluster.nominations.without(uids))
-    cluster.unreadable_pods.keep_only(uids)
-    found = (effect for pod in pods for effect in (*_nominated(cluster, pod), *_unreadable_pod(cluster, pod)))
+    found = (effect for pod in pods for effect in (*_nominated(cluster, pod), *_unreadable_pod(cluster, pod, before)))
     wished = (_WISHED,) if cluster.wishes.every() else ()
     return [_EVERYTHING_CHANGED, *wished, *found]
 
@@ -87,6 +88,7 @@ def _pods_listed(cluster: "Cluster", event: events.Listed[Pod], _: float) -> Seq
 def _pod_applied(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
     uid, asides = pod_key(pod), len(cluster.ledger.set_asides)
     held = cluster.ledger.records.bound(uid)
+    problem = {} if held is None else {uid: held.problem}
     if pod.has_ended:
         cluster.refusals.dropped(cluster.ledger.records.get(uid), pod)
     cluster.ledger.apply_pod(pod)
@@ -94,7 +96,7 @@ def _pod_applied(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
     name = pod_name(pod)
     before = cluster.pods.pod(name)
     if before is None and not cluster.pods.concerns_gpus(pod):
-        return _unreadable_pod(cluster, pod)
+        return _unreadable_pod(cluster, pod, problem)
     cluster.pods.apply_pod(pod)
     if pod.spec.node_name:
         cluster.queue.settled(uid)
@@ -105,7 +107,7 @@ def _pod_applied(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
     has_room = opens or pod.has_ended or _has_shrunk(held, cluster.ledger.records.bound(uid))
     freed = (_FREED,) if has_room else ()
     wished = (_WISHED,) if cluster.wishes.apply(pod) else ()
-    return [Changed(name), *freed, *wished, *_nominated(cluster, pod), *_unreadable_pod(cluster, pod)]
+    return [Changed(name), *freed, *wished, *_nominated(cluster, pod), *_unreadable_pod(cluster, pod, problem)]
 
 
 def _has_shrunk(before: PodRecord | None, after: PodRecord | None) -> bool:
@@ -122,7 +124,6 @@ def _pod_removed(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
     cluster.gangs.remove_pod(uid)
     cluster.wishes.remove(uid)
     cluster.departs(uid, pod_name(pod))
-    cluster.unreadable_pods.drop(uid)
     # A pod without GPUs may have lost annotations of a GPU scheduler.
     if cluster.pods.pod(pod_name(pod)) is None and not cluster.pods.concerns_gpus(pod):
         return _NOTHING
@@ -139,16 +140,15 @@ def _pod_read(cluster: "Cluster", event: events.PodRead, _: float) -> Sequence[E
     return [Changed(pod_name(event.pod))]
 
 
-def _unreadable_pod(cluster: "Cluster", pod: Pod) -> Sequence[RecordEvent]:
-    uid = pod_key(pod)
-    record = cluster.ledger.records.bound(uid)
-    problem = record.problem if record is not None else ""
-    if not problem:
-        cluster.unreadable_pods.drop(uid)
+def _unreadable_pod(cluster: "Cluster", pod: Pod, before: Mapping[str, str]) -> Sequence[RecordEvent]:
+    """Reports the problem of the pod unless it was there `before`, by UID."""
+    record = cluster.ledger.records.bound(pod_key(pod))
+    if record is None or record.problem in ("", before.get(record.uid)):
         return ()
-    if record is not None and not (record.gpus.undecided or record.gpus.everywhere or record.remembered):
-        problem = f"{problem}; until it is corrected the GPUs that it may concern count as full"
-    return cluster.unreadable_pods.update(uid, problem, lambda: pod.reference)
+    is_known = record.gpus.undecided or record.gpus.everywhere or record.remembered
+    until = "" if is_known else "; until it is corrected the GPUs that it may concern count as full"
+    notice = Notice(reason="UnreadableAllocation", message=record.problem + until, distinct=True)
+    return (RecordEvent(pod.reference, notice),)
 
 
 def _quota_applied(cluster: "Cluster", quota: ResourceQuota, _: float) -> Sequence[Effect]:
@@ -216,8 +216,7 @@ HANDLERS: Mapping[type[ClusterEvent], Handler] = {
     events.Listed: lambda cluster, event, now: _LISTED[event.kind](cluster, event, now),
     events.Applied: lambda cluster, event, now: _APPLIED[type(event.object)](cluster, event.object, now),
     events.Removed: lambda cluster, event, now: _REMOVED[type(event.object)](cluster, event.object, now),
-    events.PodWatchLost: lambda cluster, *_: cluster.ledger.watched(inf),
-    events.PodWatchBack: lambda cluster, _, now: cluster.ledger.watched(now),
+    events.PodWatch: lambda cluster, event, now: cluster.ledger.watched(now if event.works else inf),
     events.PodRead: _pod_read,
     events.Proposed: _proposed,
 }

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound
 from proto.kubernetes.objects import Notice, Pod
-from scheduler_ext.cluster.events import LeadershipLost, NominationEnded
+from scheduler_ext.cluster.events import NominationsEnded
 from scheduler_ext.cluster.gangs import MissingMember, group_of
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.waiting_pods import Nomination
@@ -124,7 +124,7 @@ class Evictor:
             self._checked = shorten_taken_rooms(self._cluster, self._checked, self._monotonic())
             if self._forbidden():
                 self._pods.clear()
-                self._live.apply(LeadershipLost())
+                self._live.apply(NominationsEnded(self._cluster.nominations.ours()))
             elif self._cluster.budgets.known:
                 await self._turn()
 
@@ -209,9 +209,7 @@ class Evictor:
         self._live.record_event(pod.name.reference(pod.request.uid), notice)
 
     def _give_up(self, members: Iterable[RefusedPod]) -> None:
-        for each in members:
-            if self._cluster.nominations.of(each.request.uid) is not None:
-                self._live.apply(NominationEnded(each.request.uid))
+        self._live.apply(NominationsEnded([each.request.uid for each in members]))
 
     async def _plans(self, members: Sequence[RefusedPod]) -> Sequence[Plan]:
         """Returns the node of each member with the pods to evict there, and keeps the room. It ends at a member that no

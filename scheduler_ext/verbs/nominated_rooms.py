@@ -7,8 +7,10 @@ time once the pod fits.
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from proto.kubernetes.objects import Pod
-from scheduler_ext.cluster.events import NominationEnded, RoomKept, RoomShortened, RoomWanted, TimePassed
+from scheduler_ext.cluster.events import NominationsEnded, RoomKept, RoomWanted, TimePassed
 from scheduler_ext.cluster.records import RecordState, kept_record
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.cluster.waiting_pods import Nomination
@@ -76,12 +78,11 @@ def shorten_taken_rooms(cluster: Cluster, start: int, now: float) -> int:
     rooms = cluster.ledger.records.of(RecordState.KEPT)
     start = start if start < len(rooms) else 0
     for room in rooms[start : start + MOST_CHECKED]:
-        known = cluster.nominations.of(room.uid)
-        if known is not None and _fits(cluster, known):
-            cluster.record(RoomShortened(room.uid, now + TAKEN_SECONDS), now)
-    for uid in cluster.nominations.ours():
-        if cluster.ledger.records.kept(uid) is None:
-            cluster.record(NominationEnded(uid), now)
+        known, until = cluster.nominations.of(room.uid), now + TAKEN_SECONDS
+        if until < room.until and known is not None and _fits(cluster, known):
+            cluster.record(RoomKept(replace(room, until=until)), now)
+    ended = [uid for uid in cluster.nominations.ours() if cluster.ledger.records.kept(uid) is None]
+    cluster.record(NominationsEnded(ended), now)
     return start + MOST_CHECKED
 
 

@@ -22,7 +22,7 @@ from proto.devices import DeviceUUID
 from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
 from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, outlives
-from scheduler_ext.cluster.events import Applied, Listed, PodWatchBack, PodWatchLost, Removed, nothing_outside
+from scheduler_ext.cluster.events import Applied, Listed, PodWatch, Removed, nothing_outside
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.state import Cluster
@@ -151,21 +151,21 @@ class Machine(RuleBasedStateMachine):
         nodes = [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]
         self.known.apply(Listed(Node, nodes))
         self.known.apply(Listed(Pod, pods))
-        self.known.apply(PodWatchBack())
+        self.known.apply(PodWatch(works=True))
 
     @precondition(lambda self: not self.watch_is_lost)
     @rule()
     def lose_the_watch(self) -> None:
         """The API server refuses it, as with 429 or 403, and still carries out Bindings."""
         self.watch_is_lost = True
-        self.known.apply(PodWatchLost())
+        self.known.apply(PodWatch(works=False))
 
     @precondition(lambda self: self.watch_is_lost)
     @rule()
     def watch_again(self) -> None:
         """Where it was."""
         self.lag, self.watch_is_lost = 0.0, False
-        self.known.apply(PodWatchBack())
+        self.known.apply(PodWatch(works=True))
 
     @precondition(lambda self: not self.watch_is_lost)
     @rule(count=st.integers(1, 4))

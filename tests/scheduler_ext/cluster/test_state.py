@@ -22,20 +22,17 @@ from scheduler_ext.cluster.events import (
     Explained,
     Freed,
     LeadershipGained,
-    LeadershipLost,
     Listed,
     NodeChosen,
     Nominated,
-    NominationEnded,
+    NominationsEnded,
     PodRefused,
-    PodWatchBack,
-    PodWatchLost,
+    PodWatch,
     Proposed,
     RecordEvent,
     Removed,
     Requeued,
     RoomsGivenUp,
-    RoomShortened,
     TimePassed,
     WaitEnded,
     nothing_outside,
@@ -82,11 +79,9 @@ def cluster(*happened: ClusterEvent) -> Cluster:
         BindingSent("uid-p", 1),
         Requeued("uid-p"),
         WaitEnded("uid-p"),
-        RoomShortened("uid-p", 1.0),
         RoomsGivenUp(["uid-p"]),
-        NominationEnded("uid-p"),
+        NominationsEnded(["uid-p"]),
         LeadershipGained(),
-        LeadershipLost(),
         TimePassed(),
     ],
     ids=lambda event: type(event).__name__,
@@ -169,11 +164,11 @@ def test_a_sent_reservation_waits_for_the_watch_only_while_its_pod_exists(pods: 
     """Otherwise it would never end where the watch is interrupted now and then."""
     asked = pod(container(gpu=1), name="p")
     asked.metadata.resource_version = "10"
-    made = cluster(PodWatchLost(), replace(DECIDED, pod=asked, until=600.0), BindingSent("uid-p", 1))
+    made = cluster(PodWatch(works=False), replace(DECIDED, pod=asked, until=600.0), BindingSent("uid-p", 1))
     for now in (30.0, 530.0):
-        made.step(PodWatchLost(), now - 1, nothing_outside)
+        made.step(PodWatch(works=False), now - 1, nothing_outside)
         made.step(Listed(Pod, pods, 20), now, nothing_outside)
-        made.step(PodWatchBack(), now, nothing_outside)
+        made.step(PodWatch(works=True), now, nothing_outside)
     made.record(TimePassed(), free_at - 101)
     assert made.ledger.records.reserved("uid-p") is not None
     made.record(TimePassed(), free_at)
