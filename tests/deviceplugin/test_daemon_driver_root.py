@@ -69,7 +69,9 @@ async def test_a_driver_that_appears_is_used_and_given_to_containers_file_by_fil
         (made,) = node.kubelet.created[uid]
         assert "/dev/nvidia1" in {device.container_path for device in made.devices}
         assert "/dev/nvidia0" not in {device.container_path for device in made.devices}
-        await until(lambda: node.said("/dev/nvidia-uvm is missing: CUDA programs in containers that start now will find no GPU"))
+        await until(
+            lambda: node.said("/dev/nvidia-uvm is missing: CUDA programs in containers that start now will find no GPU")
+        )
 
 
 async def test_gpus_whose_driver_has_gone_or_is_another_than_the_kernels_are_not_offered(tmp_path: Path) -> None:
