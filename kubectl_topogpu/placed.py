@@ -14,7 +14,6 @@ from scheduler_ext.decide.fit import Rules, why_not
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.score import connected, node_score
-from scheduler_ext.policies import WHY_GPUS, WHY_NODE
 from scheduler_ext.requests import GpuRequest
 
 MOST_NODES = 5
@@ -68,7 +67,7 @@ def placement(
         why_node=_why_node(request, decision),
         more_nodes=max(len(decision.fits) - MOST_NODES, 0),
         unfit_nodes=len(decision.misfits),
-        why_gpus=_why_gpus(request),
+        why_gpus=request.policies.why_gpus + ("; the pod asks for GPUs of one NUMA node" if request.numa_bound else ""),
         gpus=() if usage is None else tuple(_gpus(request, snapshot, usage, taken)),
     )
 
@@ -79,28 +78,20 @@ def candidates(decision: Decision, order: Sequence[str], taken: str = "") -> tup
 
 
 def _candidate(node: str, taken: str, decision: Decision) -> Candidate:
-    score = decision.fits[node]
     return Candidate(
         node=node,
         taken=node == taken,
-        used_percent=round(100 * (score.replicas + score.cores + score.memory) / 3),
+        used_percent=decision.fits[node].used_percent,
         connection=decision.connections.get(node),
         level=decision.levels.get(node),
     )
 
 
 def _why_node(request: GpuRequest, decision: Decision) -> str:
-    policy = f"policy {request.policies.node} {WHY_NODE[request.policies.node]}"
+    policy = request.policies.why_node
     if decision.connections:
         return f"the node that connects the pod's GPUs best comes first; among equals {policy}"
     return policy
-
-
-def _why_gpus(request: GpuRequest) -> str:
-    text = request.policies.gpu.text.strip()
-    sentence = WHY_GPUS.get(text, "compares GPUs by these words, one after the other")
-    numa = "; the pod asks for GPUs of one NUMA node" if request.numa_bound else ""
-    return f"policy {text} {sentence}{numa}"
 
 
 def _gpus(request: GpuRequest, snapshot: Snapshot, usage: NodeUsage, taken: set[int]) -> Iterable[GpuCandidate]:
@@ -109,11 +100,10 @@ def _gpus(request: GpuRequest, snapshot: Snapshot, usage: NodeUsage, taken: set[
     quota = quota_for(request.quota_class, snapshot.quotas.get(request.namespace, ()))
     for gpu in sorted(usage.gpus, key=lambda each: each.device.index):
         reason = why_not(gpu, need, rules, quota)
-        score = node_score((gpu,))
         yield GpuCandidate(
             gpu=gpu.device.index,
             taken=gpu.device.index in taken,
-            used_percent=round(100 * (score.replicas + score.cores + score.memory) / 3),
+            used_percent=node_score((gpu,)).used_percent,
             free_memory_mib=free_memory_mib(gpu),
             free_cores_percent=free_cores(gpu),
             problem="" if reason is None else reason.words,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -122,7 +123,7 @@ def _waiting(cluster: GpuCluster, pod: Pod, answer: Judged, snapshot: Snapshot, 
         return account
     if decision.node is not None:
         return replace(account, nodes=candidates(decision, decision.ranked))
-    found = ways(cluster.ledger, request, decision.misfits, cluster.holders)
+    found = ways(partial(cluster.ledger.alone, namespace=request.namespace), request, decision.misfits, cluster.holders)
     return replace(
         account,
         ways=tuple(map(_gone, found)),

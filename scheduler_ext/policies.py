@@ -69,6 +69,17 @@ class Policies:
     weights: Weights = field(default_factory=Weights)
     warnings: tuple[str, ...] = ()
 
+    @property
+    def why_node(self) -> str:
+        """Returns `policy binpack takes the fullest node on which the pod fits`."""
+        return f"policy {self.node} {_WHY_NODE[self.node]}"
+
+    @property
+    def why_gpus(self) -> str:
+        """Returns what the policy for GPUs prefers, likewise."""
+        text = self.gpu.text.strip()
+        return f"policy {text} {_WHY_GPUS.get(text, 'compares GPUs by these words, one after the other')}"
+
 
 _SPREAD_KEYS = (SortKey.SCORE_DESCENDING, SortKey.NUMA)
 _SINGLE_KEYS: dict[str, tuple[tuple[SortKey, ...], tuple[SortKey, ...]]] = {
@@ -199,14 +210,14 @@ def _bad_weights(text: str, problem: str) -> PolicyError:
     return PolicyError(SCORING_WEIGHTS, f"{problem} in {text!r}; write it like slot=1,core=1,memory=3")
 
 
-WHY_NODE = {
+_WHY_NODE = {
     NodePolicy.BINPACK: "takes the fullest node on which the pod fits",
     NodePolicy.SPREAD: "takes the emptiest node on which the pod fits",
     NodePolicy.FGD: "takes the node where the pod strands least of what popular pods could use, then the fullest",
 }
 """The effect of each node policy."""
 
-WHY_GPUS = {
+_WHY_GPUS = {
     "binpack": "takes the fullest GPUs that fit",
     "spread": "takes the emptiest GPUs that fit",
     "topology-aware": "takes the best-connected GPUs that fit; for one GPU the one with the weakest links",

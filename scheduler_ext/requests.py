@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from proto.annotations import keys
-from proto.devices import MIG_RESOURCE_PREFIX, DeviceUUID
+from proto.devices import MIG_RESOURCE_PREFIX, Device, DeviceUUID
 from proto.environment import (
     DISABLE_CONTROL,
     LEGACY_VERSION,
@@ -149,6 +149,10 @@ class ContainerNeed:
     def reserved_cores(self) -> int:
         """Returns the cores that are taken, in percent of a GPU: at most one GPU."""
         return min(self.cores, 100)
+
+    def is_beyond(self, device: Device) -> bool:
+        """Returns whether even the whole GPU is too small."""
+        return self.reserved_mib(device.memory_mib) > device.memory_mib or self.reserved_cores > device.cores
 
     def reserved_mib(self, total_mib: int) -> int:
         """Returns the MiB that are taken of a GPU with `total_mib`."""
@@ -326,7 +330,8 @@ def _check_choices(containers: Sequence[Container], needs: Sequence[ContainerNee
     see others.
     """
     for container, need in zip(containers, needs, strict=True):
-        for name in chosen_by(container.env, answered=need is not None or asks_for_instances(container)):
+        answered = need is not None or asks_for_instances(container)
+        for name in chosen_by(container.env, answered=answered) if container.env else ():
             raise RequestError(container.name, f"env {name}", choice_problem(name))
 
 

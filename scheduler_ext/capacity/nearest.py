@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 from heapq import nsmallest
 
 from program.words import counted
+from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.decide.explain import refusal_sentence
 from scheduler_ext.decide.misfit import GpuRefusal, Misfit, NotOffered, is_unresolvable, refusals_of
-from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, NodeSource
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, finished, needed
 from scheduler_ext.decide.reasons import Reason, joined, words_of
 from scheduler_ext.requests import DeviceFilter, GpuRequest
 
@@ -124,17 +125,17 @@ class Way:
 
 
 def ways(
-    nodes: NodeSource,
+    alone: Callable[[str], NodeAlone | None],
     request: GpuRequest,
     misfits: Mapping[str, Misfit | NotOffered],
     holders: Mapping[str, Sequence[GpuHolder]],
 ) -> tuple[Way, ...]:
-    """Returns the nodes where the fewest pods would have to go. `misfits` are the nodes that refuse the request;
-    `holders` are the pods that hold GPUs, by node.
+    """Returns the nodes where the fewest pods would have to go. `alone` returns a node with the quotas of the request's
+    namespace, `misfits` are the nodes that refuse the request, `holders` the pods that hold GPUs, by node.
     """
     found = []
     for node in crowded(misfits, {node: len(pods) for node, pods in holders.items()}):
-        gone = _must_go(EvictionTrial(nodes, request, _ABOVE_ALL, node), holders[node])
+        gone = _must_go(EvictionTrial(alone(node), request, _ABOVE_ALL), holders[node])
         if gone:
             found.append(Way(node=node, gone=gone))
     return tuple(sorted(found, key=lambda way: (len(way.gone), way.node))[:MOST_WAYS])
@@ -147,14 +148,10 @@ def crowded(misfits: Mapping[str, Misfit | NotOffered], pods: Mapping[str, int])
 
 
 def _must_go(trial: EvictionTrial, holders: Sequence[GpuHolder]) -> tuple[GpuHolder, ...]:
-    """Lets all go, then takes back each pod that fits beside the request, the most important first. Empty if the
-    request fits without any of them, or not even without all of them.
+    """Returns the pods that have to go; of those that may stay the most important ones stay. Empty if the request fits
+    without any of them, or not even without all of them.
     """
     ranked = sorted(holders, key=lambda holder: holder.rank)
-    gone = {holder.uid for holder in ranked}
-    if not trial.fits(frozenset(gone)):
-        return ()
-    for holder in ranked:
-        if trial.fits(frozenset(gone - {holder.uid})):
-            gone.remove(holder.uid)
+    uids = [holder.uid for holder in ranked]
+    gone = finished(needed(uids, trial.fits)) if trial.fits(frozenset(uids)) else ()
     return tuple(holder for holder in ranked if holder.uid in gone)

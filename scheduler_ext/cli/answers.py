@@ -16,7 +16,6 @@ from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.explain import GpuLine, NodeLine
 from scheduler_ext.decide.score import NodeScore
-from scheduler_ext.policies import WHY_GPUS, WHY_NODE
 from scheduler_ext.requests import GpuRequest
 
 _MOST = 5
@@ -117,17 +116,15 @@ def _whys(request: GpuRequest, decision: Decision) -> Iterator[str]:
     links = decision.connections
 
     def described(name: str) -> str:
-        score = decision.fits[name]
-        used = f"{round(100 * (score.replicas + score.cores + score.memory) / 3)} % used"
+        used = f"{decision.fits[name].used_percent} % used"
         return f"{name} ({used}, links {spaced(links[name])})" if name in links else f"{name} ({used})"
 
     first = "its GPUs are connected best there; then " if links else ""
     order = ", ".join(map(described, ranked[:_MOST]))
-    yield f"  node: {first}policy {policies.node} {WHY_NODE[policies.node]}: {order}"
+    yield f"  node: {first}{policies.why_node}: {order}"
     if len(ranked) > _MOST:
         yield f"    and {counted(len(ranked) - _MOST, 'more node')}"
-    gpus = policies.gpu.text.strip()
-    yield f"  GPUs: policy {gpus} {WHY_GPUS.get(gpus, 'compares GPUs by these words, one after the other')}"
+    yield f"  GPUs: {policies.why_gpus}"
     if decision.misfits:
         yield f"  it does not fit on {counted(len(decision.misfits), 'other node')}; --explain shows why"
 

@@ -246,6 +246,4 @@ def _is_lost(gpu: GpuUsage, reason: Reason, need: ContainerNeed) -> bool:
     """Returns whether the GPU can never serve the container: for this reason, or because even the whole GPU is too
     small. The second may hide behind a reason that was found before it.
     """
-    device = gpu.device
-    too_small = need.reserved_mib(device.memory_mib) > device.memory_mib or need.reserved_cores > device.cores
-    return too_small or reason in _LASTING
+    return need.is_beyond(gpu.device) or reason in _LASTING

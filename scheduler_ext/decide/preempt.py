@@ -7,7 +7,7 @@ remove all pods that may be evicted, then bring back those that fit beside the p
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import Protocol, TypeVar, cast
+from typing import TypeVar, cast
 
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
@@ -127,26 +127,19 @@ def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gon
     return decide(request, left, [node])
 
 
-class NodeSource(Protocol):
-    """A source of nodes as they are at one moment, such as the ledger."""
-
-    def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
-        """Returns the node and the namespace's quotas; None for a node that is not registered."""
-
-
 class EvictionTrial:
-    """Judges whether a pod of this priority gets its GPUs on a node if other pods were gone. It uses the node's state
-    at construction.
-    """
+    """Judges whether a pod of this priority gets its GPUs on a node if other pods were gone."""
 
     def __init__(
-        self, nodes: NodeSource, request: GpuRequest, priority: int, node: str, effort: Effort | None = None
+        self, alone: NodeAlone | None, request: GpuRequest, priority: int, effort: Effort | None = None
     ) -> None:
-        """`effort` counts what the looks cost."""
-        self._alone = nodes.alone(node, request.namespace)
+        """`alone` is the node with the quotas of the pod's namespace; None for one that is not registered. `effort`
+        counts what the looks cost.
+        """
+        self._alone = alone
         self._request = request
         self.priority = priority
-        self.node = node
+        self.node = "" if alone is None else alone.node.name
         self._effort = effort or Effort()
 
     def fits(self, gone: frozenset[str], *, without_quotas: bool = False) -> bool:
@@ -187,11 +180,11 @@ def victims(
     yield
     against = violating((*(holder for holder in holders if holder.uid in proposed), *reversed(may_go)))
     first_spared = sorted(may_go, key=lambda holder: holder.uid not in against)
-    needed = yield from _needed([holder.uid for holder in first_spared], lambda gone: fits(stay_out | gone))
-    return proposed | needed
+    gone = yield from needed([holder.uid for holder in first_spared], lambda gone: fits(stay_out | gone))
+    return proposed | gone
 
 
-def _needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[frozenset[str]]:
+def needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[frozenset[str]]:
     """Returns the pods that have to go; the first ones are spared first. All of them together are enough.
 
     Where room never hurts, the result equals bringing the pods back one by one. Runs of pods are brought back together:

@@ -64,6 +64,11 @@ class NodeScore:
     cores: float
     memory: float
 
+    @property
+    def used_percent(self) -> int:
+        """Returns the mean of the three."""
+        return round(100 * (self.replicas + self.cores + self.memory) / 3)
+
 
 UNSCORED = NodeScore(total=0.0, replicas=0.0, cores=0.0, memory=0.0)
 """The score of a node without replicas, cores or memory."""

@@ -77,4 +77,4 @@ class Explainer:
         alone = {node: ledger.alone(node, namespace) for node in crowded(misfits, pods)}
         nodes = {node: found for node, found in alone.items() if found is not None}
         held = {node: gpu_holders(index, node) for node in nodes}
-        return Crowd(namespace=namespace, nodes=nodes, holders=held)
+        return Crowd(nodes=nodes, holders=held)

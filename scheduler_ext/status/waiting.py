@@ -56,14 +56,10 @@ class WhyWaiting(Struct, frozen=True, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Crowd:
-    """Nodes with the pods that hold their GPUs, and the quotas of one namespace, as they were at one moment."""
+    """Nodes with the pods that hold their GPUs, and the quotas of the pod's namespace, as they were at one moment."""
 
-    namespace: str = ""
     nodes: Mapping[str, NodeAlone]
     holders: Mapping[str, Sequence[GpuHolder]]
-
-    def alone(self, node: str, namespace: str = "") -> NodeAlone | None:
-        return self.nodes.get(node) if namespace == self.namespace else None
 
 
 NO_CROWD = Crowd(nodes={}, holders={})
@@ -75,7 +71,7 @@ def why_of(pod: Pod, answer: Judged, crowd: Crowd = NO_CROWD, snapshot: Snapshot
     asks = () if request is None else tuple(need_sentence(need) for need in request.needs if need is not None)
     if request is None or decision is None or snapshot is None or decision.node is not None:
         return WhyWaiting(sentence=answer.sentence, asks=asks, hints=tuple(remarks(pod, answer)))
-    found = ways(crowd, request, {node: decision.misfits[node] for node in crowd.nodes}, crowd.holders)
+    found = ways(crowd.nodes.get, request, {node: decision.misfits[node] for node in crowd.nodes}, crowd.holders)
     less = smaller(request, snapshot)
     return WhyWaiting(
         sentence=answer.sentence,

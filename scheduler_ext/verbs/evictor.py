@@ -249,7 +249,8 @@ class Evictor:
         if not any(holder.priority < pod.priority or holder.leaving for holder in there):
             return None
         effort = Effort()
-        trial = EvictionTrial(self._cluster.ledger, pod.request, pod.priority, node, effort)
+        alone = self._cluster.ledger.alone(node, pod.request.namespace)
+        trial = EvictionTrial(alone, pod.request, pod.priority, effort)
         search = plan(trial, self._cluster.budgets, there, self._spared.keys())
         return await giving_way(within(search, effort, MOST_EFFORT))
 
@@ -258,7 +259,7 @@ class Evictor:
         there = {holder.uid: holder for holder in gpu_holders(self._cluster.pods, chosen.node)}
         leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)
         ledger = self._cluster.ledger
-        trial = EvictionTrial(ledger, pod.request, pod.priority, chosen.node)
+        trial = EvictionTrial(ledger.alone(chosen.node, pod.request.namespace), pod.request, pod.priority)
         gone = leaving.union(victim.uid for victim in chosen.victims)
         return (
             all(there.get(victim.uid) == victim for victim in chosen.victims)

@@ -62,7 +62,7 @@ def keep_room_for(cluster: Cluster, pod: Pod, node: str, now: float) -> None:
     if keep_room(cluster, nomination, cluster.nominations.proposed(request.uid, node), now):
         return
     effort = Effort()
-    trial = EvictionTrial(cluster.ledger, request, priority, node, effort)
+    trial = EvictionTrial(cluster.ledger.alone(node, request.namespace), request, priority, effort)
     search = victims(priority, frozenset(), gpu_holders(cluster.pods, node), trial.fits)
     chosen = finished(within(search, effort, MOST_EFFORT))
     if chosen is not None:

@@ -66,7 +66,8 @@ class Preempt:
             if effort.made >= MOST_EFFORT:
                 break
             there = gpu_holders(cluster.pods, node)
-            trial = EvictionTrial(cluster.ledger, request, pod.spec.priority or 0, node, effort)
+            alone = cluster.ledger.alone(node, request.namespace)
+            trial = EvictionTrial(alone, request, pod.spec.priority or 0, effort)
             search = sufficient(trial, there, of_others, cluster.budgets.violating)
             chosen = await giving_way(within(search, effort, MOST_EFFORT - effort.made))
             if chosen is not None and not self._refused_without(pod, node, there, chosen.uids):

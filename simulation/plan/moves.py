@@ -102,7 +102,8 @@ class _Fitting:
             return False
         look = self._looks.get(node)
         if look is None:
-            look = self._looks[node] = EvictionTrial(engine.state.ledger, self._request, _ABOVE_ALL, node)
+            alone = engine.state.ledger.alone(node, self._request.namespace)
+            look = self._looks[node] = EvictionTrial(alone, self._request, _ABOVE_ALL)
         return look.fits(frozenset(gone)) and not engine.state.ledger.kubelet.refusing(self._pod, [node], gone)
 
 

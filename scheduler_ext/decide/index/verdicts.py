@@ -265,12 +265,11 @@ class _Step:
 
     def verdict(self, gpu: GpuUsage, then: GpuUsage, rules: Rules) -> _ContainerVerdict:
         """Returns the GPU's verdict. `then` is the GPU with a share of each earlier container that lasts."""
-        need, device = self.need, gpu.device
+        need = self.need
         first = last = why_not(gpu, need, rules, self.quota)
         if then is not gpu or self.quota_then is not self.quota:
             last = why_not(then, need, rules, self.quota_then)
-        too_small = need.reserved_mib(device.memory_mib) > device.memory_mib or need.reserved_cores > device.cores
-        return _ContainerVerdict(first, last, too_small)
+        return _ContainerVerdict(first, last, need.is_beyond(gpu.device))
 
 
 def _steps(request: GpuRequest, quota: Quota | None, largest_mib: int) -> Iterator[_Step]:

@@ -73,8 +73,13 @@ def budgets(allowed: dict[str, int]) -> Budgets:
     return found
 
 
+def trial_on(node: str, ledger: Ledger, wanted: Pod, priority: int, effort: Effort | None = None) -> EvictionTrial:
+    asked = request(wanted)
+    return EvictionTrial(ledger.alone(node, asked.namespace), asked, priority, effort)
+
+
 def planned(ledger: Ledger, known: Budgets, wanted: Pod, priority: int, holders: list[GpuHolder]) -> Plan | None:
-    return finished(plan(EvictionTrial(ledger, request(wanted), priority, "n"), known, holders))
+    return finished(plan(trial_on("n", ledger, wanted, priority), known, holders))
 
 
 @given(
@@ -120,7 +125,7 @@ def test_a_search_that_gives_way_finds_what_one_without_a_pause_would_have_found
     ledger, holders = full(asked)
     wanted = pod(container(gpu=gpus, gpumem=8000), name="wanted")
     at_once, effort = planned(ledger, budgets({}), wanted, priority, holders), Effort()
-    trial = EvictionTrial(ledger, request(wanted), priority, "n", effort)
+    trial = trial_on("n", ledger, wanted, priority, effort)
     search = plan(trial, budgets({}), holders)
 
     def changed_after(steps: int) -> Search[Plan | None]:
@@ -138,7 +143,7 @@ def test_a_search_that_gives_way_finds_what_one_without_a_pause_would_have_found
 
     assert finished(changed_after(steps)) == at_once
     spent = effort.made
-    search = plan(EvictionTrial(ledger, request(wanted), priority, "n", effort), budgets({}), holders)
+    search = plan(trial_on("n", ledger, wanted, priority, effort), budgets({}), holders)
     assert finished(within(search, effort, 1)) is None
     assert effort.made - spent < 100
 
@@ -160,11 +165,11 @@ def test_a_look_says_what_a_decision_without_these_pods_would(
         asking = replace(request(room), uid=uid)
         kept_for = data.draw(st.integers(0, 4))
         ledger.records.put(kept_record(asking, "n", there.shares, priority=kept_for, until=60.0))
-    look = EvictionTrial(ledger, request(wanted), priority, "n")
+    look = trial_on("n", ledger, wanted, priority)
     gone = frozenset(data.draw(st.lists(st.sampled_from([each.uid for each in holders]), unique=True)))
     decision = placed(ledger, request(wanted), priority=priority, node="n", gone=gone)
     assert look.fits(gone) == (decision.node is not None)
-    assert not EvictionTrial(ledger, request(wanted), priority, "elsewhere").fits(gone)
+    assert not trial_on("elsewhere", ledger, wanted, priority).fits(gone)
 
 
 @given(holders_strategy, st.integers(1, 3), st.data())

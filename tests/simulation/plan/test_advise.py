@@ -220,4 +220,5 @@ def test_the_quick_bound_refuses_no_set_of_pods_that_the_decision_passes(
     request = read_request(asking("new", *wanted), engine.state.requests)
     assert request is not None
     gone, ledger = frozenset(f"p{number}" for number in leaving), engine.state.ledger
-    assert bound_of(ledger.alone(A), request).allows(gone) >= EvictionTrial(ledger, request, 1, A).fits(gone)
+    alone = ledger.alone(A, request.namespace)
+    assert bound_of(alone, request).allows(gone) >= EvictionTrial(alone, request, 1).fits(gone)
