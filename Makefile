@@ -10,7 +10,7 @@ SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' '
 SENTENCES := docs/prose program proto kubectl_topogpu daemonset simulation deviceplugin scheduler_ext # folders whose docstrings and comments are sentences
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
-# uv takes a third of pip's time. It reads no pip.conf: where it cannot fetch what pip can, pip does.
+# uv takes a third of the time. It reads no pip.conf: what it cannot fetch, or where it cannot be had, pip installs.
 INSTALL := sh -c '$(BIN)/uv pip install --python $(BIN)/python "$$@" || $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check "$$@"' --
 
 .PHONY: help demo test coverage fuzz test-cluster test-node test-hami test-page check vale prose workflows format stubs clean docs docs-settings docs-metrics pictures promtool manifests check-manifests image image-check kubectl-plugin version release lock
@@ -22,7 +22,7 @@ $(RUNTIME): pyproject.toml simulation/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "TopoGPU needs Python 3.11 or newer; set PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv module: apt install python3-venv" >&2; exit 1; }
 	@echo "installing TopoGPU and what it needs into $(VENV) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check uv || true
 	@$(INSTALL) --editable . --editable ./simulation
 	@command -v cc gcc clang > /dev/null || { echo "no C compiler here: installing one from PyPI, ziglang, for the simulated driver ..."; \
 	  $(INSTALL) ziglang; }
