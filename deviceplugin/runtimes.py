@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from proto.decoding import decoded
+
 Version = tuple[int, int, int]
 _VERSION = re.compile(r"v?(\d+)\.(\d+)(?:\.(\d+))?")
 _KUBELET: Version = (1, 29, 0)
@@ -90,7 +92,7 @@ def doubt(node: Runtime) -> Doubt | None:
 def enabled_cdi(info: Mapping[str, str]) -> bool | None:
     """Returns the switch for CDI in a runtime's verbose Status; None where it has none, or does not report it."""
     try:
-        return msgspec.json.decode(info.get("config", "{}"), type=_Config).enable_cdi
+        return decoded(info.get("config", "{}"), _Config).enable_cdi
     except (msgspec.DecodeError, RecursionError):
         return None
 

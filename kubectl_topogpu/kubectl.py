@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from proto import decoding
 from proto.kubernetes.objects import Pod, Status
 
 _SECONDS = 60
@@ -179,7 +180,7 @@ def _kubectl() -> str:
 
 def _message(path: str, code: int, body: bytes) -> str:
     try:
-        message = msgspec.json.decode(body, type=Status).message
+        message = decoding.decoded(body, Status).message
     except msgspec.DecodeError:
         text = " ".join(body[:_SHOWN_BYTES].decode(errors="replace").split())
         return f"what answers to {path} is no Kubernetes API server, check the context: {code} {text}"
@@ -189,6 +190,6 @@ def _message(path: str, code: int, body: bytes) -> str:
 def decoded(path: str, body: bytes, kind: Any) -> Any:
     """Raises Unreadable."""
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decoding.decoded(body, kind)
     except msgspec.DecodeError as error:
         raise ObjectsUnreadable(f"the API server's answer to {path} cannot be read: {error}") from error

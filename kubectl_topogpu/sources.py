@@ -17,6 +17,7 @@ from kubectl_topogpu.extender import EXTENDER_LABELS, is_extender
 from kubectl_topogpu.kubectl import Api, Connection, ObjectsUnreadable, RequestRefused, connected, decoded, namespace
 from kubectl_topogpu.used import Readings, joined, read_use
 from program.words import nearest
+from proto import decoding
 from proto.daemon_usage import LARGEST_USAGE_BYTES, USAGE_PATH, DaemonPod, UsageUnreadable
 from proto.kubernetes.objects import (
     NODES,
@@ -159,7 +160,7 @@ class Recorded:
         self._file = file
         try:
             text = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-            items = msgspec.json.decode(text, type=_File).items
+            items = decoding.decoded(text, _File).items
         except OSError as error:
             raise ObjectsUnreadable(f"{file}: {error.strerror or error}") from error
         except (msgspec.DecodeError, RecursionError) as error:
@@ -212,7 +213,7 @@ class Recorded:
 
     def _decoded(self, at: int, item: msgspec.Raw, kind: type[T]) -> T:
         try:
-            return msgspec.json.decode(item, type=kind)
+            return decoding.decoded(item, kind)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ObjectsUnreadable(f"{self._file}: items[{at}]: {error}") from error
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from proto.decoding import decoded, decoder
 from proto.kubernetes.objects import Object, Pod, Status
 from proto.kubernetes.wire import NotJson, UnreadableObject, decode_object
 
@@ -129,7 +130,7 @@ class _Outline(Object):
     spec: _OutlineSpec | None = None
 
 
-_NO_NULLS = msgspec.json.Decoder(Pod)
+_NO_NULLS = decoder(Pod)
 
 
 class _Response(Object):
@@ -151,7 +152,7 @@ def decode_template_review(body: bytes) -> TemplateReview:
     """Reads a review of an object with templates. Raises AdmissionError as `decode_review` does."""
     identity, request = _question(body)
     try:
-        return TemplateReview(identity=identity, object=msgspec.json.decode(request.object, type=Json))
+        return TemplateReview(identity=identity, object=decoded(request.object, Json))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise AdmissionError(f"request.object is not an object: {error}", identity=identity) from error
 
@@ -160,7 +161,7 @@ def _question(body: bytes) -> tuple[ReviewIdentity, _Request]:
     if not body.strip():
         raise AdmissionError("the request body is empty")
     try:
-        review = msgspec.json.decode(body, type=_Review)
+        review = decoded(body, _Review)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise AdmissionError(f"the request body is not an {KIND}: {error}") from error
     version, kind = review.api_version or API_VERSIONS[0], review.kind or KIND
@@ -203,12 +204,12 @@ def _pod_review(identity: ReviewIdentity, request: _Request) -> PodReview:
 
 def _too_much(raw: msgspec.Raw) -> str:
     """Returns why the pod is not read; empty when it is read."""
-    outline = msgspec.json.decode(raw, type=_Outline)
+    outline = decoded(raw, _Outline)
     spec, metadata = outline.spec or _OutlineSpec(), outline.metadata or _OutlineMetadata()
     rows = [*(spec.containers or ()), *(spec.init_containers or ())]
     if len(rows) > MOST_CONTAINERS:
         return f"spec has {len(rows)} containers; a pod with more than {MOST_CONTAINERS} is not read"
-    containers = [msgspec.json.decode(row, type=_OutlineContainer | None) or _OutlineContainer() for row in rows]
+    containers = [decoded(row, _OutlineContainer | None) or _OutlineContainer() for row in rows]
     for what, size, most in (
         ("its containers' resources have", sum(len(each.resources) for each in containers), LONGEST_RESOURCES),
         ("metadata.annotations has", len(metadata.annotations), LONGEST_METADATA),
@@ -233,7 +234,7 @@ def _shallow(raw: msgspec.Raw) -> Json:
         for name in _PATCHED_SPEC & spec.keys():
             spec[name] = msgspec.json.decode(spec[name])
         for name in _CONTAINERS & spec.keys():
-            spec[name] = [_container(each) for each in msgspec.json.decode(spec[name], type=_Rows) or ()]
+            spec[name] = [_container(each) for each in decoded(spec[name], _Rows) or ()]
     return pod
 
 
@@ -245,4 +246,4 @@ def _container(raw: msgspec.Raw) -> Json:
 
 
 def _members(raw: msgspec.Raw) -> Json:
-    return msgspec.json.decode(raw, type=dict[str, msgspec.Raw] | None) or {}
+    return decoded(raw, dict[str, msgspec.Raw] | None) or {}

@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from proto.decoding import decoded
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Object, ObjectMeta, Resource
 
@@ -96,9 +97,6 @@ class NodeUse(msgspec.Struct, frozen=True, omit_defaults=True):
     containers: tuple[ContainerUse, ...] = ()
 
 
-_DECODER = msgspec.json.Decoder(NodeUse)
-
-
 def encode_node_use(use: NodeUse) -> bytes:
     return msgspec.json.encode(use)
 
@@ -106,7 +104,7 @@ def encode_node_use(use: NodeUse) -> bytes:
 def decode_node_use(content: bytes, node: str) -> NodeUse:
     """Raises UsageUnreadable, also for the use of another node."""
     try:
-        use = _DECODER.decode(content)
+        use = decoded(content, NodeUse)
     except (msgspec.DecodeError, RecursionError) as error:
         raise UsageUnreadable(f"the answer is not the use of GPUs: {error}") from error
     if use.node != node:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from proto.decoding import decoded, decoder
 from proto.kubernetes.objects import Node, Object, Pod
 from proto.kubernetes.wire import NotJson, UnreadableObject, decode_object
 
@@ -195,7 +196,7 @@ def _fields(body: bytes) -> dict[str, msgspec.Raw]:
     counts as missing.
     """
     try:
-        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        members = decoded(body, dict[str, msgspec.Raw])
     except msgspec.ValidationError:
         raise ExtenderError("$", "expected an object") from None
     except _NOT_JSON as error:
@@ -265,7 +266,7 @@ class _PlainArgs(msgspec.Struct, forbid_unknown_fields=True):
     node_names: Annotated[list[str], _AtMost] | None = msgspec.field(name="NodeNames", default=None)
 
 
-_PLAIN_ARGS = msgspec.json.Decoder(_PlainArgs)
+_PLAIN_ARGS = decoder(_PlainArgs)
 
 
 class _NodeList(msgspec.Struct):
@@ -274,7 +275,7 @@ class _NodeList(msgspec.Struct):
 
 def _value(where: str, kind: Any, raw: msgspec.Raw) -> Any:
     try:
-        return msgspec.json.decode(raw, type=kind)
+        return decoded(raw, kind)
     except _NOT_JSON as error:
         raise _at(where, error) from error
 

@@ -13,6 +13,7 @@ import msgspec
 
 from proto.annotations.keys import BIND_PHASE, KUEUE_PREFERRED_TOPOLOGY, KUEUE_REQUIRED_TOPOLOGY, POD_NODE
 from proto.annotations.spelling import DOMAINS
+from proto.decoding import decoder
 from proto.environment import is_judged
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
@@ -224,4 +225,5 @@ def _one(kind: Any, value: V) -> V:
 
 @lru_cache(maxsize=4096)
 def _decoded(kind: Any, encoded: bytes) -> Any:
+    decoder(kind)
     return msgspec.msgpack.decode(encoded, type=kind)

@@ -5,9 +5,8 @@ The quotas of a namespace are left to the extender's decision.
 
 from collections.abc import Sequence
 
-import msgspec
-
 from proto.admission import PodReview
+from proto.decoding import converted
 from proto.kubernetes.objects import Pod
 from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.containers import AdmissionSettings
@@ -20,7 +19,7 @@ _SETTINGS = AdmissionSettings()
 
 def admitted(pod: JsonObject) -> tuple[JsonObject, Sequence[str]]:
     """Returns the pod as the webhook completes it, and its warnings. Raises ApiRefusal."""
-    review = PodReview(object=pod, pod=msgspec.convert(pod, Pod), namespace=pod["metadata"]["namespace"])
+    review = PodReview(object=pod, pod=converted(pod, Pod), namespace=pod["metadata"]["namespace"])
     verdict = admit(review, _SETTINGS)
     if not verdict.allowed:
         message = f'admission webhook "{_WEBHOOK}" denied the request: {verdict.message}'

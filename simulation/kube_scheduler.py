@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import aiohttp
 import msgspec
 
+from proto.decoding import converted
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import UNSCHEDULABLE, Node, Object, ObjectMeta, Resource
 from proto.kubernetes.reflector import ObjectApplied, ObjectRemoved, Replaced, reflect
@@ -41,7 +42,7 @@ class WholeObject(Object):
 
     @property
     def metadata(self) -> ObjectMeta:
-        return msgspec.convert(self.sent_metadata, ObjectMeta)
+        return converted(self.sent_metadata, ObjectMeta)
 
     def json(self) -> JsonObject:
         return {"metadata": self.sent_metadata, "spec": self.spec, "status": self.status}
@@ -92,7 +93,7 @@ class KubeSchedulerStandIn:
         self._pods: dict[str, JsonObject] = {}
         self._nodes: dict[str, JsonObject] = {}
         self._groups: dict[str, JsonObject] = {}
-        self._read_nodes = _Read(lambda node: msgspec.convert(node, Node))
+        self._read_nodes = _Read(lambda node: converted(node, Node))
         self._read_pods = _Read(self._read_pod)
         self._random = Random(seed)  # noqa: S311 - an order to repeat
         self.failing_binds: set[str] = set()
@@ -283,7 +284,7 @@ class KubeSchedulerStandIn:
         return offers
 
     def _read_pod(self, pod: JsonObject) -> tuple[Constraints, HostRequest]:
-        read = msgspec.convert(pod, WholePod)
+        read = converted(pod, WholePod)
         return constraints_of(read), asked_by(read, self._managed)
 
     async def _bind(self, pod: JsonObject, node: str) -> None:

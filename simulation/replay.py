@@ -13,6 +13,7 @@ from msgspec import Meta, Struct, field
 
 from proto.annotations.device_cordon import decode_cordon
 from proto.annotations.pod_devices import encode_pod_devices
+from proto.decoding import decoded
 from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import Container, ObjectMeta, Pod, PodSpec, Resources
 from scheduler_ext.cli.answers import scores_document, shortest
@@ -100,11 +101,11 @@ def fits(answer: Document) -> bool:
 
 def _answered(line: bytes, settings: RequestSettings) -> Document:
     try:
-        keys = msgspec.json.decode(line, type=dict[str, msgspec.Raw]).keys()
+        keys = decoded(line, dict[str, msgspec.Raw]).keys()
         if "devices" in keys:
-            return answer_single_node(msgspec.json.decode(line, type=SingleNode))
+            return answer_single_node(decoded(line, SingleNode))
         if "state" in keys:
-            return answer_cluster(msgspec.json.decode(line, type=RecordedCluster), settings)
+            return answer_cluster(decoded(line, RecordedCluster), settings)
     except (msgspec.DecodeError, UnicodeError, StateError, PolicyError) as error:
         return {"error": str(error)}
     except RecursionError:

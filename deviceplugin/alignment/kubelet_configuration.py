@@ -9,6 +9,7 @@ import msgspec
 import yaml
 
 from proto.annotations.node_numa import TopologyPolicy, TopologyScope
+from proto.decoding import converted
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -41,7 +42,7 @@ def decode_configuration(*texts: bytes) -> KubeletAlignment:
             merged |= document
         # An empty text and null are the default, as for kubelet.
         own = {key: value for key, value in merged.items() if isinstance(key, str) and value not in ("", None)}
-        return msgspec.convert(own, KubeletAlignment)
+        return converted(own, KubeletAlignment)
     # ValueError: a text that looks like a date or a number and is none.
     except (yaml.YAMLError, ValueError, RecursionError, msgspec.ValidationError) as error:
         raise ConfigurationUnreadable(f"cannot be read: {error}") from error

@@ -11,6 +11,7 @@ import msgspec
 import yaml
 
 from deviceplugin.container.edits import NO_RUNTIME_ENV, ContainerEdits, DeviceNode, Hardware, Mount
+from proto.decoding import converted
 
 SPEC_VERSION = "0.6.0"
 SLOT_KIND = "topogpu.io/slot"
@@ -46,7 +47,7 @@ def read_spec(source: str, text: bytes, form: type[Form]) -> Form:
     try:
         # JSON is much quicker to read as itself than as the YAML it also is.
         document = msgspec.json.decode(text) if text.startswith(b"{") else yaml.load(text, _Loader)  # noqa: S506 - safe
-        return msgspec.convert(document, form)
+        return converted(document, form)
     except (msgspec.MsgspecError, yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())
         raise UnreadableSpec(f"{source} is not a CDI specification: {reason}.") from error

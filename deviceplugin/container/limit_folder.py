@@ -15,6 +15,7 @@ from deviceplugin.container.container_folders import is_of_container, make_fresh
 from deviceplugin.container.edits import ContainerFacts
 from deviceplugin.container.folder_removal import remove_folder
 from deviceplugin.container.limit_hook import ANSWER, ASK
+from proto.decoding import decoded
 from proto.devices import DeviceUUID
 
 _LIMITS = "limits.json"
@@ -50,7 +51,7 @@ def read_limits(parent: str) -> Iterator[tuple[str, str, Mapping[DeviceUUID, int
         if not is_of_container(folder.name):
             continue
         try:
-            limits = msgspec.json.decode((folder / _LIMITS).read_bytes(), type=dict[str, int])
+            limits = decoded((folder / _LIMITS).read_bytes(), dict[str, int])
         except (OSError, msgspec.MsgspecError):
             continue
         yield *split_folder(folder.name), {DeviceUUID(uuid): mib for uuid, mib in limits.items()}

@@ -24,6 +24,7 @@ from deviceplugin.limits.pipes import HookPipes
 from deviceplugin.nvml.memory_limits import MemoryLimit, MemoryLimits, holds, is_of_gpu, is_slow, not_set
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import container_group, is_version_2, kubelets_group
+from proto.decoding import decoded
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Notice, ObjectReference, Pod
 
@@ -189,7 +190,7 @@ class DriverLimits:
         pod_uid, container = key = split_folder(Path(folder).name)
         limited = self._limited.get(key)
         try:
-            container_id = msgspec.json.decode(state, type=_State).id
+            container_id = decoded(state, _State).id
         except msgspec.MsgspecError as error:
             return f"the runtime's state of the container cannot be read: {error}"
         if limited is None or self._memory is None:

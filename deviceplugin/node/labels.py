@@ -12,6 +12,7 @@ import msgspec
 
 from deviceplugin.node.desired import Desired
 from proto.annotations.keys import NODE_LABELS
+from proto.decoding import decoded
 from proto.kubernetes.objects import Node, Notice
 
 _CLAIMS = "nfd.node.kubernetes.io/feature-labels"
@@ -77,7 +78,7 @@ def left_to_others(others: Iterable[str]) -> Notice:
 def _written(node: Node) -> Mapping[str, str]:
     """Returns the labels that we wrote; none if the annotation cannot be read: then no label is taken for ours."""
     try:
-        return msgspec.json.decode(node.metadata.annotations.get(NODE_LABELS, "{}"), type=dict[str, str])
+        return decoded(node.metadata.annotations.get(NODE_LABELS, "{}"), dict[str, str])
     except msgspec.DecodeError:
         return {}
 

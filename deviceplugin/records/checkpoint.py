@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 from google.protobuf.message import DecodeError
 
+from proto.decoding import decoded
 from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 
 
@@ -72,7 +73,7 @@ def decode_checkpoint(text: bytes) -> tuple[Holding, ...]:
     CheckpointUnreadable.
     """
     try:
-        return tuple(msgspec.json.decode(text, type=_Checkpoint).data.pod_device_entries or ())
+        return tuple(decoded(text, _Checkpoint).data.pod_device_entries or ())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise CheckpointUnreadable(f"kubelet's checkpoint cannot be read: {error}") from error
 

@@ -11,6 +11,7 @@ import msgspec
 
 from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE
 from proto.annotations.node_allocation import AllocationMode
+from proto.decoding import decoded
 from proto.devices import DeviceUUID
 from proto.environment import is_judged
 from proto.kubernetes.objects import Container, ContainerStatus, Node, ObjectMeta, Pod, PodSpec, PodStatus
@@ -63,7 +64,7 @@ def encode_memory(memory: Memory) -> bytes:
 def decode_memory(text: bytes) -> Memory:
     """Raises MemoryUnreadable."""
     try:
-        memory = msgspec.json.decode(text, type=Memory)
+        memory = decoded(text, Memory)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MemoryUnreadable(f"cannot be read: {error}") from error
     if memory.form != FORM:

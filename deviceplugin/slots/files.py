@@ -13,6 +13,7 @@ from deviceplugin.container.cdi_files import CDI_DIRECTORIES, CannotWriteSpec, s
 from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits, joined, with_devices
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.slots.slot import SPEC_FILE, TRIAL_FILE
+from proto.decoding import converted, decoded
 
 Spec = Mapping[str, Any]
 
@@ -67,8 +68,8 @@ class SlotFiles:
     def read(self) -> Mapping[str, Spec]:
         """Returns what the file defines, by slot; nothing if it cannot be read, or is not one that we write."""
         try:
-            spec = msgspec.json.decode((self._directory / SPEC_FILE).read_bytes(), type=dict[str, Any])
-            msgspec.convert(spec, _WrittenSpec)
+            spec = decoded((self._directory / SPEC_FILE).read_bytes(), dict[str, Any])
+            converted(spec, _WrittenSpec)
         except (OSError, msgspec.MsgspecError):
             return {}
         return {device["name"]: {**spec, "devices": [device]} for device in spec["devices"]}

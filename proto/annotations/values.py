@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from proto.annotations.errors import AnnotationError
+from proto.decoding import decoded
 
 V = TypeVar("V")
 
@@ -19,7 +20,7 @@ Int32 = Annotated[int, Meta(ge=-LARGEST - 1, le=LARGEST)]
 def decode_json(key: str, text: str, kind: type[V]) -> V:
     """Decodes JSON. Raises AnnotationError naming the field path."""
     try:
-        return msgspec.json.decode(text, type=kind)
+        return decoded(text, kind)
     except msgspec.DecodeError as error:
         problem, _, where = str(error).partition(" - at `")
         raise AnnotationError(key, where.rstrip("`"), problem) from error

@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from proto.decoding import converted, decoded, decoder
 from proto.kubernetes.objects import ListMeta, Object, ObjectList, ObjectMeta, Status
 
 T = TypeVar("T", bound=Object)
@@ -78,7 +78,7 @@ class _Identity(Object):
 
 
 _NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_ENVELOPE = msgspec.json.Decoder(_Envelope)
+_ENVELOPE = decoder(_Envelope)
 
 
 def decode_object(kind: type[S], body: bytes | bytearray | msgspec.Raw) -> S:
@@ -87,8 +87,7 @@ def decode_object(kind: type[S], body: bytes | bytearray | msgspec.Raw) -> S:
     Raises NotJson, or UnreadableObject naming the field.
     """
     try:
-        decoder: msgspec.json.Decoder[S] = _decoder(kind)
-        return decoder.decode(body)
+        return decoded(body, kind)
     except msgspec.ValidationError:
         return _decode_without_nulls(kind, body)
     except _NOT_JSON as error:
@@ -98,8 +97,7 @@ def decode_object(kind: type[S], body: bytes | bytearray | msgspec.Raw) -> S:
 def decode_list(kind: type[T], body: bytes | bytearray, unreadable: Unreadable) -> ObjectList[T]:
     """Decodes one page of a list, without unreadable objects. Raises NotJson or UnreadableObject."""
     try:
-        page: ObjectList[T] = _list_decoder(kind).decode(body)
-        return page
+        return decoded(body, ObjectList[kind])  # type: ignore[valid-type]
     except msgspec.ValidationError:
         raw = decode_object(_RawList, body)
     except _NOT_JSON as error:
@@ -135,19 +133,9 @@ def decode_watch_line(kind: type[T], line: bytes, unreadable: Unreadable) -> Wat
     return None
 
 
-@lru_cache(maxsize=64)
-def _decoder(kind: type[msgspec.Struct]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
-
-
-@lru_cache(maxsize=64)
-def _list_decoder(kind: type[Object]) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(ObjectList[kind])  # type: ignore[valid-type]
-
-
 def _decode_without_nulls(kind: type[S], body: bytes | bytearray | msgspec.Raw) -> S:
     try:
-        return msgspec.convert(_without_nulls(msgspec.json.decode(body)), kind)
+        return converted(_without_nulls(msgspec.json.decode(body)), kind)
     except msgspec.ValidationError as error:
         raise UnreadableObject(str(error)) from error
     except _NOT_JSON as error:
@@ -185,7 +173,7 @@ def _position(raw: msgspec.Raw) -> Bookmark | None:
 
 
 def _remains(kind: type[T], raw: msgspec.Raw) -> T:
-    return msgspec.convert({"metadata": msgspec.to_builtins(_identity(raw).metadata)}, kind)
+    return converted({"metadata": msgspec.to_builtins(_identity(raw).metadata)}, kind)
 
 
 def _status(raw: msgspec.Raw) -> Status:

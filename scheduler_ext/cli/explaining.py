@@ -8,6 +8,7 @@ import msgspec
 
 from program.output import print_text
 from program.words import printable
+from proto.decoding import decoded
 from scheduler_ext.capacity.account import Account
 from scheduler_ext.cli.answers import explanation_table
 
@@ -21,7 +22,7 @@ def print_account(url: str, question: dict[str, str], *, as_json: bool) -> None:
         click.echo(body)
         return
     try:
-        account = msgspec.json.decode(body, type=Account)
+        account = decoded(body, Account)
     except (msgspec.DecodeError, UnicodeError) as error:
         raise click.ClickException(f"{url} does not answer as this version of the extender: {error}") from error
     _show(account)

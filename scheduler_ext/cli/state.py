@@ -9,6 +9,7 @@ from typing import TypeVar
 import msgspec
 import yaml
 
+from proto.decoding import converted
 from proto.kubernetes.objects import Node, Object, Pod, ResourceQuota
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Snapshot
@@ -88,7 +89,7 @@ def read_snapshot(document: object, where: str) -> Snapshot:
     if not isinstance(document, dict) or "nodes" not in document:
         raise StateError(f"{where}: holds no snapshot; write it with curl http://127.0.0.1:8080/debug/snapshot")
     try:
-        return msgspec.convert(document, Snapshot)
+        return converted(document, Snapshot)
     except msgspec.ValidationError as error:
         raise StateError(f"{where}: {error}") from error
 
@@ -111,7 +112,7 @@ def listed(document: object, where: str) -> Iterable[tuple[str, object, str]]:
 def typed(document: object, kind: type[T], where: str) -> T:
     """Returns the document as an object of this kind. Raises StateError."""
     try:
-        return msgspec.convert(document, kind)
+        return converted(document, kind)
     except msgspec.ValidationError as error:
         raise StateError(f"{where}: {error}") from error
     except RecursionError as error:

@@ -26,6 +26,7 @@ from typing import Annotated, TypeVar
 import msgspec
 
 from proto.daemon_usage import NodeUse
+from proto.decoding import decoded
 from proto.devices import DeviceUUID
 from scheduler_ext.capacity.unused import Unused, unused
 from scheduler_ext.status.shown_use import ShownUse, is_news, shown_use
@@ -131,7 +132,7 @@ class Board:
         cannot be read.
         """
         try:
-            found = msgspec.json.decode(written, type=_Remembered)
+            found = decoded(written, _Remembered)
         except msgspec.DecodeError:
             return
         until = found.history[-1][0] if found.history else 0.0

@@ -13,6 +13,7 @@ from uuid import UUID, uuid4
 
 import msgspec
 
+from proto.decoding import decoded
 from scheduler_ext.settings import SettingsError
 from scheduler_ext.verbs.attempts import Sent
 
@@ -77,7 +78,7 @@ class JournalFiles:
         found = []
         for file in self._folder.glob(f"*{_SUFFIX}"):
             try:
-                found.append(msgspec.json.decode(file.read_bytes(), type=Sent))
+                found.append(decoded(file.read_bytes(), Sent))
             except (msgspec.DecodeError, UnicodeDecodeError):
                 file.unlink()
         return tuple(found)

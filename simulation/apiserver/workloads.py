@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct
 
+from proto.decoding import converted
 from simulation.apiserver.errors import JsonObject, NotOfItsType
 from simulation.apiserver.kinds import CRON_JOB, DAEMON_SET, DEPLOYMENT, JOB, REPLICA_SET, STATEFUL_SET, ServedKind
 
@@ -93,7 +94,7 @@ class _WorkloadSpec(Struct, rename="camel"):
 def typed_spec(spec: Any) -> JsonObject:
     """Returns the spec without what is null. Raises NotOfItsType."""
     try:
-        msgspec.convert(spec, _WorkloadSpec | None)
+        converted(spec, _WorkloadSpec | None)
     except msgspec.ValidationError as error:
         raise NotOfItsType(f"spec: {error}") from error
     return {key: value for key, value in (spec or {}).items() if value is not None}

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
+from proto.decoding import converted
 from proto.kubernetes.objects import Node
 from proto.kubernetes.taints import NO_SCHEDULE
 from simulation.controllers.steps import (
@@ -85,7 +84,7 @@ def _may_run(daemon_set: JsonObject, node: JsonObject, *more: JsonObject) -> boo
     template = daemon_set["spec"]["template"]
     tolerations = [*(template["spec"].get("tolerations") or []), *_TOLERATIONS, *more]
     pod = {"metadata": {"name": ""}, "spec": template["spec"] | {"tolerations": tolerations}}
-    return not node_problem(msgspec.convert(node, Node), constraints_of(msgspec.convert(pod, WholePod)))
+    return not node_problem(converted(node, Node), constraints_of(converted(pod, WholePod)))
 
 
 def _pod(daemon_set: JsonObject, node: str, revision: str) -> JsonObject:

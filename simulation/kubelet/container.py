@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from proto.decoding import decoded
 from proto.kubelet.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 from proto.kubernetes.objects import Container
 
@@ -164,7 +165,7 @@ def resolve_cdi(name: str, specs: Sequence[CdiSpec]) -> tuple[CdiEdits, ...]:
 def decode_cdi_spec(text: bytes) -> CdiSpec:
     """Reads a spec in JSON. Raises CdiError."""
     try:
-        return msgspec.json.decode(text, type=CdiSpec)
+        return decoded(text, CdiSpec)
     except msgspec.DecodeError as error:
         raise CdiError(f"unreadable CDI spec: {error}") from error
 

@@ -7,6 +7,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from proto.decoding import converted
 from simulation.machines.yaml_tree import MOST_GPUS, SCHEMA, MachineDescriptionError, with_words_resolved, yaml_mapping
 
 Level = Literal["INTERNAL", "PIX", "PXB", "PHB", "NODE", "SYS"]
@@ -291,7 +292,7 @@ def read_machine_description(text: str, file: str = "machine description") -> Ma
     if tree.get("schema") != SCHEMA:
         raise MachineDescriptionError(file, "schema", f"expected {SCHEMA!r}, found {tree.get('schema')!r}")
     try:
-        machine = msgspec.convert(with_words_resolved(tree), MachineDescription)
+        machine = converted(with_words_resolved(tree), MachineDescription)
     except msgspec.ValidationError as e:
         problem, _, place = str(e).partition(" - at ")
         raise MachineDescriptionError(file, place.strip("`").removeprefix("$."), problem) from e

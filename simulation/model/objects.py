@@ -4,9 +4,8 @@ import json
 from functools import cache
 from typing import NamedTuple
 
-import msgspec
-
 from proto.annotations import keys
+from proto.decoding import converted
 from proto.kubernetes.objects import Node, Pod
 from simulation.recount import Amount, recount
 
@@ -53,7 +52,7 @@ def node_object(name: str) -> Node:
     ]
     annotations = {keys.NODE_REGISTER: json.dumps(devices), keys.NODE_ALLOCATION: "slots"}
     allocatable = {keys.RESOURCE_COUNT: str(GPUS)}
-    return msgspec.convert(
+    return converted(
         {
             "metadata": {"name": name, "annotations": annotations},
             "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]},
@@ -64,7 +63,7 @@ def node_object(name: str) -> Node:
 
 @cache
 def pod_object(pod: int, gpus: int, seen: ModelPod) -> Pod:
-    return msgspec.convert(_pod_json(pod, gpus, seen), Pod)
+    return converted(_pod_json(pod, gpus, seen), Pod)
 
 
 @cache

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 
+from proto.decoding import decoded
 from simulation.plan.outcome import PlanOutcome, PlanReport, PlanRun
 
 
@@ -42,7 +43,7 @@ def merged(reports: dict[str, PlanReport]) -> PlanReport:
 
 def _read(path: Path) -> PlanReport:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=PlanReport)
+        return decoded(path.read_bytes(), PlanReport)
     except OSError as error:
         raise MergeError(f"{path}: cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeError) as error:

@@ -1,0 +1,42 @@
+"""Decodes JSON and plain values into typed ones, from any thread.
+
+msgspec reads the fields of a class at its first use and keeps them with the class before they are complete. A second
+thread that decodes into the class meanwhile ends the process (msgspec 0.22: SIGSEGV). So one thread at a time makes
+decoders here, and only complete classes are used.
+"""
+
+from functools import cache
+from threading import Lock
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+T = TypeVar("T")
+
+_MAKING = Lock()
+
+
+@cache
+def decoder(kind: Any) -> msgspec.json.Decoder[Any]:
+    """Returns the decoder of a type. All classes of the type can then be decoded into without it."""
+    with _MAKING:
+        return msgspec.json.Decoder(kind)
+
+
+@overload
+def decoded(text: bytes | bytearray | str | msgspec.Raw, kind: type[T]) -> T: ...
+@overload
+def decoded(text: bytes | bytearray | str | msgspec.Raw, kind: Any) -> Any: ...
+def decoded(text: bytes | bytearray | str | msgspec.Raw, kind: Any) -> Any:
+    """Decodes JSON. Raises what msgspec raises."""
+    return decoder(kind).decode(text)
+
+
+@overload
+def converted(value: Any, kind: type[T]) -> T: ...
+@overload
+def converted(value: Any, kind: Any) -> Any: ...
+def converted(value: Any, kind: Any) -> Any:
+    """Converts dictionaries and lists. Raises msgspec.ValidationError."""
+    decoder(kind)
+    return msgspec.convert(value, kind)
