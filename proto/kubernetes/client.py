@@ -245,10 +245,9 @@ class ApiServer:
         metadata = binding.metadata
         document = {"apiVersion": "v1", "kind": "Binding", **msgspec.to_builtins(binding)}
         document["target"] = {"apiVersion": "v1", "kind": "Node", **document["target"]}
-        path = _path(PODS, metadata.namespace, metadata.name, "binding") + _query(
-            timeout=f"{within_seconds or self.timeout_seconds:g}s"
-        )
-        await self.transport.call("POST", path, body=document, pool=Pool.BINDINGS)
+        seconds = within_seconds or self.timeout_seconds
+        path = f"{_path(PODS, metadata.namespace, metadata.name, 'binding')}?timeout={seconds:g}s"
+        await self.transport.call("POST", path, body=document, pool=Pool.BINDINGS, timeout_seconds=seconds)
 
     async def evict(self, name: str, namespace: str, uid: str, *, dry_run: bool = False) -> None:
         """Evicts a pod if its PodDisruptionBudget allows that; `dry_run` only checks whether it would.

@@ -116,8 +116,8 @@ async def read_reply(response: aiohttp.ClientResponse) -> Reply:
 async def read_page(content: aiohttp.StreamReader, most_bytes: int | None) -> bytearray | None:
     """Returns the whole body; None as soon as it is longer. Raises what aiohttp raises."""
     body = bytearray()
-    async for part in content.iter_any():
-        body += part
+    while not content.at_eof():
+        body += await content.readany()
         if most_bytes is not None and len(body) > most_bytes:
             return None
     return body

@@ -44,10 +44,11 @@ class Transport:
         body: Mapping[str, object] | None = None,
         content_type: str = "application/json",
         pool: Pool = Pool.OTHER,
+        timeout_seconds: float | None = None,
     ) -> bytes:
         send = partial(self._send, method, path, pool=pool, body=body, content_type=content_type)
         try:
-            async with asyncio.timeout(self._timeout_seconds):
+            async with asyncio.timeout(timeout_seconds or self._timeout_seconds):
                 reply = await send()
                 if reply.status == 401:
                     await self._configure()

@@ -56,16 +56,13 @@ class BindingSender:
         self._on_their_way += 1
         self._answered.clear()
         try:
-            async with asyncio.timeout(self.seconds):
-                await self._api.bind(binding, within_seconds=self.seconds)
+            await self._api.bind(binding, within_seconds=self.seconds)
             settled = True
         except ServerError:
             raise
         except ApiError:
             settled = True
             raise
-        except TimeoutError as error:
-            raise ApiUnreachable(f"no answer to the Binding within {self.seconds:g} s") from error
         finally:
             if not settled:
                 self._open_until = self._given_up()
@@ -147,11 +144,7 @@ class BindActions:
 
     async def performed(self, run: Run, action: BindEffect) -> BindEvent:
         try:
-            async with asyncio.timeout_at(run.deadline):
-                return await self._performers[action](run)
-        except TimeoutError:
-            run.problem = f"not done within {self._settings.bind_deadline_seconds:g} s: {run.doing}"
-            return BindEvent.CUT_OFF
+            return await self._performers[action](run)
         except NodeUnknown:
             run.problem = "there is no such node"
             return BindEvent.STOPPED

@@ -114,11 +114,9 @@ class Binder:
             await asyncio.wait(answers)
 
     async def _bind(self, run: Run) -> None:
-        action: BindEffect | None = BindEffect.DECIDE
         async with run.turn:
             try:
-                while action is not None:
-                    action = self._step(run, await self._actions.performed(run, action))
+                await self._to_its_end(run)
             except Exception as error:
                 log.exception("pod %s: its bind broke off", run.attempt.pod)
                 run.problem = f"internal error, see the log: {error!r}"
@@ -126,6 +124,16 @@ class Binder:
                 del self._runs[run.attempt.pod]
                 if not run.answer.done():
                     self._break_off(run)
+
+    async def _to_its_end(self, run: Run) -> None:
+        action: BindEffect | None = BindEffect.DECIDE
+        try:
+            async with asyncio.timeout_at(run.deadline):
+                while action is not None:
+                    action = self._step(run, await self._actions.performed(run, action))
+        except TimeoutError:
+            run.problem = f"not done within {self._settings.bind_deadline_seconds:g} s: {run.doing}"
+            self._step(run, BindEvent.CUT_OFF)
 
     def _break_off(self, run: Run) -> None:
         """Answers kube-scheduler, and releases the node's lock. The GPUs are held until the lease ends."""
