@@ -27,7 +27,7 @@ class HttpAnswer:
     body: bytes = b""
     status: int = 200
     media_type: str = "application/json"
-    afterwards: Callable[[], None] = lambda: None
+    afterwards: Callable[[], None] | None = None
     """Work to do after the answer is sent: the caller need not wait for it."""
 
 

@@ -60,14 +60,10 @@ def _handler(endpoint: Endpoint, *, private: bool) -> Handler:
                 given = await answered(endpoint, HttpRequest(await request.read(), request.query))
             except web.HTTPRequestEntityTooLarge:
                 given = too_large()
-        headers = {"Content-Type": given.media_type}
-        response = web.Response(body=given.body, status=given.status, headers=headers)
-        # A caller that closed the connection is not an error of ours.
-        with suppress(ConnectionError):
-            await response.prepare(request)
-            await response.write_eof()
-        given.afterwards()
-        return response
+        # The answer is sent before the event loop goes on.
+        if given.afterwards is not None:
+            asyncio.get_running_loop().call_soon(given.afterwards)
+        return web.Response(body=given.body, status=given.status, headers={"Content-Type": given.media_type})
 
     return answer
 

@@ -120,7 +120,8 @@ class InProcess:
         answer = await answered(
             self.applications.verbs.private[f"/{verb}"]["POST"], HttpRequest(msgspec.json.encode(body))
         )
-        answer.afterwards()
+        if answer.afterwards is not None:
+            answer.afterwards()
         found: Json = msgspec.json.decode(answer.body)
         return found
 
