@@ -13,10 +13,11 @@ import resource
 import socket
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import cast
 
 from aiohttp import web
@@ -44,6 +45,8 @@ _ARRIVAL_PASSES = 10
 _SHARE_OF_FILES = 8
 """A port's connections may use this part of the files that the process may open."""
 _AFTER_FAILED_ACCEPT_SECONDS = 0.2
+_BETWEEN_LOOKS_SECONDS = 0.1
+"""A connection may be dropped this much late: each look passes all connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +157,8 @@ class _Visitor:
     transport: asyncio.Transport | None = None
     request: web.Request | None = None
     """Its request that is not answered yet."""
-    deadline: asyncio.TimerHandle | None = None
+    deadline: float = inf
+    """The time at which the connection is dropped, by the clock of the event loop."""
 
     @property
     def is_greeted(self) -> bool:
@@ -168,15 +172,7 @@ class _Visitor:
         transport = self.request.transport
         return transport is None or not transport.get_write_buffer_size()
 
-    def allow(self, seconds: float | None, expired: Callable[[], None] | None = None) -> None:
-        """Drops the connection after this time, or calls `expired`, unless this method is called again before."""
-        if self.deadline is not None:
-            self.deadline.cancel()
-        loop = asyncio.get_running_loop()
-        self.deadline = None if seconds is None else loop.call_later(seconds, expired or self.drop)
-
     def drop(self) -> None:
-        self.allow(None)
         if self.greeting is not None:
             self.greeting.cancel()
         if self.transport is not None:
@@ -191,6 +187,8 @@ class _Entrance:
         self._tls = tls
         self._loop = asyncio.get_running_loop()
         self._visitors: dict[asyncio.Protocol, _Visitor] = {}
+        self._look: asyncio.TimerHandle | None = None
+        """The next look for connections past their deadlines. A timer for each request would cost more CPU."""
         self._passes = 0
         """Counted where connections are admitted: at least so many."""
         self._lobby = Lobby(affordable(_MOST_WAITING, _SHARE_OF_FILES))
@@ -199,8 +197,8 @@ class _Entrance:
     async def close(self) -> None:
         await self.tasks.end()
         self._lobby.close()
-        for visitor in self._visitors.values():
-            visitor.allow(None)
+        if self._look is not None:
+            self._look.cancel()
 
     async def accept(self, listener: socket.socket) -> None:
         """Accepts until cancelled."""
@@ -231,7 +229,7 @@ class _Entrance:
             connection, now = self._lobby.take(address), self._loop.time()
             visitor = _Visitor(address, server(), now, self._passes, now)
             self._visitors[visitor.protocol] = visitor
-            visitor.allow(self._patience.header_seconds)
+            self._allow(visitor, self._patience.header_seconds)
             visitor.greeting = self.tasks.begin(self._greet(visitor, connection))
             visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
 
@@ -251,7 +249,7 @@ class _Entrance:
         if visitor is None:
             raise web.HTTPServiceUnavailable
         visitor.request, visitor.since = request, self._loop.time()
-        visitor.allow(self._patience.body_seconds, partial(self._end_of_body, visitor))
+        self._allow(visitor, self._patience.body_seconds)
         try:
             answer = await handler(request)
             # A client that has left is not an error of ours.
@@ -266,20 +264,39 @@ class _Entrance:
                 raise
             raise web.HTTPBadRequest from error
         finally:
-            visitor.request, visitor.since = None, self._loop.time()
-            visitor.allow(None)
+            visitor.request, visitor.since, visitor.deadline = None, self._loop.time(), inf
 
-    def _end_of_body(self, visitor: _Visitor) -> None:
-        """Drops the connection, unless the whole body has arrived: then the rest of the answer's time is left."""
-        if visitor.request is not None and visitor.request.content.is_eof():
-            visitor.allow(max(0.0, self._patience.answer_seconds - self._patience.body_seconds))
-        else:
-            visitor.drop()
+    def _allow(self, visitor: _Visitor, seconds: float) -> None:
+        visitor.deadline = self._loop.time() + seconds
+        if self._look is not None and self._look.when() > visitor.deadline:
+            self._look.cancel()
+            self._look = None
+        if self._look is None:
+            self._look = self._loop.call_at(visitor.deadline, self._drop_late)
+
+    def _drop_late(self) -> None:
+        """Drops connections past their deadlines. When the whole body has arrived, the rest of the answer's time is
+        left.
+        """
+        now = self._loop.time()
+        for visitor in self._visitors.values():
+            if now < visitor.deadline:
+                continue
+            answer_by = visitor.since + self._patience.answer_seconds
+            if visitor.request is not None and visitor.request.content.is_eof() and now < answer_by:
+                visitor.deadline = answer_by
+            else:
+                visitor.deadline = inf
+                visitor.drop()
+        soonest = min((visitor.deadline for visitor in self._visitors.values()), default=inf)
+        self._look = None
+        if soonest < inf:
+            self._look = self._loop.call_at(max(soonest, now + _BETWEEN_LOOKS_SECONDS), self._drop_late)
 
     def _forget_those_gone(self, server: web.Server) -> None:
         there = set(server.connections)
         for gone in [each for each in self._visitors.values() if each.is_greeted and each.protocol not in there]:
-            self._visitors.pop(gone.protocol).allow(None)
+            del self._visitors[gone.protocol]
 
     def _make_room(self, address: str, places: Mapping[str, int]) -> bool:
         """Returns whether there is a place for the address, if need be after another connection has left."""
