@@ -19,6 +19,7 @@ from proto.environment import (
 from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, exclusive_cpus, host_requested
 from proto.quantity import QuantityError, integer_quantity
+from proto.shortening import shortened
 from scheduler_ext.domains.levels import LEVELS, WISHES, DomainWish, WishError, read_wish
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
 from scheduler_ext.quota_class import QuotaClass, quota_class
@@ -48,7 +49,6 @@ _WORDS = (
 )
 _LONGEST = {**dict.fromkeys(_LISTS, LONGEST_LIST), **dict.fromkeys(_WORDS, LONGEST_WORDS)}
 _FILTERING = frozenset({*_LISTS, keys.VGPU_MODE})
-_LONGEST_SHOWN = 64
 _CHOICES = {
     VISIBLE_DEVICES: "chooses GPUs past the scheduler; remove it and ask for GPUs by resource",
     LEGACY_VERSION: f"shows every GPU without {VISIBLE_DEVICES}; remove it, or set {VISIBLE_DEVICES} to {VOID}",
@@ -393,11 +393,6 @@ def asks_for_instances(container: Container) -> bool:
 def choice_problem(name: str) -> str:
     """Returns what is wrong with a variable by which a container gets devices that were not decided for it."""
     return _CHOICES.get(name, _OTHER_CHOICE)
-
-
-def shortened(text: str) -> str:
-    """Shortens a name or number to what a sentence needs."""
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 
 
 _EVERY_GPU = DeviceFilter()

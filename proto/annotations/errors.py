@@ -3,10 +3,12 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+from proto.shortening import shortened
+
 T = TypeVar("T")
 
 _LONGEST_WORDS = 200
-"""An annotation may have 256 KiB, and its author is not trusted: it must not fill logs, events and answers."""
+"""An annotation may have 256 KiB."""
 
 
 class AnnotationError(ValueError):
@@ -16,7 +18,7 @@ class AnnotationError(ValueError):
     """
 
     def __init__(self, key: str, where: str, problem: str) -> None:
-        where, problem = _shortened(where), _shortened(problem)
+        where, problem = shortened(where, _LONGEST_WORDS), shortened(problem, _LONGEST_WORDS)
         super().__init__(f"{key}: {where}: {problem}" if where else f"{key}: {problem}")
         self.key = key
         self.where = where
@@ -34,7 +36,3 @@ def attempted(decode: Callable[[str], T], value: str | None) -> tuple[T | None, 
         return (decode(value) if value else None), ""
     except AnnotationError as error:
         return None, str(error)
-
-
-def _shortened(words: str) -> str:
-    return words if len(words) <= _LONGEST_WORDS else f"{words[:_LONGEST_WORDS]}…"

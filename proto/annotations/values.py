@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from proto.annotations.errors import AnnotationError
 from proto.decoding import decoded
+from proto.shortening import shortened
 
 V = TypeVar("V")
 
@@ -34,7 +35,7 @@ def decode_integer(key: str, where: str, text: str, most: int = LARGEST) -> int:
     """Reads ASCII digits with an optional sign, as Go writes them. Raises AnnotationError."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER):
-        raise AnnotationError(key, where, f"expected a whole number, found {_shortened(text)}")
+        raise AnnotationError(key, where, f"expected a whole number, found {shortened(text)!r}")
     number = int(text)
     if abs(number) > most:
         raise AnnotationError(key, where, f"beyond {most}: {number}")
@@ -47,7 +48,3 @@ def decode_natural(key: str, where: str, text: str) -> int:
     if number < 0:
         raise AnnotationError(key, where, f"negative: {number}")
     return number
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:40] + "…")

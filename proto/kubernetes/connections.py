@@ -7,7 +7,8 @@ connection has TCP keepalive.
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
@@ -84,24 +85,41 @@ class Connections:
         if configuration.tls_server_name:
             self._settings["server_hostname"] = configuration.tls_server_name
         self._sessions = {pool: _session(pool, tls) for pool in Pool}
+        self._is_closed = False
 
     async def call(self, pool: Pool, method: str, url: str, *, headers: dict[str, str], body: object) -> Reply:
         """Sends a short request to an escaped URL and returns the whole answer. `body` None sends none.
 
-        aiohttp repeats only a GET, once, after a lost connection. Raises what aiohttp raises.
+        aiohttp repeats a GET, once, after a lost connection, and no POST or PATCH. Raises what aiohttp raises.
         """
         data = None if body is None else msgspec.json.encode(body)
-        async with self._sessions[pool].request(
-            method, URL(url, encoded=True), headers=headers, data=data, timeout=_NO_TIMEOUT, **self._settings
-        ) as response:
-            return await read_reply(response)
+        with self._unless_closed():
+            async with self._sessions[pool].request(
+                method, URL(url, encoded=True), headers=headers, data=data, timeout=_NO_TIMEOUT, **self._settings
+            ) as response:
+                return await read_reply(response)
 
     async def follow(self, url: str, headers: dict[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         """Sends a list or watch request; the body is still unread. Raises what aiohttp raises."""
         session = self._sessions[Pool.FOLLOWING]
-        return await session.get(URL(url, encoded=True), headers=headers, timeout=timeout, **self._settings)
+        with self._unless_closed():
+            return await session.get(URL(url, encoded=True), headers=headers, timeout=timeout, **self._settings)
+
+    @contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """Raises ClientConnectionError after `close`. aiohttp raises RuntimeError then, and cancels what waits for a
+        connection.
+        """
+        try:
+            yield
+        except (RuntimeError, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if not self._is_closed or (task is not None and task.cancelling()):
+                raise
+            raise aiohttp.ClientConnectionError("the client was closed") from error
 
     async def close(self) -> None:
+        self._is_closed = True
         await asyncio.gather(*(session.close() for session in self._sessions.values()))
 
 

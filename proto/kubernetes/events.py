@@ -13,6 +13,7 @@ from math import inf
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import EVENTS, Event, EventSource, Notice, ObjectMeta, ObjectReference
+from proto.shortening import shortened
 
 
 class Pace:
@@ -137,7 +138,7 @@ class EventRecorder:
             ),
             involved_object=subject,
             reason=notice.reason,
-            message=_shortened(notice.message),
+            message=shortened(notice.message, LONGEST_MESSAGE),
             type="Warning" if notice.warning else "Normal",
             count=waiting.count,
             source=EventSource(component=self._component),
@@ -153,7 +154,3 @@ class EventRecorder:
             subject = event.involved_object
             kind = subject.kind.lower()
             log.warning("cannot write event %s of %s %s: %s", event.reason, kind, subject.name, error)
-
-
-def _shortened(message: str) -> str:
-    return message if len(message) <= LONGEST_MESSAGE else message[: LONGEST_MESSAGE - 1] + "…"

@@ -2,6 +2,8 @@
 
 import os
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -56,16 +58,39 @@ async def load_configuration(explicit: str | None) -> tuple[Any, Configure]:
 
     configuration.host = ""
     await configure()
-    if not str(configuration.host).startswith(("http://", "https://")):
+    if not _is_address(str(configuration.host)):
         raise ApiServerUnconfigured(f"The kubeconfig {path} names no server with an http:// or https:// address.")
     configuration.proxy = configuration.proxy or _environment_proxy(configuration.host)
     return configuration, configure
 
 
+def _is_address(url: str) -> bool:
+    with suppress(ValueError):
+        where = urlsplit(url)
+        # Names of other forms fail only when they are resolved, as an error that no caller expects.
+        host, _ = (where.hostname or "").encode("idna"), where.port
+        return where.scheme in ("http", "https") and bool(host)
+    return False
+
+
 def _environment_proxy(url: str) -> str | None:
-    """Returns the proxy for the URL by HTTPS_PROXY, HTTP_PROXY and NO_PROXY."""
-    where = urlsplit(url)
-    return None if proxy_bypass(where.netloc) else getproxies().get(where.scheme)
+    """Returns the proxy for the URL by HTTPS_PROXY, HTTP_PROXY and NO_PROXY, read as kubectl reads them: ranges of
+    addresses count, and a proxy without a scheme has http.
+    """
+    where, proxies = urlsplit(url), getproxies()
+    proxy = proxies.get(where.scheme)
+    if not proxy or proxy_bypass(where.netloc) or _is_in_ranges(where.hostname or "", proxies.get("no", "")):
+        return None
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _is_in_ranges(host: str, excepted: str) -> bool:
+    for each in excepted.split(","):
+        # Most names are no address, and most exceptions no range.
+        with suppress(ValueError):
+            if ip_address(host) in ip_network(each.strip(), strict=False):
+                return True
+    return False
 
 
 def _sentence(path: str | None, error: Exception) -> str:

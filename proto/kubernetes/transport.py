@@ -15,9 +15,12 @@ from proto.kubernetes.kubeconfig import Configure
 from proto.kubernetes.objects import Status
 from proto.kubernetes.official import ConfigException
 from proto.kubernetes.wire import NotJson, UnreadableObject, decode_object
+from proto.shortening import shortened
 
 log = logging.getLogger(__name__)
 
+_LONGEST_MESSAGE = 4096
+"""A refusal may quote the whole object."""
 _NO_ANSWER = (aiohttp.ClientError, ConfigException, ApiServerUnconfigured, TimeoutError, OSError)
 
 
@@ -115,7 +118,8 @@ def _error_of(reply: Reply) -> ApiError:
         text = " ".join(reply.body[:200].decode(errors="replace").split())
         status = Status(message=text or "no explanation")
     wait = float(reply.retry_after) if reply.retry_after.isascii() and reply.retry_after.isdigit() else None
-    return refusal(reply.status, status.reason or reply.reason, status.message, wait)
+    reason, message = shortened(status.reason or reply.reason, 100), shortened(status.message, _LONGEST_MESSAGE)
+    return refusal(reply.status, reason, message, wait)
 
 
 def _reason(error: Exception) -> str:

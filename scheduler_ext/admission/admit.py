@@ -14,6 +14,7 @@ from proto.admission import AdmissionVerdict, Json, PodReview, denied, failed
 from proto.annotations import keys
 from proto.annotations.spelling import misspelt
 from proto.kubernetes.objects import Container, Pod
+from proto.shortening import shortened
 from scheduler_ext.admission.containers import (
     EXCLUSIVE_CORES,
     AdmissionSettings,
@@ -35,7 +36,6 @@ from scheduler_ext.requests import (
     container_kinds,
     device_filter,
     read_needs,
-    shortened,
 )
 from scheduler_ext.settings import BypassMode
 

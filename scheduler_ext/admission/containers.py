@@ -17,6 +17,7 @@ from proto.annotations.keys import RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
 from proto.environment import CORE_POLICY, TASK_PRIORITY, VISIBLE_DEVICES, VOID, chosen_by, lifted_by, preloaded_by
 from proto.kubernetes.objects import Container, Pod
 from proto.quantity import QuantityError, integer_quantity
+from proto.shortening import shortened
 from scheduler_ext.requests import (
     ContainerNeed,
     RequestError,
@@ -24,7 +25,6 @@ from scheduler_ext.requests import (
     ResourceNames,
     asks_for_instances,
     choice_problem,
-    shortened,
 )
 from scheduler_ext.settings import CorePolicy
 

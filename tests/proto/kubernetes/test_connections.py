@@ -7,8 +7,10 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+import aiohttp
 import pytest
 
+from proto.kubernetes.connections import MOST, Pool
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.official import Configuration
 from proto.kubernetes.transport import Transport
@@ -138,6 +140,47 @@ async def test_who_gives_up_leaves_no_late_answer_to_the_next() -> None:
         await asyncio.gather(giving_up, return_exceptions=True)
         assert await post(to) == b"{}"
         assert peer.connections == 2
+
+
+async def test_calls_of_a_client_that_is_closed_find_the_api_server_unreachable() -> None:
+    async with a_peer(*[None] * 8) as peer, transport(peer) as to:
+        calls = [asyncio.ensure_future(to.call("GET", "/x", pool=Pool.EVENTS)) for _ in range(2 * MOST[Pool.EVENTS])]
+        await peer.asked.wait()
+        await to.close()
+        ended = [*await asyncio.gather(*calls, post(to), return_exceptions=True)]
+        async with asyncio.timeout(5):
+            with pytest.raises(ApiUnreachable, match="closed"):
+                async with to.following("/x", timeout=aiohttp.ClientTimeout()):
+                    pass
+        assert {type(each) for each in ended} == {ApiUnreachable}
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (b"HTTP/1.0 201 Created\r\n\r\n{} ", 201),
+        (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" + OK, 201),
+        (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n{}", 101),
+    ],
+)
+async def test_old_interim_and_switching_answers_end_one_call_and_no_other(answer: bytes, status: int) -> None:
+    async with a_peer(answer) as peer, transport(peer) as to:
+        if status < 200:
+            with pytest.raises(ApiError, match=str(status)):
+                await post(to)
+        else:
+            assert (await post(to)).strip() == b"{}"
+        assert await post(to) == b"{}"
+        assert len(peer.heard) == 2
+
+
+async def test_a_long_refusal_is_shortened() -> None:
+    status = b'{"kind": "Status", "message": "%s"}' % (b"x" * 1_000_000)
+    answer = b"HTTP/1.1 500 Error\r\nContent-Length: %d\r\n\r\n%s" % (len(status), status)
+    async with a_peer(answer) as peer, transport(peer) as to:
+        with pytest.raises(ApiError) as caught:
+            await post(to)
+        assert len(str(caught.value)) < 5000
 
 
 async def test_a_token_of_two_lines_is_an_error_and_adds_no_header() -> None:

@@ -80,6 +80,9 @@ async def test_a_cluster_without_a_server_and_a_broken_certificate(tmp_path: Pat
     path = tmp_path / "kubeconfig"
     write_kubeconfig(path, "")
     assert "names no server" in await sentence_of(str(path))
+    for server in ("", ":6443", "x:99999", "x..y", "[::1", "x" * 64):
+        write_kubeconfig(path, f"https://{server}")
+        assert "names no server" in await sentence_of(str(path))
     write_kubeconfig(path, "https://x:1")
     path.write_text(path.read_text().replace('"https://x:1"', '"https://x:1", certificate-authority-data: "eHh4"'))
     assert "certificates" in await sentence_of(str(path))
@@ -90,12 +93,21 @@ async def test_a_folder_is_no_kubeconfig(tmp_path: Path, monkeypatch: pytest.Mon
     assert await sentence_of() == f"The kubeconfig {tmp_path} is missing or is not a file: check KUBECONFIG."
 
 
-@pytest.mark.parametrize(("bypassed", "proxy"), [("", "http://proxy:3128"), ("other,api.example", None)])
+@pytest.mark.parametrize(
+    ("server", "bypassed", "proxy"),
+    [
+        ("api.example", "", "http://proxy:3128"),
+        ("api.example", "other,api.example", None),
+        ("10.96.0.1", "10.0.0.0/16, 10.96.0.0/12", None),
+        ("10.96.0.1", "10.0.0.0/16,fd00::/8", "http://proxy:3128"),
+        ("[fd00::1]", ".svc,fd00::/8", None),
+    ],
+)
 async def test_the_environments_proxy_is_taken_once_unless_the_server_is_excepted(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, bypassed: str, proxy: str | None
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: str, bypassed: str, proxy: str | None
 ) -> None:
-    monkeypatch.setenv("http_proxy", "http://proxy:3128")
+    monkeypatch.setenv("http_proxy", "proxy:3128")
     monkeypatch.setenv("no_proxy", bypassed)
-    write_kubeconfig(tmp_path / "config", "http://api.example:1")
+    write_kubeconfig(tmp_path / "config", f"http://{server}:1")
     configuration, _ = await load_configuration(str(tmp_path / "config"))
     assert configuration.proxy == proxy
