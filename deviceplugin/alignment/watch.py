@@ -1,17 +1,13 @@
 """Follows how kubelet aligns CPUs and GPUs on this node, and gives it hints (edge)."""
 
 import asyncio
-import logging
-import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from deviceplugin.alignment.kubelet_configuration import (
-    ConfigurationUnreadable,
-    KubeletAlignment,
-    decode_configuration,
-)
+from deviceplugin.alignment.kubelet_configuration import KubeletAlignment
+from deviceplugin.alignment.kubelet_file import KubeletFiles
+from deviceplugin.alignment.notices import apart, refused
 from deviceplugin.alignment.zones import (
     Leading,
     closed_zones,
@@ -31,96 +27,11 @@ from deviceplugin.plugin_calls import NumaHints
 from deviceplugin.records.checkpoint import witness_reader
 from deviceplugin.records.listed import ExclusiveCpus
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
-from program.words import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
-from proto.annotations.node_numa import NodeNuma, TopologyScope
-from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
+from proto.annotations.node_numa import NodeNuma
+from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import TOPOLOGY_AFFINITY_ERROR, Notice, ObjectReference, Pod
-
-
-def apart(
-    container: str,
-    cpus: Collection[int],
-    shares: ContainerShares,
-    zone_of_cpu: Mapping[int, int],
-    gpus: Mapping[DeviceUUID, Device],
-) -> Notice | None:
-    """Returns the notice of a container none of whose CPUs is on a NUMA node of its GPUs; None for any other."""
-    near = {gpus[share.uuid].numa for share in shares if share.uuid in gpus} & {*zone_of_cpu.values()}
-    zones = {zone_of_cpu[cpu] for cpu in cpus if cpu in zone_of_cpu}
-    if not near or not zones or near & zones:
-        return None
-    message = (
-        f"container {container} has CPUs of {_named(zones)}, and its GPUs are on {_named(near)}: kubelet took other "
-        "CPUs than the decision expected. If the pod is made again, it is decided again"
-    )
-    return Notice(reason="CPUsApartFromGPUs", message=message, distinct=True)
-
-
-def refused(numa: NodeNuma | None) -> Notice:
-    """Returns the notice of a pod that kubelet's Topology Manager refused for good."""
-    if numa is None:
-        message = (
-            "kubelet's Topology Manager refused the pod, and the daemon does not know kubelet's policy: set "
-            "kubelet_config, and such pods are not sent here"
-        )
-    else:
-        part = "the pod" if numa.scope is TopologyScope.POD else "one of its containers"
-        room = "; ".join(
-            f"NUMA node {number} has {zone.free} CPUs that no pod without GPUs has"
-            for number, zone in numa.zones.items()
-        )
-        message = f"kubelet's Topology Manager ({numa.policy}) found no NUMA nodes with enough for {part}" + (
-            f": {room}" if room else ""
-        )
-    return Notice(reason="RefusedByTopologyManager", message=message, distinct=True)
-
-
-def _named(zones: Iterable[int]) -> str:
-    numbers = sorted(zones)
-    return f"NUMA node{'' if len(numbers) == 1 else 's'} {enumerated([str(each) for each in numbers])}"
-
-
-log = logging.getLogger(__name__)
-
-
-class KubeletFiles:
-    """Keeps the last configuration that could be read: kubelet runs with it until it restarts, whatever becomes of the
-    files.
-    """
-
-    def __init__(self, *paths: Path) -> None:
-        """A folder has files `*.conf`, which count in the order of their names, as with kubelet's `--config-dir`."""
-        self._paths = paths
-        self._known: KubeletAlignment | None = None
-        self._problem = ""
-
-    def read(self) -> KubeletAlignment | None:
-        """Returns the configuration; None if none was read yet. A problem is logged once."""
-        problem, path, texts = "", self._paths[0], list[bytes]()
-        try:
-            for path in self._paths:
-                for each in sorted(path.rglob("*.conf")) if path.is_dir() else (path,):
-                    with each.open("rb") as file:
-                        texts.append(file.read())
-                        # A file that is mounted alone stays the same one when the host gets another of its name.
-                        if not os.fstat(file.fileno()).st_nlink:
-                            problem = "was replaced on the host; restart this pod to read the new one"
-                # Names the file that is at fault.
-                decode_configuration(*texts)
-            self._known = decode_configuration(*texts)
-        except FileNotFoundError:
-            return self._known
-        except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
-        except ConfigurationUnreadable as error:
-            problem = str(error)
-        if problem and problem != self._problem:
-            log.warning("%s %s; until then the last that was read counts", path, problem)
-        self._problem = problem
-        return self._known
-
 
 _LOOK_SECONDS = 10.0
 """Seconds between looks for what no watch shows: kubelet's file, CPUs of containers that have ended."""

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.alignment.kubelet_configuration import KubeletAlignment
-from deviceplugin.alignment.watch import KubeletFiles
+from deviceplugin.alignment.kubelet_file import KubeletFiles
 from proto.annotations.node_numa import TopologyPolicy
 
 HEAD = "kind: KubeletConfiguration\n"

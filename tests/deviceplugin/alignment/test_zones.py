@@ -9,7 +9,7 @@ from deviceplugin.alignment.kubelet_configuration import (
     KubeletAlignment,
     decode_configuration,
 )
-from deviceplugin.alignment.watch import apart, refused
+from deviceplugin.alignment.notices import apart, refused
 from deviceplugin.alignment.zones import Leading, closed_zones, held_zones, is_served, node_numa, shown_numa
 from deviceplugin.allocation.capacity import TakenPart
 from deviceplugin.plugin_calls import NumaHints
