@@ -11,6 +11,7 @@ from proto.annotations.keys import (
     NODE_CLIQUE,
     NODE_LIMITS,
     NODE_NUMA,
+    NODE_OUTLIVING,
     NODE_REGISTER,
     NODE_SCORE,
     NODE_SIMULATED,
@@ -21,6 +22,7 @@ from proto.annotations.node_limits import NodeLimits, decode_limits
 from proto.annotations.node_numa import NodeNuma, decode_numa
 from proto.annotations.node_register import decode_register
 from proto.annotations.node_score import decode_scores
+from proto.annotations.outliving_pods import decode_outliving
 from proto.annotations.undecided_pods import Given, decode_undecided
 from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import Node, Toleration
@@ -121,6 +123,8 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
     numa, no_numa = attempted(decode_numa, annotations.get(NODE_NUMA))
     # Without a readable report such pods count as more than they may hold.
     given, not_given = attempted(decode_undecided, annotations.get(NODE_UNDECIDED))
+    # It is read again where it is counted, also of a node that is not registered.
+    _, not_outliving = attempted(decode_outliving, annotations.get(NODE_OUTLIVING))
     taints = repelling(node)
     return RegisteredNode(
         name=node.metadata.name,
@@ -136,7 +140,7 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
         taints=taints,
         barred_by=tuple(each for each in taints if untolerated([each], [toleration_of(count_name)])),
         domains=domains_of(node.metadata.labels, levels),
-        unread=no_numa or not_given,
+        unread=no_numa or not_given or not_outliving,
     )
 
 

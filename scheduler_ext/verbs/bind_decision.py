@@ -140,7 +140,7 @@ def _reserved(cluster: Cluster, attempt: BindAttempt, *, now: float, until: floa
 
 def _outside(cluster: Cluster, attempt: BindAttempt, group: str, level: str) -> str:
     """Returns why the node is not in the domain of the level that the group requires, by the labels of now; empty if it
-    is. Members that are bound or being bound show the domain, else those that hold GPUs.
+    is. All members that are bound or being bound have to be there, else one that holds GPUs.
     """
     if not group or not level:
         return ""
@@ -148,9 +148,11 @@ def _outside(cluster: Cluster, attempt: BindAttempt, group: str, level: str) -> 
     own = domains(attempt.node).get(level)
     if own is None:
         return f"the node is in no {word(level)} any more, which its group requires"
-    others = [*cluster.gangs.nodes(group), *groups.others(group, attempt.uid, binding=True)]
-    others = others or [*groups.others(group, attempt.uid, binding=False)]
-    if not others or own in {domains(node).get(level) for node in others}:
+    # Of a group that is split already no further pod is bound: `/filter` refuses it, too.
+    bound = {domains(node).get(level) for node in cluster.gangs.nodes(group)}
+    bound |= {domains(node).get(level) for node in groups.others(group, attempt.uid, binding=True)}
+    held = {domains(node).get(level) for node in groups.others(group, attempt.uid, binding=False)}
+    if (bound <= {own}) if bound else (not held or own in held):
         return ""
     return f"the node is not in the {word(level)} of its group's other pods"
 

@@ -181,6 +181,7 @@ def test_a_sent_reservation_waits_for_the_watch_only_while_its_pod_exists(pods: 
         (keys.NODE_NUMA, '{"version":1,"policy":"most-effort"}', r"\$\.policy: .*'most-effort'"),
         (keys.NODE_NUMA, '{"version":2,"policy":"none"}', r"\$\.version: expected 1, found 2"),
         (keys.NODE_UNDECIDED, "{", ""),
+        (keys.NODE_OUTLIVING, "{", ""),
     ],
 )
 def test_a_newer_daemon_s_annotation_that_cannot_be_read_is_named_in_an_event_and_the_node_gets_pods(

@@ -120,3 +120,21 @@ def test_a_member_whose_gpu_another_pod_takes_after_a_restart_waits_and_no_gpu_i
     played.step(Removed(other))
     bind(played, late, played.filter(late))
     assert played.slots() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("clique", ["b", ""])
+def test_no_further_pod_is_bound_to_a_group_whose_bound_pods_are_in_two_cliques_by_now(
+    clique: str, restarted: bool
+) -> None:
+    played = cliques(a=4)
+    members = wishing(one_by_one(played, "g", 3), REQUIRED)
+    nodes = placed(played, members)
+    for each, name in zip(members[:2], nodes, strict=False):
+        bind(played, each, name)
+    if restarted:
+        played.start()
+    relabel(played, nodes[0], clique)
+    with pytest.raises(BindRefused, match="the node is not in the clique of its group's other pods"):
+        begun(played, members[2], nodes[2])
+    assert not played.answer(members[2]).node_names
