@@ -8,7 +8,7 @@ from itertools import chain
 from program.words import counted, spaced
 from proto.devices import MIG_MODE
 from scheduler_ext.capacity.rooms import likeness
-from scheduler_ext.capacity.unused import free_cores, free_memory_mib, is_idle, is_open
+from scheduler_ext.capacity.unused import free_cores, free_memory_mib, idle_gpus, is_open
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot, quota_for
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
@@ -72,7 +72,7 @@ def largest(snapshot: Snapshot, counts: Iterable[int] = COUNTS) -> tuple[Largest
     usages = list(snapshot.nodes.values())
     most = max((len(usage.gpus) for usage in usages), default=0)
     open_to_all = [usage for usage in usages if not usage.node.barred_by and usage.set_aside is None]
-    idle = [sum(is_idle(usage.node, gpu) for gpu in usage.gpus) for usage in open_to_all]
+    idle = [*map(idle_gpus, open_to_all)]
     kinds = _kinds(open_to_all)
     return tuple(
         Largest(

@@ -47,6 +47,10 @@ def is_idle(node: RegisteredNode, gpu: GpuUsage) -> bool:
     return not gpu.replicas and serves(node, gpu)
 
 
+def idle_gpus(usage: NodeUsage) -> int:
+    return sum(is_idle(usage.node, gpu) for gpu in usage.gpus)
+
+
 def is_open(node: RegisteredNode, gpu: GpuUsage) -> bool:
     """Returns whether one more container may get a part of the GPU."""
     return serves(node, gpu) and free_replicas(gpu) > 0 and free_cores(gpu) > 0 and free_memory_mib(gpu) > 0
@@ -70,11 +74,8 @@ def set_aside_words(usage: NodeUsage) -> str:
     if aside is None:
         return ""
     since, until = (stamp(datetime.fromtimestamp(at, UTC)) for at in (aside.aside.since, aside.aside.until))
-    idle = sum(is_idle(usage.node, gpu) for gpu in usage.gpus)
-    return (
-        f"set aside for {aside.owner} since {since}, until {until} at the latest: {idle} of {len(usage.gpus)} GPUs are "
-        "idle"
-    )
+    idle = f"{idle_gpus(usage)} of {len(usage.gpus)} GPUs are idle"
+    return f"set aside for {aside.owner} since {since}, until {until} at the latest: {idle}"
 
 
 def unused(usage: NodeUsage) -> Unused:
@@ -134,9 +135,9 @@ def _room(level: str, name: str, usages: Sequence[NodeUsage]) -> DomainRoom:
         level=level,
         name=name,
         nodes=len(usages),
-        whole=sum(usage.is_whole for usage in usages),
+        whole=sum(idle_gpus(usage) == len(usage.gpus) for usage in usages),
         gpus=sum(len(usage.gpus) for usage in usages),
-        free_gpus=sum(usage.is_free(gpu) for usage in usages for gpu in usage.gpus),
+        free_gpus=sum(map(idle_gpus, usages)),
     )
 
 

@@ -10,6 +10,7 @@ from itertools import chain
 
 from proto.annotations.mig_allocations import MigAllocation
 from proto.build import BUILD_LABELS, build_labels
+from scheduler_ext.capacity.unused import idle_gpus
 from scheduler_ext.cluster.accounting import Footprint
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.records import PodRecord
@@ -270,7 +271,7 @@ def _state(seen: MetricsInput) -> Iterator[Gauges]:
         (
             "topogpu_set_aside_idle_gpus",
             "GPUs of these nodes that are free: what setting them aside costs now.",
-            sum(usage.is_free(gpu) for usage in aside for gpu in usage.gpus),
+            sum(map(idle_gpus, aside)),
         ),
         ("topogpu_waiting_pods", "Pods that ask for GPUs and have no node.", seen.waiting),
         (

@@ -2,7 +2,8 @@ from dataclasses import replace
 from typing import Any
 
 from proto.devices import Device
-from scheduler_ext.capacity.unused import Unused, unused
+from proto.kubernetes.taints import CORDON
+from scheduler_ext.capacity.unused import Unused, domain_rooms, unused
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from tests.scheduler_ext.gpus import GIB, device, usage
 
@@ -40,3 +41,11 @@ def test_free_memory_is_idle_unused_or_stranded() -> None:
         held_memory_mib=80 * GIB,
         held_cores=130,
     )
+
+
+def test_a_cordoned_node_is_not_free_as_a_whole_in_its_domain() -> None:
+    rack = "topology.kubernetes.io/rack"
+    nodes = [usage(name, [gpu(0), gpu(1)]) for name in ("a", "b")]
+    a, b = (replace(each, node=replace(each.node, domains={rack: "r1"})) for each in nodes)
+    (found,) = domain_rooms([a, replace(b, node=replace(b.node, taints=(CORDON,)))], [rack])
+    assert (found.nodes, found.whole, found.gpus, found.free_gpus) == (2, 1, 4, 2)
