@@ -7,6 +7,7 @@ from kubectl_topogpu.cluster import GpuNode, GpuView, phase
 from kubectl_topogpu.topo import link
 from program.words import ranges, spaced
 from proto.kubernetes.objects import Pod
+from scheduler_ext.capacity.judged import node_of
 from scheduler_ext.capacity.unused import free_cores, free_memory_mib
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision
@@ -61,7 +62,7 @@ def placement(
     request: GpuRequest, snapshot: Snapshot, decision: Decision, node: str, held: Sequence[tuple[GpuNode, GpuView]]
 ) -> PodPlacement:
     """`snapshot` and `decision` are without the pod's own GPUs, which are those `held` on `node`."""
-    usage = snapshot.nodes.get(node)
+    usage = node_of(snapshot, node)
     taken = {gpu.device.index for _, gpu in held}
     return PodPlacement(
         why_node=_why_node(request, decision),
@@ -115,7 +116,7 @@ def since_placed(
 ) -> Iterable[str]:
     """Returns sentences about the pod's links, and about what has changed since it was placed."""
     node = pod.spec.node_name
-    usage = snapshot.nodes.get(node)
+    usage = node_of(snapshot, node)
     if len(held) > 1 and usage is not None:
         yield _links(request, usage, held)
     if node in decision.misfits:

@@ -7,7 +7,7 @@ from program.words import ranges
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.memory_resize import resize_words
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.judged import Judged, judged, set_aside_for
+from scheduler_ext.capacity.judged import Judged, judged, node_of, set_aside_for
 from scheduler_ext.cluster.gangs import Gang
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
@@ -59,8 +59,9 @@ def account(
     request, lines = answer.request, tuple[NodeLine, ...]()
     if request is not None and answer.decision is not None:
         lines = _with_undecided(explain(request, answer.decision), snapshot)
-    held = _held(devices, snapshot.nodes.get(node))
-    sentence = _sentence(pod, held, problem, answer) + _unhealthy(pod, devices, snapshot) + _resize(pod)
+    usage = node_of(snapshot, node)
+    held = _held(devices, usage)
+    sentence = _sentence(pod, held, problem, answer) + _unhealthy(pod, devices, usage) + _resize(pod)
     aside = set_aside_for(pod)
     return Account(
         pod=f"{pod.metadata.namespace or 'default'}/{pod.metadata.name}",
@@ -87,11 +88,10 @@ def _with_undecided(lines: Iterable[NodeLine], snapshot: Snapshot) -> tuple[Node
     return tuple(replace(line, undecided=held[line.node]) if line.node in held else line for line in lines)
 
 
-def _unhealthy(pod: Pod, devices: str, snapshot: Snapshot) -> str:
+def _unhealthy(pod: Pod, devices: str, usage: NodeUsage | None) -> str:
     """Returns the end of a sentence that names the pod's unhealthy GPUs. Empty if all are healthy or nothing
     is known.
     """
-    usage = snapshot.nodes.get(pod.spec.node_name)
     if usage is None or pod.has_ended:
         return ""
     ill = [gpu.device.index for gpu in usage.gpus if not gpu.device.healthy and gpu.device.uuid in devices]

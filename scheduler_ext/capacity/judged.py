@@ -16,7 +16,7 @@ from scheduler_ext.capacity.nearest import Refusing, Way, grouped
 from scheduler_ext.capacity.rooms import lack_of
 from scheduler_ext.cluster.closed_nodes import REFUSED_ALIKE, SET_ASIDE_NODE, last_set_aside
 from scheduler_ext.cluster.gangs import Gang, membership_of
-from scheduler_ext.cluster.snapshot import Snapshot, quota_for
+from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide_anywhere
 from scheduler_ext.decide.misfit import Misfit, is_unresolvable
 from scheduler_ext.decide.place import place
@@ -48,6 +48,11 @@ class Judged:
 def waits(pod: Pod, settings: RequestSettings) -> bool:
     """Returns whether the pod requests GPUs and has neither a node nor an end. Then it is listed as waiting."""
     return not pod.spec.node_name and not pod.has_ended and settings.names.are_requested_by(pod)
+
+
+def node_of(snapshot: Snapshot, name: str) -> NodeUsage | None:
+    """Returns the node, also if it is closed to the pod that the snapshot is for; None if it offers nothing."""
+    return snapshot.nodes.get(name) or snapshot.closed.get(name)
 
 
 def request_of(pod: Pod, settings: RequestSettings) -> GpuRequest | Judged:

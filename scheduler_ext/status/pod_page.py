@@ -11,6 +11,7 @@ from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import ContainerShares
 from proto.kubernetes.objects import EventSource, Object, ObjectMeta, Pod
 from scheduler_ext.capacity.account import Account
+from scheduler_ext.capacity.judged import node_of
 from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
 from scheduler_ext.decide.explain import named_gpus, need_sentence
@@ -122,7 +123,7 @@ def shown_pod(
 ) -> ShownPod:
     """Returns the pod. `found` is the account of it, and `why` the answer about it while it waits."""
     leaves = pod.metadata.deletion_timestamp is not None
-    usage = snapshot.nodes.get(found.node) or snapshot.closed.get(found.node)
+    usage = node_of(snapshot, found.node)
     return ShownPod(
         pod=found.pod,
         sentence=found.sentence,

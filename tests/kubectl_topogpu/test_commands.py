@@ -414,6 +414,16 @@ def placed_with(annotations: dict[str, str]) -> dict[str, Any]:
     return {**state, "items": [*state["items"], pod]}
 
 
+def test_why_explains_the_gpus_of_a_pod_on_a_cordoned_node() -> None:
+    state = placed_with({})
+    for node in state["items"]:
+        if node["kind"] == "Node" and node["metadata"]["name"] == "n1":
+            node["spec"] = {"unschedulable": True}
+    text = said("why", "placed", state=state)
+    assert "Why these GPUs: " in text
+    assert "GPU 0–1 are connected by NV6" in text
+
+
 @pytest.mark.parametrize("policy", ["binpack", "spread", "fgd"])
 def test_why_explains_a_node_by_each_node_policy(policy: str) -> None:
     text = said("why", "placed", state=placed_with({keys.NODE_POLICY: policy}))

@@ -48,6 +48,18 @@ async def test_a_bound_pod_is_told_where_it_is_and_what_was_said() -> None:
         assert re.search(r"decided \d+ s ago: find fit node\(m\), 0 nodes not fit, 2 nodes fit\(", text)
 
 
+async def test_a_bound_pod_is_told_its_gpus_by_name_once_its_node_is_cordoned() -> None:
+    async with running(node_json("n")) as rig:
+        assert await rig.bind(rig.add_pod("p"), "n") == ""
+        rig.server.patch("nodes", "n", {"spec": {"unschedulable": True}})
+
+        async def is_cordoned() -> bool:
+            return "the node is cordoned" in (await rig.status("/debug/explain?pod=p"))[1]
+
+        await until(is_cordoned)
+        assert (await explained(rig, "p")).startswith("pod default/p is on node n with GPU 0 (A100-SXM4-40GB)\n")
+
+
 async def test_a_bound_pod_is_told_which_of_its_gpus_fell_ill() -> None:
     async with running(node_json("n", gpus=2)) as rig:
         assert await rig.bind(rig.add_pod("p"), "n") == ""
