@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -19,32 +20,23 @@ class NoSuchPod(Exception):
     """There is no such pod. The message is one sentence."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Debugging:
-    """Reads only; changes nothing.
-
-    Long work runs on another thread, on values that do not change, so kube-scheduler gets its answers meanwhile.
+    """Reads only; changes nothing. Long work runs on another thread, on values that do not change, so kube-scheduler
+    gets its answers meanwhile. `problem` returns why no decision is possible here now; empty if one is.
     """
 
-    def __init__(
-        self,
-        *,
-        api: ApiServer,
-        cluster: Cluster,
-        problem: Callable[[], str],
-        monotonic: Callable[[], float],
-    ) -> None:
-        """`problem` returns why no decision is possible here now; empty if one is."""
-        self._api = api
-        self._cluster = cluster
-        self._problem = problem
-        self._monotonic = monotonic
+    api: ApiServer
+    cluster: Cluster
+    problem: Callable[[], str]
+    monotonic: Callable[[], float]
 
     def routes(self) -> Routes:
         return {"/debug/snapshot": {"GET": self._snapshot}, "/debug/explain": {"GET": self._explain}}
 
     async def _snapshot(self, message: HttpRequest) -> HttpAnswer:
         """Answers with the state on which decisions are taken, as `decide --snapshot` reads it."""
-        snapshot = self._cluster.ledger.snapshot(message.query.get("excluding", ""))
+        snapshot = self.cluster.ledger.snapshot(message.query.get("excluding", ""))
         return HttpAnswer(await asyncio.to_thread(encode_snapshot, snapshot))
 
     async def _explain(self, message: HttpRequest) -> HttpAnswer:
@@ -61,11 +53,11 @@ class Debugging:
     async def explain(self, namespace: str, name: str) -> Account:
         """Returns an account of a pod. Raises NoSuchPod, ApiError or ApiUnreachable."""
         try:
-            pod = await self._api.get(PODS, name, namespace)
+            pod = await self.api.get(PODS, name, namespace)
         except NotFound as error:
             raise NoSuchPod(f"there is no pod {namespace}/{name}") from error
-        snapshot = self._cluster.snapshot_for(pod)
-        return await account_of(pod, snapshot, self._cluster, self._problem(), self._monotonic())
+        snapshot = self.cluster.snapshot_for(pod)
+        return await account_of(pod, snapshot, self.cluster, self.problem(), self.monotonic())
 
 
 async def account_of(pod: Pod, snapshot: Snapshot, cluster: Cluster, problem: str, now: float) -> Account:

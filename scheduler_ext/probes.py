@@ -7,6 +7,7 @@ kube-scheduler, and another replica gets the lease.
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import aiohttp
 
@@ -54,25 +55,19 @@ class KubeScheduler:
         return "" if answer.status == 200 else f"kube-scheduler answers {answer.status}: {' '.join(text.split())}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Probes:
-    def __init__(
-        self,
-        *,
-        watch: ClusterWatch,
-        leadership: Leadership,
-        certified: Callable[[], bool],
-        kube_scheduler: KubeScheduler | None,
-    ) -> None:
-        """`certified` returns whether the webhook has a certificate to show, or there is no webhook."""
-        self._watch = watch
-        self._leadership = leadership
-        self._certified = certified
-        self._kube_scheduler = kube_scheduler
+    """`certified` returns whether the webhook has a certificate to show, or there is no webhook."""
+
+    watch: ClusterWatch
+    leadership: Leadership
+    certified: Callable[[], bool]
+    kube_scheduler: KubeScheduler | None
 
     def routes(self) -> Routes:
         """Returns the probes, also for a listener that kubelet can reach; the verbs' own may be out of its reach."""
         routes = {"/healthz": {"GET": self._healthz}, "/readyz": {"GET": self._readyz}}
-        kube_scheduler = self._kube_scheduler
+        kube_scheduler = self.kube_scheduler
         if kube_scheduler is None:
             return routes
 
@@ -91,9 +86,9 @@ class Probes:
         return text_answer(problem, 503 if problem else 200)
 
     def _unready(self) -> str:
-        if missing := self._watch.missing():
+        if missing := self.watch.missing():
             return f"waiting for the first list of {', '.join(missing)}"
-        problem = self._watch.interrupted() or self._leadership.interrupted()
-        if not problem and not self._certified():
+        problem = self.watch.interrupted() or self.leadership.interrupted()
+        if not problem and not self.certified():
             problem = "the webhook has no certificate yet; the log has the reason"
         return problem

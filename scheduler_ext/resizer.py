@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 
 from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE
@@ -32,25 +33,19 @@ LOOK_SECONDS = 5.0
 """Seconds between two looks at all pods that wait; a change of one of them begins a look at once."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Resizer:
-    def __init__(
-        self,
-        *,
-        api: ApiServer,
-        cluster: LiveCluster,
-        leads: Callable[[], bool],
-        forbidden: Callable[[], Awaitable[str]],
-    ) -> None:
-        """`forbidden` returns why nothing may be written now, in one sentence; empty if something may."""
-        self._api = api
-        self._cluster = cluster
-        self._leads = leads
-        self._forbidden = forbidden
+    """`forbidden` returns why nothing may be written now, in one sentence; empty if something may."""
+
+    api: ApiServer
+    cluster: LiveCluster
+    leads: Callable[[], bool]
+    forbidden: Callable[[], Awaitable[str]]
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        wished, written = self._cluster.wished, dict[str, str]()
-        wishes, announced_at = self._cluster.state.wishes, -inf
+        wished, written = self.cluster.wished, dict[str, str]()
+        wishes, announced_at = self.cluster.state.wishes, -inf
         while True:
             try:
                 async with asyncio.timeout(EVENT_SECONDS if wishes.some_ended else LOOK_SECONDS):
@@ -60,9 +55,9 @@ class Resizer:
             wished.clear()
             if wishes.some_ended and (now := time.monotonic()) >= announced_at + EVENT_SECONDS:
                 announced_at, ended = now, wishes.take_ended()
-                if self._leads():
+                if self.leads():
                     self._announce(ended)
-            if self._leads():
+            if self.leads():
                 written = await self._look(written)
 
     def _announce(self, ended: Sequence[Pod]) -> None:
@@ -70,15 +65,15 @@ class Resizer:
         for pod in ended:
             answer = answer_in(pod.metadata.annotations)
             if answer is not None:
-                self._cluster.record_event(pod.reference, notice_of(answer))
+                self.cluster.record_event(pod.reference, notice_of(answer))
 
     async def _look(self, written: dict[str, str]) -> dict[str, str]:
         """Takes the next step for each pod that waits, except for those whose last write the watch has not shown yet.
         Returns the version on which each was written.
         """
         now: dict[str, str] = {}
-        for uid in [*self._cluster.state.wishes.every()]:
-            pod = self._cluster.state.wishes.every().get(uid)
+        for uid in [*self.cluster.state.wishes.every()]:
+            pod = self.cluster.state.wishes.every().get(uid)
             if pod is None:
                 continue
             version = pod.metadata.resource_version
@@ -88,23 +83,23 @@ class Resizer:
 
     async def _step(self, pod: Pod) -> bool:
         """Returns whether something was sent."""
-        ledger, names = self._cluster.state.ledger, self._cluster.state.requests.names
+        ledger, names = self.cluster.state.ledger, self.cluster.state.requests.names
         node = ledger.alone(pod.spec.node_name, namespace_of(pod))
         write = None if node is None else resize_write(pod, names, node)
         if write is None:
             return False
         # It counts before anything is awaited: no other pod gets the room meanwhile.
         if write.counts is not None:
-            self._cluster.apply(GrowthBegan(pod, write.counts))
+            self.cluster.apply(GrowthBegan(pod, write.counts))
         version = 0
         try:
-            if problem := await self._forbidden():
+            if problem := await self.forbidden():
                 log.info("pod %s/%s keeps its GPU memory: %s", pod.metadata.namespace, pod.metadata.name, problem)
                 return False
             version = await self._write(pod, write)
         finally:
             if write.counts is not None:
-                self._cluster.apply(GrowthSent(pod_key(pod), version))
+                self.cluster.apply(GrowthSent(pod_key(pod), version))
         return True
 
     async def _write(self, pod: Pod, write: ResizeWrite) -> int:
@@ -117,7 +112,7 @@ class Resizer:
         precondition = {"resourceVersion": metadata.resource_version} | ({"uid": metadata.uid} if metadata.uid else {})
         body = {"metadata": {**precondition, "annotations": annotations}}
         try:
-            found = await self._api.patch(PODS, metadata.name, body, namespace=metadata.namespace)
+            found = await self.api.patch(PODS, metadata.name, body, namespace=metadata.namespace)
         except (ApiError, ApiUnreachable) as error:
             usual = isinstance(error, Conflict | NotFound)
             log.log(logging.DEBUG if usual else logging.WARNING, "pod %s/%s: its GPU memory was not changed: %s",

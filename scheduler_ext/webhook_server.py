@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -50,23 +51,15 @@ class Certificate(Protocol):
         """Checks once. Returns the seconds until the next check. Raises nothing that a later check could resolve."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Webhook:
     """Answers every request with status 200: the answer itself names the problem."""
 
-    def __init__(
-        self,
-        *,
-        settings: AdmissionSettings,
-        quota_of: Callable[[str, QuotaClass], Quota | None],
-        gpu_memory: GpuMemory,
-        metrics: ExtenderMetrics,
-        monotonic: Callable[[], float],
-    ) -> None:
-        self._settings = settings
-        self._quota_of = quota_of
-        self._gpu_memory = gpu_memory
-        self._metrics = metrics
-        self._monotonic = monotonic
+    settings: AdmissionSettings
+    quota_of: Callable[[str, QuotaClass], Quota | None]
+    gpu_memory: GpuMemory
+    metrics: ExtenderMetrics
+    monotonic: Callable[[], float]
 
     def application(self) -> web.Application:
         application = web.Application(client_max_size=LARGEST_BODY_BYTES)
@@ -75,17 +68,17 @@ class Webhook:
         return application
 
     async def _answer(self, admits: Admits, request: web.Request) -> web.Response:
-        began = self._monotonic()
+        began = self.monotonic()
         identity, verdict = await _judged(admits, request)
         body = encode_answer(identity, verdict)
-        self._metrics.admitted(_outcome(verdict), verdict.reason, self._monotonic() - began)
+        self.metrics.admitted(_outcome(verdict), verdict.reason, self.monotonic() - began)
         return web.Response(body=body, content_type="application/json")
 
     def _admit_pod(self, body: bytes) -> tuple[ReviewIdentity, AdmissionVerdict]:
         review = decode_review(body)
         try:
-            quota = self._quota_of(review.namespace, quota_class(review.pod))
-            verdict = admit(review, self._settings, quota, self._gpu_memory)
+            quota = self.quota_of(review.namespace, quota_class(review.pod))
+            verdict = admit(review, self.settings, quota, self.gpu_memory)
         except Exception:
             return review.identity, _fault()
         _report(review, verdict)
@@ -94,7 +87,7 @@ class Webhook:
     def _admit_templates(self, body: bytes) -> tuple[ReviewIdentity, AdmissionVerdict]:
         review = decode_template_review(body)
         try:
-            return review.identity, admit_templates(review, self._settings, self._gpu_memory)
+            return review.identity, admit_templates(review, self.settings, self.gpu_memory)
         except Exception:
             return review.identity, _fault()
 

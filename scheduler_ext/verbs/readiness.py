@@ -1,6 +1,7 @@
 """Waits until decisions are possible here: only as the leader, and from a cache that has seen everything."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from scheduler_ext.decide.index import NodeIndex
@@ -29,36 +30,28 @@ class SearchTurns(Protocol):
     async def take(self, namespace: str, steps: Iterator[None]) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VerbReadiness:
-    def __init__(
-        self,
-        *,
-        leader: Leader,
-        cache: Cache,
-        index: NodeIndex,
-        turns: SearchTurns,
-        wait_seconds: float,
-        monotonic: Callable[[], float],
-    ) -> None:
-        """A request waits for `wait_seconds` at most."""
-        self._leader = leader
-        self._cache = cache
-        self._index = index
-        self._turns = turns
-        self._wait_seconds = wait_seconds
-        self._monotonic = monotonic
+    """A verb's request waits for `wait_seconds` at most."""
+
+    leader: Leader
+    cache: Cache
+    index: NodeIndex
+    turns: SearchTurns
+    wait_seconds: float
+    monotonic: Callable[[], float]
 
     async def wait(self) -> str:
         """Waits until decisions are possible here. Returns a sentence if they are not in time, else an empty text."""
-        until = self._monotonic() + self._wait_seconds
-        if await self._leader.wait(self._wait_seconds):
-            await self._cache.wait_until_synced(max(until - self._monotonic(), 0))
+        until = self.monotonic() + self.wait_seconds
+        if await self.leader.wait(self.wait_seconds):
+            await self.cache.wait_until_synced(max(until - self.monotonic(), 0))
         return self.problem()
 
     def problem(self) -> str:
         """Returns why no decision is possible here now, in one sentence; empty if one is."""
-        problem = self._leader.problem()
-        if not problem and (missing := self._cache.missing()):
+        problem = self.leader.problem()
+        if not problem and (missing := self.cache.missing()):
             return f"not ready: the API server has not listed {', '.join(missing)} yet"
         return problem
 
@@ -69,5 +62,5 @@ class VerbReadiness:
         Between the steps of a long search others get their answers.
         """
         if rooms:
-            await self._turns.take(request.namespace, self._index.prepare_rooms(request, node_names))
-        await self._turns.take(request.namespace, self._index.prepare(request, node_names, every=every))
+            await self.turns.take(request.namespace, self.index.prepare_rooms(request, node_names))
+        await self.turns.take(request.namespace, self.index.prepare(request, node_names, every=every))
