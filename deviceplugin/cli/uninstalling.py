@@ -2,9 +2,11 @@
 
 import asyncio
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -18,18 +20,18 @@ from deviceplugin.container.folder_removal import remove_folder
 from deviceplugin.container.hami_core_names import LOCK_DIRECTORY
 from deviceplugin.doctor.kubelet import SocketState
 from deviceplugin.doctor.node_facts import socket_facts
-from deviceplugin.node.labels import labels_of_ours
-from deviceplugin.removal.cluster import read_node, read_pods, remove_health, remove_metadata, remove_totals
+from deviceplugin.node.desired import Desired
+from deviceplugin.removal.cluster import read_node, read_pods, remove_part
 from deviceplugin.removal.plan import (
     Folders,
     Found,
     Ours,
-    annotations_of_ours,
-    health_of_ours,
     is_plugin_socket,
+    metadata_of_ours,
     paths_of_ours,
     refusals,
-    totals_of_ours,
+    status_of_ours,
+    words_of,
 )
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable
@@ -77,17 +79,6 @@ class _ReadCluster:
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Taken:
-    """Names of what is removed from the Node."""
-
-    totals: tuple[str, ...] = ()
-    health: tuple[str, ...] = ()
-    """The condition and the taint."""
-    labels: tuple[str, ...] = ()
-    annotations: tuple[str, ...] = ()
-
-
 def uninstall(given: dict[str, str | None], *, dry_run: bool, force: bool) -> None:
     """Raises click.ClickException with what prevented it or failed."""
     configuration = in_use(given).configuration
@@ -109,27 +100,26 @@ async def _uninstall(configuration: Configuration, *, dry_run: bool, force: bool
     paths = paths_of_ours(folders, found, ours)
     in_the_way = [cluster.problem] if cluster.problem else []
     in_the_way += refusals(configuration.agent.node_name, cluster.pods, found, configuration.kubelet.resource_name)
-    names = configuration.total_names
+    name = configuration.agent.node_name
     if dry_run:
-        taken = _Taken()
-        if cluster.node:
-            taken = _Taken(
-                totals=totals_of_ours(cluster.node, names),
-                health=health_of_ours(cluster.node),
-                labels=tuple(labels_of_ours(cluster.node)),
-                annotations=annotations_of_ours(cluster.node),
-            )
-        _print("Would remove", configuration, taken, paths)
+        of_node = [] if cluster.node is None else [words_of(part(cluster.node)) for part in _parts(configuration)]
+        _print("Would remove", name, chain.from_iterable(of_node), paths)
         return in_the_way
     if in_the_way and not force:
         return [*in_the_way, "Nothing was removed; --force removes whatever it can reach."]
-    taken, problem = await _take_off(configuration)
+    taken: list[str] = []
+    problem = await _take_off(configuration, taken)
     kept = remove(paths, folders.hami_core)
-    _print("Removed", configuration, taken, [path for path in paths if path not in kept])
+    _print("Removed", name, taken, [path for path in paths if path not in kept])
     problems = [*([problem] if problem else []), *kept.values()]
-    if not (problems or taken != _Taken() or paths):
+    if not (problems or taken or paths):
         click.echo("Nothing of TopoGPU is left.")
     return problems
+
+
+def _parts(configuration: Configuration) -> tuple[Callable[[Node], Desired], ...]:
+    """Returns what is ours in each part of the Node. The status comes first: the annotations show that it is ours."""
+    return partial(status_of_ours, names=configuration.total_names), metadata_of_ours
 
 
 async def _ask(configuration: Configuration) -> _ReadCluster:
@@ -144,22 +134,16 @@ async def _ask(configuration: Configuration) -> _ReadCluster:
     return _ReadCluster(node=node, pods=pods)
 
 
-async def _take_off(configuration: Configuration) -> tuple[_Taken, str]:
-    """Returns what was removed, and what failed.
-
-    It removes totals first: the annotations show that they are ours.
-    """
+async def _take_off(configuration: Configuration, taken: list[str]) -> str:
+    """Returns what failed. `taken` gets what was removed, in words."""
     name = configuration.agent.node_name
-    totals: tuple[str, ...] = ()
     try:
         async with await _api_server(configuration) as api:
-            totals = await remove_totals(api, name, configuration.total_names)
-            health = await remove_health(api, name)
-            labels, annotations = await remove_metadata(api, name)
-            return _Taken(totals=totals, health=health, labels=labels, annotations=annotations), ""
+            for part in _parts(configuration):
+                taken += await remove_part(api, name, part)
     except _NO_ANSWER as error:
-        left = "annotations" if totals else "totals and annotations"
-        return _Taken(totals=totals), f"The {left} of node {name} could not be removed: {str(error).rstrip('.')}."
+        return f"Not all of ours could be removed from node {name}: {str(error).rstrip('.')}."
+    return ""
 
 
 async def _api_server(configuration: Configuration) -> ApiServer:
@@ -168,15 +152,9 @@ async def _api_server(configuration: Configuration) -> ApiServer:
     )
 
 
-def _print(done: str, configuration: Configuration, taken: _Taken, paths: Sequence[str]) -> None:
-    for resource in taken.totals:
-        click.echo(f"{done} {resource} from the capacity of node {configuration.agent.node_name}.")
-    for word in taken.health:
-        click.echo(f"{done} {word} of node {configuration.agent.node_name}.")
-    for label in taken.labels:
-        click.echo(f"{done} label {label} of node {configuration.agent.node_name}.")
-    for key in taken.annotations:
-        click.echo(f"{done} annotation {key} of node {configuration.agent.node_name}.")
+def _print(done: str, node: str, of_node: Iterable[str], paths: Iterable[str]) -> None:
+    for word in of_node:
+        click.echo(f"{done} {word} of node {node}.")
     for path in paths:
         click.echo(f"{done} {path}.")
 

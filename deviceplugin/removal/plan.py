@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from deviceplugin.container.cdi import spec_file_name
 from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS, installed_names
+from deviceplugin.node.desired import Desired
+from deviceplugin.node.labels import labels_of_ours
 from deviceplugin.node.totals import present_totals
 from deviceplugin.records.memory import MEMORY_FOLDER
 from deviceplugin.settings import LIMITS_FOLDER, TotalNames
@@ -116,16 +118,34 @@ def annotations_of_ours(node: Node) -> tuple[str, ...]:
     return tuple(key for key in (*keys, NODE_LABELS, NODE_LOCK_UID) if key in annotations)
 
 
-def totals_of_ours(node: Node, names: TotalNames) -> tuple[str, ...]:
-    """Returns our resources to take out of the Node's capacity, if our own annotation is beside them."""
-    return present_totals(node, (*names, *SUMS)) if NODE_ALLOCATION in node.metadata.annotations else ()
+def status_of_ours(node: Node, names: TotalNames) -> Desired:
+    """Returns the removal of our resources from the Node's capacity, if our own annotation is beside them, and of our
+    condition.
+    """
+    totals = present_totals(node, (*names, *SUMS)) if NODE_ALLOCATION in node.metadata.annotations else ()
+    conditions = [NODE_CONDITION for condition in node.status.conditions if condition.type == NODE_CONDITION]
+    return Desired(totals=dict.fromkeys(totals), conditions=dict.fromkeys(conditions))
 
 
-def health_of_ours(node: Node) -> tuple[str, ...]:
-    """Returns the condition and the taint, for people; no other program uses their names."""
-    marked = any(condition.type == NODE_CONDITION for condition in node.status.conditions)
-    tainted = any(taint.get("key") == NODE_TAINT for taint in node.spec.taints)
-    return (*([f"condition {NODE_CONDITION}"] if marked else ()), *([f"taint {NODE_TAINT}"] if tainted else ()))
+def metadata_of_ours(node: Node) -> Desired:
+    """Returns the removal of our taint, labels and annotations."""
+    return Desired(
+        taints=dict.fromkeys(NODE_TAINT for taint in node.spec.taints if taint.get("key") == NODE_TAINT),
+        labels=dict.fromkeys(labels_of_ours(node)),
+        annotations=dict.fromkeys(annotations_of_ours(node)),
+        of_this_version=True,
+    )
+
+
+def words_of(removal: Desired) -> tuple[str, ...]:
+    """Returns what is removed, for people."""
+    return (
+        *(f"{resource} from the capacity" for resource in removal.totals),
+        *(f"condition {name}" for name in removal.conditions),
+        *(f"taint {name}" for name in removal.taints),
+        *(f"label {name}" for name in removal.labels),
+        *(f"annotation {name}" for name in removal.annotations),
+    )
 
 
 def refusals(node_name: str, pods: Collection[Pod], found: Found, resource: str) -> tuple[str, ...]:

@@ -151,7 +151,7 @@ async def test_without_an_api_server_only_force_removes_and_the_annotations_are_
     status, told = await life.uninstall(*without)
     assert (status, told[-1]) == (1, "Nothing was removed; --force removes whatever it can reach.")
     status, told = await life.uninstall("--force", *without)
-    assert (status, told[-1].startswith("Error: The totals and annotations of node node-1 could not be removed: ")) == (
+    assert (status, told[-1].startswith("Error: Not all of ours could be removed from node node-1: ")) == (
         1,
         True,
     )

@@ -2,7 +2,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from deviceplugin.removal.plan import Folders, Found, Ours, annotations_of_ours, paths_of_ours, refusals, totals_of_ours
+from deviceplugin.node.desired import Desired
+from deviceplugin.removal.plan import Folders, Found, Ours, annotations_of_ours, paths_of_ours, refusals, status_of_ours
 from deviceplugin.settings import TotalNames
 from deviceplugin.slots.slot import SPEC_FILE
 from proto.annotations import keys
@@ -134,5 +135,5 @@ def test_totals_go_where_our_own_annotation_stands_beside_them() -> None:
     totals = (keys.RESOURCE_MEMORY, *keys.SUMS)
     status = NodeStatus(capacity={**dict.fromkeys(totals, "1"), keys.RESOURCE_COUNT: "20", "cpu": "8"})
     ours = Node(metadata=ObjectMeta(annotations={keys.NODE_ALLOCATION: "slots"}), status=status)
-    assert totals_of_ours(ours, TotalNames()) == totals
-    assert totals_of_ours(Node(status=status), TotalNames()) == ()
+    assert tuple(status_of_ours(ours, TotalNames()).totals) == totals
+    assert status_of_ours(Node(status=status), TotalNames()) == Desired()
