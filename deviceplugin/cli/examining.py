@@ -25,12 +25,10 @@ from deviceplugin.doctor.cluster_facts import cluster_facts
 from deviceplugin.doctor.diagnose import NodeFacts, diagnose
 from deviceplugin.doctor.driver import DriverAnswer, judge_unhealthy
 from deviceplugin.doctor.finding import Finding, FindingState, ok, problem, warning
-from deviceplugin.doctor.kubelet import PortState
 from deviceplugin.doctor.node_facts import (
     cdi_facts,
     driver_facts,
     driver_files_facts,
-    metrics_port,
     other_sockets,
     runtime_facts,
     socket_facts,
@@ -125,19 +123,16 @@ async def _examine(configuration: Configuration) -> tuple[Finding, ...]:
 
 
 async def _node_facts(configuration: Configuration) -> NodeFacts:
-    (driver, machine), metrics, enable_cdi = await asyncio.gather(
+    (driver, machine), enable_cdi = await asyncio.gather(
         driver_facts(build_nvml(configuration), str(proc(configuration.host.root)), _DRIVER_SECONDS),
-        metrics_port(configuration.metrics_bind_address),
         ask_enable_cdi(containerd_socket(configuration.host.root)),
     )
-    seen = await asyncio.to_thread(_look_around, configuration, driver, machine, metrics)
+    seen = await asyncio.to_thread(_look_around, configuration, driver, machine)
     no_driver = await why_no_limits(build_nvml(configuration), cgroups(configuration.host.root), _DRIVER_SECONDS)
     return replace(seen, enable_cdi=enable_cdi, backends=replace(seen.backends, no_driver=no_driver))
 
 
-def _look_around(
-    configuration: Configuration, driver: DriverAnswer, machine: MachineReading | None, metrics: PortState
-) -> NodeFacts:
+def _look_around(configuration: Configuration, driver: DriverAnswer, machine: MachineReading | None) -> NodeFacts:
     """Examines sockets and files; blocks."""
     settings = configuration.kubelet
     folder = configuration.agent.cdi_directory
@@ -156,7 +151,6 @@ def _look_around(
         nvidia_runtime=runtime_facts(configuration.host.root, driver),
         cdi=cdi_facts(_cdi_names(configuration, machine)),
         slots_problem="" if is_writable(folder) else f"the CDI folder {folder} cannot be written",
-        metrics=metrics,
     )
 
 

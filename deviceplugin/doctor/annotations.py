@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
-from deviceplugin.node.desired import Desired, differences, is_met
+from deviceplugin.node.desired import differences, is_met
 from deviceplugin.node.labels import label_report, labels_of_ours
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.settings import HamiScheduler
@@ -214,28 +214,6 @@ def _duration(age: timedelta) -> str:
         return f"{seconds} s"
     minutes = seconds // 60
     return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h"
-
-
-TOTALS = "Node totals"
-
-
-def judge_totals(node: Node, totals: Mapping[str, int], *, daemon_serves: bool) -> Finding:
-    """Checks the totals. `totals` are what the daemon would write."""
-    if is_met(node, Desired(totals=totals)):
-        return ok(TOTALS, f"The Node has {_amounts(totals)} in all.")
-    if not daemon_serves:
-        return skipped(TOTALS, "The daemon does not run, so they are not written.")
-    said = {name: node.status.capacity.get(name, "none") for name in totals}
-    return problem(
-        TOTALS,
-        f"The Node's capacity has {_amounts(said)} where its GPUs have {_amounts(totals)}.",
-        "Run this with the daemon's own settings (--device-memory-scaling, --config). If they are the same, read the "
-        "daemon's log: it must be allowed to patch nodes/status, by its ClusterRole and by the policies.",
-    )
-
-
-def _amounts(amounts: Mapping[str, int | str | float]) -> str:
-    return enumerated([f"{amount} {name}" for name, amount in amounts.items()], most=len(amounts))
 
 
 LABELS = "Feature labels"

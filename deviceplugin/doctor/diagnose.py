@@ -13,12 +13,10 @@ from deviceplugin.doctor.annotations import (
     HANDSHAKE,
     LABELS,
     LOCK,
-    TOTALS,
     judge_annotations,
     judge_handshake,
     judge_labels,
     judge_lock,
-    judge_totals,
     judge_without_labels,
     published_mode,
 )
@@ -42,13 +40,11 @@ from deviceplugin.doctor.driver import (
 from deviceplugin.doctor.finding import Finding, skipped
 from deviceplugin.doctor.kubelet import (
     COUNT,
-    PortState,
     SocketFacts,
     SocketState,
     is_other_plugin,
     judge_count,
     judge_kubelet_socket,
-    judge_metrics_port,
     judge_owner,
     judge_pod_resources,
 )
@@ -59,7 +55,6 @@ from deviceplugin.machine.readings import MachineReading
 from deviceplugin.machine.topology import build_topology, pair_scores
 from deviceplugin.mode.rules import NodeAbilities
 from deviceplugin.node.registration import Offer
-from deviceplugin.node.totals import node_totals, requested_totals
 from deviceplugin.runtimes import Runtime
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK
 from proto.annotations.node_allocation import AllocationMode
@@ -92,7 +87,6 @@ class NodeFacts:
     cdi: CdiFolderFacts
     slots_problem: str
     """The reason why the CDI spec of the slots cannot be written, as the end of a sentence; empty if it can."""
-    metrics: PortState
 
 
 def diagnose(
@@ -107,10 +101,8 @@ def diagnose(
         *_containers(configuration, seen, cluster.node),
         *_cluster(configuration, cluster),
         *_annotations(configuration, seen, cluster, now),
-        _totals(configuration, seen, cluster),
         _labels(configuration, seen, cluster.node),
         _allocation(configuration, seen, cluster.node),
-        judge_metrics_port(configuration.metrics_bind_address, seen.metrics),
     )
 
 
@@ -143,16 +135,6 @@ def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None
     yield judge_cdi(versions, strategies, _mode(node))
     yield judge_cdi_specs(seen.cdi, strategies)
     yield judge_runtime(seen.nvidia_runtime, strategies)
-
-
-def _totals(configuration: Configuration, seen: NodeFacts, cluster: ClusterFacts) -> Finding:
-    names, devices = configuration.total_names, _shared(configuration, seen)
-    if cluster.node is None:
-        return skipped(TOTALS, _NO_NODE)
-    if not devices:
-        return skipped(TOTALS, _NO_GPUS)
-    totals = node_totals(names, devices, [requested_totals(pod, names) for pod in cluster.pods])
-    return judge_totals(cluster.node, totals, daemon_serves=seen.plugin.state is SocketState.CONNECTS)
 
 
 def _labels(configuration: Configuration, seen: NodeFacts, node: Node | None) -> Finding:

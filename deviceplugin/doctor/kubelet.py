@@ -7,7 +7,6 @@ from enum import Enum
 
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.replicas import replica_ids
-from program.address import ListenAddress
 from program.words import enumerated
 from proto.annotations.node_allocation import AllocationMode
 from proto.devices import Device
@@ -17,7 +16,6 @@ KUBELET = "Kubelet's registration socket"
 POD_RESOURCES = "Pod-resources socket"
 OWNER = "Device plugin"
 COUNT = "Kubelet's count"
-METRICS = "Metrics port"
 
 OUR_PROGRAM = "topogpu-device-plugin"
 _OUR_MODULE = "deviceplugin"
@@ -129,25 +127,6 @@ def judge_count(node: Node, served: Mapping[str, Sequence[Device]], ours: Socket
         "Run this with the daemon's own settings (--device-split-count, --config). If they are the same, read the "
         "daemon's log: an unhealthy GPU does not count. Then restart it.",
     )
-
-
-class PortState(Enum):
-    OFF = "off"
-    FREE = "free"
-    OURS = "ours"
-    TAKEN = "taken"
-
-
-def judge_metrics_port(address: ListenAddress | None, state: PortState) -> Finding:
-    if state is PortState.OFF:
-        return ok(METRICS, "No metrics are served, as configured.")
-    if state is PortState.TAKEN:
-        return problem(
-            METRICS,
-            f"Another program listens on {address}, the address of the daemon's metrics.",
-            "Choose another address with --metrics-bind-address, or stop the other program.",
-        )
-    return ok(METRICS, f"{address} is {'served by the daemon' if state is PortState.OURS else 'free'}.")
 
 
 def is_ours(command: Sequence[str]) -> bool:

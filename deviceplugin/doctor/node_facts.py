@@ -5,10 +5,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-
-import aiohttp
 
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, missing_devices
 from deviceplugin.container.container_folders import is_writable
@@ -16,7 +13,7 @@ from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.doctor.containers import CdiFolderFacts
 from deviceplugin.doctor.driver import DriverAnswer, DriverFilesFacts, library_version, module_version
-from deviceplugin.doctor.kubelet import PortState, SocketFacts, SocketState
+from deviceplugin.doctor.kubelet import SocketFacts, SocketState
 from deviceplugin.doctor.nvidia_runtime import RuntimeFacts
 from deviceplugin.host_paths import runtime_config, seen
 from deviceplugin.limits.conditions import why_no_driver
@@ -28,13 +25,9 @@ from deviceplugin.nvml.memory_limits import MemoryLimits
 from deviceplugin.nvml.reader import Nvml
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.socket_names import shared_name
-from program.address import ListenAddress
 from proto.environment import NONE_VISIBLE, VISIBLE_DEVICES
 
 _CONNECT_SECONDS = 2.0
-_SCRAPE_SECONDS = 5.0
-"""The daemon answers a scrape within three."""
-_OUR_METRICS = b"topogpu_"
 _OTHER_SOCKETS = ("nvidia.sock", "nvidiaGPU*.sock")
 """The sockets of NVIDIA's plugin before 0.14, and of GKE's. Newer ones serve under `shared_name`."""
 
@@ -123,19 +116,6 @@ def cdi_facts(names: Sequence[str], directories: tuple[str, ...] = CDI_DIRECTORI
     return CdiFolderFacts(directories=directories, missing=missing, writable=is_writable(directories[-1]))
 
 
-async def metrics_port(address: ListenAddress | None) -> PortState:
-    if address is None:
-        return PortState.OFF
-    timeout = aiohttp.ClientTimeout(total=_SCRAPE_SECONDS)
-    try:
-        async with aiohttp.ClientSession(timeout=timeout) as session, session.get(_url(address)) as answer:
-            return PortState.OURS if _OUR_METRICS in await answer.read() else PortState.TAKEN
-    except aiohttp.ClientConnectorError:
-        return PortState.FREE
-    except (aiohttp.ClientError, TimeoutError):
-        return PortState.TAKEN
-
-
 def _read(nvml: Nvml) -> MachineReading:
     try:
         return nvml.read_machine()
@@ -148,11 +128,6 @@ def _listener(peer: socket.socket) -> tuple[str, ...]:
     credentials = peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, _, _ = struct.unpack("3i", credentials)
     return tuple(filter(None, _text(Path(f"/proc/{pid}/cmdline")).split("\0"))) if pid else ()
-
-
-def _url(address: ListenAddress) -> str:
-    seen = replace(address, host="127.0.0.1") if address.host in (None, "0.0.0.0", "::") else address
-    return f"http://{seen}/metrics"
 
 
 def _text(path: Path) -> str:

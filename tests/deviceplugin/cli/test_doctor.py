@@ -144,9 +144,9 @@ async def test_settings_other_than_the_daemons_show_wherever_they_matter() -> No
     async with fake_node() as node:
         await node.start_daemon()
         others = ["--device-split-count", "3", "--mig-strategy", "single", "--device-list-strategy", "cdi-cri"]
-        report = await node.examine(*others, "--metrics-bind-address", node.server.url.removeprefix("http://"))
+        report = await node.examine(*others)
         assert report.exit_code == 1
-        assert report.found("problem") == {"Kubelet's count", "Node annotations", "CDI specifications", "Metrics port"}
+        assert report.found("problem") == {"Kubelet's count", "Node annotations", "CDI specifications"}
         assert report.found("warning") == {"CDI", "GPUs", "MIG strategy"}
         assert "40 nvidia.com/gpu where this machine has 12" in report.told("Kubelet's count")
         assert "has replicas 10 instead of 3" in report.told("Node annotations")
@@ -295,7 +295,6 @@ def test_the_text_shows_what_was_found_and_below_it_what_to_do(tmp_path: Path) -
     assert lines[place + 1].startswith(
         "    → Install HAMi-core: set hamiCore.enabled of the chart, or run topogpu-device-plugin"
     )
-    assert "✓ Metrics port: No metrics are served, as configured." in lines
     assert lines[-1] == "5 problems, 1 warning."
 
 

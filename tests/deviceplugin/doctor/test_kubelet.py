@@ -2,18 +2,15 @@ import pytest
 
 from deviceplugin.doctor.finding import Finding
 from deviceplugin.doctor.kubelet import (
-    PortState,
     SocketFacts,
     SocketState,
     is_other_plugin,
     is_ours,
     judge_count,
     judge_kubelet_socket,
-    judge_metrics_port,
     judge_owner,
     judge_pod_resources,
 )
-from program.address import ListenAddress
 from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Container, Node, NodeStatus, Pod, PodSpec, PodStatus
 from tests.deviceplugin.gpus import A, B, a100
@@ -134,11 +131,3 @@ def test_kubelet_counts_the_replicas_of_healthy_gpus() -> None:
     assert (state, "2 nvidia.com/gpu where this machine has 3" in told) == ("problem", True)
     assert judge_count(counted(), served, connected).state == "problem"
     assert judge_count(counted(), served, at(SocketState.MISSING)).state == "skipped"
-
-
-@pytest.mark.parametrize(
-    ("port", "state"),
-    [(PortState.OFF, "ok"), (PortState.FREE, "ok"), (PortState.OURS, "ok"), (PortState.TAKEN, "problem")],
-)
-def test_a_metrics_port_is_a_problem_only_in_other_hands(port: PortState, state: str) -> None:
-    assert judge_metrics_port(ListenAddress(host=None, port=9394), port).state == state

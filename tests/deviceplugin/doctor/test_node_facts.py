@@ -4,21 +4,16 @@ import socket
 import threading
 from pathlib import Path
 
-import pytest
-from aiohttp import web
-
-from deviceplugin.doctor.kubelet import PortState, SocketState
+from deviceplugin.doctor.kubelet import SocketState
 from deviceplugin.doctor.node_facts import (
     cdi_facts,
     driver_facts,
-    metrics_port,
     other_sockets,
     socket_facts,
 )
 from deviceplugin.machine.readings import MachineReading
 from deviceplugin.nvml.reader import Nvml
 from deviceplugin.plugin_sockets import plugin_socket
-from program.address import ListenAddress
 from tests.deviceplugin.registration import kubelet_root
 from tests.polling import until
 
@@ -82,25 +77,6 @@ def test_cdi_folders_are_read_and_need_not_be_there(tmp_path: Path) -> None:
     assert (len(facts.missing), facts.writable, (tmp_path / "run").exists()) == (2, True, False)
     (tmp_path / "s.json").write_text('{"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": [{"name": "a"}]}')
     assert cdi_facts(["nvidia.com/gpu=a", "nvidia.com/gpu=b"], (str(tmp_path),)).missing == ("nvidia.com/gpu=b",)
-
-
-@pytest.mark.parametrize(("page", "state"), [("topogpu_gpu_healthy 1", PortState.OURS), ("other", PortState.TAKEN)])
-async def test_a_port_is_ours_when_our_metrics_answer(page: str, state: PortState) -> None:
-    async def answer(_: web.Request) -> web.Response:
-        return web.Response(text=page)
-
-    application = web.Application()
-    application.add_routes([web.get("/metrics", answer)])
-    runner = web.AppRunner(application)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    address = ListenAddress(host=None, port=runner.addresses[0][1])
-    try:
-        assert await metrics_port(address) is state
-    finally:
-        await runner.cleanup()
-    assert await metrics_port(address) is PortState.FREE
-    assert await metrics_port(None) is PortState.OFF
 
 
 class HangingNvml(Nvml):
