@@ -15,7 +15,6 @@ from proto.annotations.keys import (
     DEVICES_TO_ALLOCATE,
     MEMORY_RESIZE,
     MEMORY_WISH,
-    MIG_ALLOCATIONS,
     POD_NODE,
 )
 from proto.annotations.memory_resize import LONGEST_ANSWER, wish_in
@@ -44,7 +43,7 @@ LONGEST_VALUE = 1024
 LONGEST_DECISION = 32_768
 """Characters of an annotation; it has room for some 500 shares of GPUs."""
 
-_ANNOTATIONS = (DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, MIG_ALLOCATIONS, BIND_PHASE, POD_NODE)
+_ANNOTATIONS = (DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, BIND_PHASE, POD_NODE)
 _GIVEN = frozenset({TASK_PRIORITY, "CUDA_OVERSUBSCRIBE", "TRITON_LIBCUDA_PATH"})
 """Variables that the daemon sets although they are not judged."""
 

@@ -34,7 +34,6 @@ _MONITORS = {
     "hami_container_device_memory_bytes": "Device_memory_desc_of_container",
     "hami_container_device_utilization_ratio": "Device_utilization_desc_of_container",
     "hami_container_last_kernel_elapsed_seconds": "Device_last_kernel_of_container",
-    "hami_mig_device_info": "MigInfo",
 }
 """The names before 2.9 of HAMi's monitor (cmd/vGPUmonitor/metrics.go of Project-HAMi/HAMi)."""
 PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"

@@ -10,7 +10,7 @@ from typing import TypeVar
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.usage.used import GpuSample, MigUse, NodeSample, Usage, VgpuUsage
+from deviceplugin.usage.used import GpuSample, NodeSample, Usage, VgpuUsage
 from proto.build import BUILD_LABELS, build_labels
 
 MOST_VGPUS = 512
@@ -20,7 +20,6 @@ _GPU = ("device_index", "device_uuid", "device_type")
 _NODE_GPU = ("node", *_GPU)
 _OUR_GPU = ("device_index", "device_uuid")
 _VGPU = ("namespace", "pod", "container", "vdevice_index", "device_uuid")
-_MIG = (*_VGPU, "mig_uuid", "profile", "gpu_instance_id", "compute_instance_id")
 
 T = TypeVar("T")
 _Labelled = Sequence[tuple[Sequence[str], T]]
@@ -101,12 +100,6 @@ def usage_families(view: DaemonView, usage: Usage, now: float) -> Iterator[Metri
         "Time since the container launched its last kernel.",
         _VGPU,
         ((labels, _elapsed(vgpu.last_kernel_unix_seconds, now)) for labels, vgpu in rows),
-    )
-    yield _hami(
-        "hami_mig_device_info",
-        "1 for each MIG instance that exists for a container.",
-        _MIG,
-        ((labels, 1) for labels in map(_mig_labels, usage.mig[:MOST_VGPUS]) if labels),
     )
     yield _family(
         "topogpu_vgpu_core_limit_ratio",
@@ -195,10 +188,10 @@ def _state(view: DaemonView) -> Sequence[tuple[str, str, float]]:
 
 
 def _left_out(sample: NodeSample, usage: Usage) -> Sequence[tuple[str, str, float]]:
-    dropped = max(0, len(usage.vgpus) - MOST_VGPUS) + max(0, len(usage.mig) - MOST_VGPUS)
+    dropped = max(0, len(usage.vgpus) - MOST_VGPUS)
     return (
         ("topogpu_pods_unreadable", "Pods whose GPU annotations cannot be read.", usage.unreadable_pods),
-        ("topogpu_vgpus_dropped", "Shares and MIG instances left out here because there are too many.", dropped),
+        ("topogpu_vgpus_dropped", "Shares left out here because there are too many.", dropped),
         ("topogpu_regions_unreadable", "HAMi-core regions that cannot be read.", sample.unreadable_regions),
         (
             "topogpu_regions_dropped",
@@ -235,15 +228,6 @@ def _family(name: str, documentation: str, labels: Sequence[str], rows: _Rows) -
 
 def _vgpu_labels(vgpu: VgpuUsage) -> Sequence[str]:
     return (vgpu.namespace, vgpu.pod, vgpu.container, str(vgpu.position), vgpu.uuid)
-
-
-def _mig_labels(use: MigUse) -> Sequence[str]:
-    allocation, real = use.allocation, use.allocation.real
-    if real is None:
-        return ()
-    whose = (use.namespace, use.pod, use.container, str(allocation.device), allocation.gpu)
-    instance = (real.uuid, allocation.instance.profile, str(real.gpu_instance), str(real.compute_instance))
-    return (*whose, *instance)
 
 
 def _elapsed(since: int | None, now: float) -> float | None:

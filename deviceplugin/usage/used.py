@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from deviceplugin.usage.cgroups import CgroupOwner
 from deviceplugin.usage.shared_region import Region, RegionDevice
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
-from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocations
+from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import DeviceShare, DeviceUUID
 from proto.kubernetes.objects import ContainerStatus, Pod
@@ -87,19 +86,8 @@ class VgpuUsage:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MigUse:
-    """A MIG instance that exists for a container."""
-
-    namespace: str
-    pod: str
-    container: str
-    allocation: MigAllocation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
     vgpus: tuple[VgpuUsage, ...] = ()
-    mig: tuple[MigUse, ...] = ()
     foreign_bytes: Mapping[DeviceUUID, int] = field(default_factory=dict)
     """Memory used by processes of no container that holds the GPU: the host's, or one that bypassed the extender."""
     unreadable_pods: int = 0
@@ -127,18 +115,16 @@ def gpu_of(share: DeviceShare) -> DeviceUUID:
 def node_usage(pods: Iterable[Pod], sample: NodeSample, indices: Mapping[DeviceUUID, int]) -> Usage:
     """Computes the usage of every container that runs or will run. `indices` are the GPUs' NVML indices."""
     holders: list[_GpuUser] = []
-    mig: list[MigUse] = []
     unreadable = 0
     for pod in pods:
         try:
             holders += _holders(pod)
-            mig += _mig_uses(pod)
         except AnnotationError:
             unreadable += 1
     used, foreign = _attribute(holders, sample)
     gpus = {gpu.uuid: gpu for gpu in sample.gpus}
     vgpus = [row for holder in holders for row in _rows(holder, used, gpus, sample, indices)]
-    return Usage(vgpus=tuple(vgpus), mig=tuple(mig), foreign_bytes=foreign, unreadable_pods=unreadable)
+    return Usage(vgpus=tuple(vgpus), foreign_bytes=foreign, unreadable_pods=unreadable)
 
 
 def held_by(pod: Pod) -> Mapping[str, frozenset[DeviceUUID]]:
@@ -165,24 +151,6 @@ def _holders(pod: Pod) -> list[_GpuUser]:
             # The wire has `containerd://<id>`.
             holders.append(_GpuUser(pod, container.name, status.container_id.rpartition("/")[2], shares))
     return holders
-
-
-def _mig_uses(pod: Pod) -> list[MigUse]:
-    """Raises AnnotationError."""
-    value = pod.metadata.annotations.get(MIG_ALLOCATIONS)
-    if value is None or pod.has_ended:
-        return []
-    containers = pod.all_containers
-    return [
-        MigUse(
-            namespace=pod.metadata.namespace,
-            pod=pod.metadata.name,
-            container=containers[allocation.container].name,
-            allocation=allocation,
-        )
-        for allocation in decode_mig_allocations(value)
-        if allocation.real is not None and allocation.container < len(containers)
-    ]
 
 
 _Used = Mapping[tuple[str, str, DeviceUUID], tuple[GpuProcess, ...]]

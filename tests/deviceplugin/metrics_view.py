@@ -1,11 +1,11 @@
-"""A daemon with everything to show: two GPUs, a pod with a region and a MIG instance, and one of each happening."""
+"""A daemon with everything to show: two GPUs, a pod with a region, and one of each happening."""
 
 from deviceplugin.metrics.metrics import KubeletCall, Metrics, Outcome
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.usage.cgroups import CgroupOwner
 from deviceplugin.usage.shared_region import Region, RegionDevice
 from deviceplugin.usage.used import GpuProcess, GpuSample, NodeSample
-from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
+from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import ContainerStatus, Pod
 from tests.builders import container, pod
@@ -31,15 +31,11 @@ def device(uuid: DeviceUUID, index: int, *, healthy: bool = True) -> Device:
 
 
 def training(name: str = "train") -> Pod:
-    mig = (
-        '[{"containerIndex":0,"deviceIndex":0,"gpuUUID":"GPU-b","profile":"2g.10gb","placement":{"start":2,"size":2},'
-        '"migUUID":"MIG-x","gpuInstanceID":4,"computeInstanceID":0}]'
-    )
     return pod(
         container("main"),
         name=name,
         namespace="ml",
-        annotations={DEVICES_ALLOCATED: "GPU-a,NVIDIA,3000,30:;", MIG_ALLOCATIONS: mig},
+        annotations={DEVICES_ALLOCATED: "GPU-a,NVIDIA,3000,30:;"},
         phase="Running",
         statuses=[ContainerStatus(name="main", container_id=f"containerd://{MAIN}")],
     )

@@ -97,18 +97,6 @@ def test_a_kernel_that_a_tenant_dates_to_the_future_was_launched_now() -> None:
         ("hami_vgpu_memory_module_bytes", VGPU, 20),
         ("hami_vgpu_memory_buffer_bytes", VGPU, 3),
         ("hami_container_last_kernel_elapsed_seconds", VGPU, 10),
-        (
-            "hami_mig_device_info",
-            {
-                **VGPU,
-                "device_uuid": "GPU-b",
-                "mig_uuid": "MIG-x",
-                "profile": "2g.10gb",
-                "gpu_instance_id": "4",
-                "compute_instance_id": "0",
-            },
-            1,
-        ),
     ],
 )
 def test_hamis_families_have_its_names_and_labels(name: str, labels: dict[str, str], value: float) -> None:
@@ -160,7 +148,7 @@ def test_more_shares_than_anybody_reads_are_counted_instead_of_told() -> None:
     crowd = view(*(training(f"train-{number}") for number in range(MOST_VGPUS + 3)))
     text = busy_metrics().exposition(crowd, replace(sample(), owners={}), 0.0).decode()
     assert len(samples(text, "hami_vgpu_memory_limit_bytes")) == MOST_VGPUS
-    assert samples(text, "topogpu_vgpus_dropped") == [({}, 6)]  # and as many MIG instances
+    assert samples(text, "topogpu_vgpus_dropped") == [({}, 3)]
 
 
 def test_words_for_health_events_do_not_multiply() -> None:

@@ -3,7 +3,7 @@ from dataclasses import replace
 from deviceplugin.usage.cgroups import CgroupOwner
 from deviceplugin.usage.shared_region import Region, RegionDevice
 from deviceplugin.usage.used import GpuProcess, GpuSample, NodeSample, VgpuUsage, node_usage
-from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
+from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import DeviceUUID
 from proto.kubernetes.objects import (
     ContainerState,
@@ -154,14 +154,3 @@ def test_a_pod_that_cannot_be_read_is_counted_and_the_rest_is_reported() -> None
     usage = node_usage(pods, NodeSample(), INDICES)
     assert usage.unreadable_pods == 1
     assert [vgpu.pod for vgpu in usage.vgpus] == ["main"]
-
-
-def test_mig_instances_that_exist_are_named_with_their_container() -> None:
-    real = '"migUUID":"MIG-x","gpuInstanceID":4,"computeInstanceID":0'
-    start = '"gpuUUID":"GPU-a","profile":"2g.10gb","placement":{"start":2,"size":2}'
-    mig = decided("GPU-a,NVIDIA,3000,30:;GPU-a,NVIDIA,3000,30:;", "main", "side")
-    mig.metadata.annotations[MIG_ALLOCATIONS] = (
-        f'[{{"containerIndex":1,"deviceIndex":0,{start},{real}}},{{"containerIndex":0,"deviceIndex":0,{start}}}]'
-    )
-    (use,) = node_usage([mig], NodeSample(), INDICES).mig
-    assert (use.pod, use.container, use.allocation.real and use.allocation.real.uuid) == ("main", "side", "MIG-x")
