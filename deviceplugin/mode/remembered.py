@@ -5,15 +5,13 @@ import logging
 from functools import partial
 
 from deviceplugin.allocation.sources import AllocationSources
-from deviceplugin.by_pod import ByPod
 from deviceplugin.mode.trial import ChosenMode, choose_allocation, confirm
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.records.memory import Memory, memorable, memory_of, why_foreign
+from deviceplugin.records.memory import Memory, memory_of, why_foreign
 from deviceplugin.records.memory_file import MemoryFile
 from deviceplugin.records.pod_resources import PodResources
 from deviceplugin.slots.files import SlotFiles
 from proto.annotations.node_allocation import AllocationMode
-from proto.kubernetes.objects import Pod
 
 log = logging.getLogger(__name__)
 
@@ -86,12 +84,11 @@ class RememberedMode:
         """Writes what the next daemon needs if the API server is unreachable."""
         boot = await self._thread.call(self._file.boot)
         written: Memory | None = None
-        reduced = ByPod[None, Pod | None](lambda pod, _: memorable(pod))
         while True:
             change = self._changes.next()
             gpus = self._gpus.inventory.physical
             if self._own.node is not None and self.mode is not None and self._own.pods_known and gpus:
-                memory = memory_of(self._own.node, boot, self.mode, gpus, reduced.of(self._own.pods, None))
+                memory = memory_of(self._own.node, boot, self.mode, gpus, self._own.pods.values())
                 if memory != written:
                     is_written = await self._thread.call(partial(self._file.write, memory))
                     written = memory if is_written else None

@@ -9,14 +9,12 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from proto.annotations.keys import DEVICES_ALLOCATED, MEMORY_RESIZE
+from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.node_allocation import AllocationMode
 from proto.decoding import decoded
 from proto.devices import DeviceUUID
-from proto.environment import is_judged
-from proto.kubernetes.objects import Container, ContainerStatus, Node, ObjectMeta, Pod, PodSpec, PodStatus
+from proto.kubernetes.objects import Node, Pod
 
-_ANNOTATIONS = (DEVICES_ALLOCATED, MEMORY_RESIZE)
 FORM = 1
 MEMORY_FOLDER = ".topogpu"
 
@@ -37,13 +35,11 @@ class Memory(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     runtime: str
     gpus: tuple[str, ...]
     pods: tuple[Pod, ...]
-    """The node's pods that have not ended, if it allocates by slots, cut down to what serving them takes."""
+    """The node's pods that have a decision and have not ended, if it allocates by slots."""
 
 
-def memory_of(
-    node: Node, boot: str, mode: AllocationMode, gpus: Collection[DeviceUUID], pods: Iterable[Pod | None]
-) -> Memory:
-    """Returns the memory. `pods` are those of the node, as `memorable` has them."""
+def memory_of(node: Node, boot: str, mode: AllocationMode, gpus: Collection[DeviceUUID], pods: Iterable[Pod]) -> Memory:
+    """Returns the memory. `pods` are the node's as the daemon keeps them: without what may be secret."""
     info = node.status.node_info
     return Memory(
         node=node.metadata.name,
@@ -53,8 +49,12 @@ def memory_of(
         runtime=info.container_runtime_version,
         gpus=tuple(sorted(gpus)),
         # An immediate Allocate needs all pods of the node, so it is refused meanwhile.
-        pods=tuple(pod for pod in pods if pod is not None) if mode is AllocationMode.SLOTS else (),
+        pods=tuple(filter(_is_served, pods)) if mode is AllocationMode.SLOTS else (),
     )
+
+
+def _is_served(pod: Pod) -> bool:
+    return not pod.has_ended and DEVICES_ALLOCATED in pod.metadata.annotations
 
 
 def encode_memory(memory: Memory) -> bytes:
@@ -82,45 +82,3 @@ def why_foreign(memory: Memory, node: str, boot: str, gpus: Collection[DeviceUUI
         return "names none of the GPUs that the driver shows"
     strangers = [pod.metadata.name for pod in memory.pods if pod.spec.node_name != node]
     return f"has pods of another node ({strangers[0]})" if strangers else ""
-
-
-def memorable(pod: Pod) -> Pod | None:
-    """Returns the pod without what may be secret, such as variables and commands. None without a decision, and once it
-    has ended.
-    """
-    if pod.has_ended or DEVICES_ALLOCATED not in pod.metadata.annotations:
-        return None
-    metadata = pod.metadata
-    return Pod(
-        metadata=ObjectMeta(
-            name=metadata.name,
-            namespace=metadata.namespace,
-            uid=metadata.uid,
-            resource_version=metadata.resource_version,
-            annotations={key: metadata.annotations[key] for key in _ANNOTATIONS if key in metadata.annotations},
-            deletion_timestamp=metadata.deletion_timestamp,
-        ),
-        spec=PodSpec(
-            node_name=pod.spec.node_name,
-            init_containers=[_reduced_container(each) for each in pod.spec.init_containers],
-            containers=[_reduced_container(each) for each in pod.spec.containers],
-        ),
-        status=PodStatus(
-            phase=pod.status.phase,
-            init_container_statuses=[_reduced_status(each) for each in pod.status.init_container_statuses],
-            container_statuses=[_reduced_status(each) for each in pod.status.container_statuses],
-        ),
-    )
-
-
-def _reduced_container(container: Container) -> Container:
-    return Container(
-        name=container.name,
-        env=[variable for variable in container.env if is_judged(variable.name)],
-        resources=container.resources,
-        restart_policy=container.restart_policy,
-    )
-
-
-def _reduced_status(status: ContainerStatus) -> ContainerStatus:
-    return ContainerStatus(name=status.name, container_id=status.container_id)

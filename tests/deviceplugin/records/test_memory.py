@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceplugin.records.memory import Memory, decode_memory, encode_memory, memorable, memory_of, why_foreign
+from deviceplugin.records.memory import Memory, decode_memory, encode_memory, memory_of, why_foreign
 from deviceplugin.records.memory_file import MemoryFile
-from proto.annotations.keys import DEVICES_ALLOCATED
+from deviceplugin.slim_pods import slim
+from proto.annotations.keys import DEVICES_ALLOCATED, RESOURCE_COUNT
 from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.objects import Container, ContainerStatus, EnvVar, Node, NodeInfo, NodeStatus, ObjectMeta, Pod
 from simulation.apiserver.faults import Fault
@@ -28,6 +29,7 @@ BY_SLOTS = "containerd://2.4.2"
 
 def running(name: str) -> Pod:
     pod = bound_pod(name, ((share(A),),), phase="Running")
+    pod.metadata.annotations["example.com/note"] = "secret"
     pod.spec.containers = [
         Container(name="c0", image="secret/image", command=["--token=x"], env=[EnvVar(name="KEY", value="secret")])
     ]
@@ -38,16 +40,17 @@ def running(name: str) -> Pod:
 def memory(*pods: Pod, mode: AllocationMode = AllocationMode.SLOTS) -> Memory:
     told = NodeInfo(kubelet_version="v1.37.1", container_runtime_version=BY_SLOTS)
     node = Node(metadata=ObjectMeta(name=NODE), status=NodeStatus(node_info=told))
-    return memory_of(node, BOOT, mode, [A, B], map(memorable, pods))
+    for pod in pods:
+        slim(pod, RESOURCE_COUNT, ())
+    return memory_of(node, BOOT, mode, [A, B], pods)
 
 
 def test_it_reads_what_it_wrote_and_keeps_no_secret_of_a_pod() -> None:
     kept = memory(running("p"), bound_pod("ended", ((share(A),),), phase="Succeeded"))
     assert decode_memory(encode_memory(kept)) == kept
     assert [pod.metadata.uid for pod in kept.pods] == ["uid-p"]
-    assert kept.pods[0].metadata.annotations == {
-        DEVICES_ALLOCATED: running("p").metadata.annotations[DEVICES_ALLOCATED]
-    }
+    has = kept.pods[0].metadata.annotations
+    assert has[DEVICES_ALLOCATED] == running("p").metadata.annotations[DEVICES_ALLOCATED]
     assert b"secret" not in encode_memory(kept)
     assert b"token" not in encode_memory(kept)
 
