@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from deviceplugin.changes import Changes
-from deviceplugin.container.edits import HamiCore, NoHamiCore
+from deviceplugin.container.edits import HamiCore
 from deviceplugin.container.hami_core import find_hami_core
 from deviceplugin.container.limits import Backends, limits_of
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.settings import AgentSettings, UnenforcedShares
+from deviceplugin.settings import AgentSettings
 from proto.annotations.node_limits import Backend, NodeLimits
 
 log = logging.getLogger(__name__)
@@ -73,42 +73,14 @@ class LimitsWatch:
         return await self._driver.look() if by_slots else by_slots is not None
 
     def _report(self, found: Backends) -> None:
-        """Logs what has changed."""
-        before, requested = self._found, self._settings.limits
-        there, was = found.there & requested.backends, None if before is None else before.there & requested.backends
-        if Backend.DRIVER in there and (was is None or Backend.DRIVER not in was):
-            log.info("the driver holds containers to their part of GPU memory")
-        elif was is not None and Backend.DRIVER in was and Backend.DRIVER not in there:
-            log.warning("the driver does not limit GPU memory any more, because %s", found.no_driver)
-        elif was is None and requested.backends == {Backend.DRIVER} and Backend.DRIVER not in there:
-            log.warning("limits is driver, but the driver limits no GPU memory, because %s", found.no_driver)
-        if before is None or before.hami_core != found.hami_core:
-            self._tell_hami_core(found.only(requested.backends).hami_core, by_driver=Backend.DRIVER in there)
-
-    def _tell_hami_core(self, found: HamiCore | NoHamiCore, *, by_driver: bool) -> None:
-        allowed = self._settings.unenforced_shares is UnenforcedShares.ALLOW
-        if isinstance(found, HamiCore):
-            log.info("HAMi-core enforces the shares of containers: %s", found.library)
-            if allowed:
-                log.warning(
-                    "unenforced_shares allows parts of several GPUs in one container, which HAMi-core may not hold"
-                )
-            return
-        install = "the chart's hamiCore.enabled installs HAMi-core, as does `topogpu-device-plugin install-hami-core`"
-        if by_driver:
-            log.info(
-                "pods that request a part of a GPU's cores are %s, because %s",
-                "unlimited" if allowed else "refused",
-                found.problem,
-            )
-        elif allowed:
-            log.warning(
-                "nothing enforces the shares of containers, because %s, and unenforced_shares allows it: each of "
-                "them can use all memory and cores of its GPUs; %s",
-                *(found.problem, install),
-            )
-        else:
-            log.warning(
-                "pods that request a part of a GPU are refused here, because %s; whole GPUs are served; %s",
-                *(found.problem, install),
-            )
+        """Logs what has changed; the Node's event and `doctor` have what it means for pods."""
+        requested = found.only(self._settings.limits.backends)
+        hami_core = requested.hami_core
+        limits = limits_of(found, self._settings.limits, self._settings.unenforced_shares)
+        log.log(
+            logging.INFO if limits.backends and not limits.allows_unheld else logging.WARNING,
+            "limits are %s: the driver holds %s, HAMi-core %s",
+            limits.value,
+            f"nothing ({requested.no_driver})" if requested.no_driver else "memory",
+            "memory and cores" if isinstance(hami_core, HamiCore) else f"nothing ({hami_core.problem})",
+        )

@@ -198,7 +198,7 @@ async def test_parts_that_nothing_limits_are_given_out_only_if_asked_for_and_nev
         rig.bind("train", (ONE,))
         assert "CUDA_DEVICE_MEMORY_SHARED_CACHE" not in await rig.allocate(f"{A}-0")
         await until(lambda: "LimitsNotEnforced" in {event["reason"] for event in rig.server.store.objects("events")})
-    assert "nothing enforces the shares of containers" in caplog.text
+    assert "limits are unenforced: the driver holds nothing" in caplog.text
 
 
 async def test_whole_gpus_need_nothing_that_limits() -> None:

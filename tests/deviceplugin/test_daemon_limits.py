@@ -33,7 +33,7 @@ async def test_a_container_with_a_part_of_a_gpu_is_not_started_and_one_with_a_wh
         assert node.visible(uid) == node.uuid(1)
         await until(lambda: "container c0 was given a part of" in node.waiting("part"))
         assert "set the daemon's unenforced_shares to allow" in node.waiting("part")
-        await until(lambda: node.said("pods that request a part of a GPU are refused here"))
+        await until(lambda: node.said("limits are none: the driver holds nothing"))
         series = await node.series()
         assert (series["topogpu_limits_enforced"], series["topogpu_unenforced_shares_allowed"]) == (0, 0)
 
@@ -43,7 +43,7 @@ async def test_it_is_started_if_that_is_allowed_and_then_everything_says_so() ->
         assert node.annotation(NODE_LIMITS) == "unenforced"
         node.bind("part", 0)
         await node.runs("part")
-        await until(lambda: node.said("nothing enforces the shares of containers"))
+        await until(lambda: node.said("limits are unenforced: "))
         await until(lambda: node.events("LimitsNotEnforced"))
         await until(lambda: node.counts("topogpu_unenforced_shares_allowed"))
 
@@ -116,7 +116,7 @@ async def test_parts_of_several_gpus_need_a_setting_and_keep_what_they_have_with
         await node.runs("before")
         series = await node.series()
         assert (series["topogpu_limits_enforced"], series["topogpu_unenforced_shares_allowed"]) == (1, 1)
-        await until(lambda: node.said("unenforced_shares allows parts of several GPUs in one container"))
+        await until(lambda: node.said("limits are partly-enforced: "))
         await until(lambda: node.events("LimitsNotEnforced"))
         await node.kill()
         node.options = tuple(option for option in node.options if option not in ("--unenforced-shares", "allow"))
