@@ -7,15 +7,11 @@ connection has TCP keepalive.
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Mapping
 from enum import Enum, auto
 from typing import Any
 
 import aiohttp
-import msgspec
-from yarl import URL
 
 from proto.kubernetes.wire import NotJson
 
@@ -56,79 +52,30 @@ MOST = {Pool.FOLLOWING: 0, Pool.BINDINGS: 1000, Pool.EVENTS: 4, Pool.OTHER: 100}
 """Connections at once; 0 is no limit."""
 _IDLE_SECONDS = {Pool.FOLLOWING: 3.0}
 """A watch that resumes after a silence must not reuse the same, perhaps dead, connection."""
-_NO_TIMEOUT = aiohttp.ClientTimeout()
-"""The caller's own deadline ends a call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
-    status: int
-    body: bytes
-    reason: str = ""
-    retry_after: str = ""
+def sessions(configuration: Any) -> Mapping[Pool, aiohttp.ClientSession]:
+    """Returns the connections to one API server; none is open yet. A Configuration has the certificates.
+
+    Raises SSLError, OSError and ValueError where its certificates cannot be used.
+    """
+    tls = _tls(configuration)
+    return {pool: _session(pool, tls) for pool in Pool}
 
 
-class Connections:
-    """All pools of one client; made and closed on its event loop."""
-
-    def __init__(self, configuration: Any) -> None:
-        """Opens nothing yet. A Configuration has the certificates, the name to expect in them, and the proxy.
-
-        Raises SSLError, OSError and ValueError where its certificates cannot be used.
-        """
-        tls = _tls(configuration)
-        self._settings: dict[str, Any] = {
-            "proxy": configuration.proxy,
-            "proxy_headers": configuration.proxy_headers,
-            "allow_redirects": False,
-        }
-        if configuration.tls_server_name:
-            self._settings["server_hostname"] = configuration.tls_server_name
-        self._sessions = {pool: _session(pool, tls) for pool in Pool}
-        self._is_closed = False
-
-    async def call(self, pool: Pool, method: str, url: str, *, headers: dict[str, str], body: object) -> Reply:
-        """Sends a short request to an escaped URL and returns the whole answer. `body` None sends none.
-
-        aiohttp repeats a GET, once, after a lost connection, and no POST or PATCH. Raises what aiohttp raises.
-        """
-        data = None if body is None else msgspec.json.encode(body)
-        with self._unless_closed():
-            async with self._sessions[pool].request(
-                method, URL(url, encoded=True), headers=headers, data=data, timeout=_NO_TIMEOUT, **self._settings
-            ) as response:
-                return await read_reply(response)
-
-    async def follow(self, url: str, headers: dict[str, str], timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
-        """Sends a list or watch request; the body is still unread. Raises what aiohttp raises."""
-        session = self._sessions[Pool.FOLLOWING]
-        with self._unless_closed():
-            return await session.get(URL(url, encoded=True), headers=headers, timeout=timeout, **self._settings)
-
-    @contextmanager
-    def _unless_closed(self) -> Iterator[None]:
-        """Raises ClientConnectionError after `close`. aiohttp raises RuntimeError then, and cancels what waits for a
-        connection.
-        """
-        try:
-            yield
-        except (RuntimeError, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if not self._is_closed or (task is not None and task.cancelling()):
-                raise
-            raise aiohttp.ClientConnectionError("the client was closed") from error
-
-    async def close(self) -> None:
-        self._is_closed = True
-        await asyncio.gather(*(session.close() for session in self._sessions.values()))
+def request_settings(configuration: Any) -> Mapping[str, Any]:
+    """Returns the proxy of all requests, and the name to expect in certificates."""
+    settings = {"proxy": configuration.proxy, "proxy_headers": configuration.proxy_headers, "allow_redirects": False}
+    name = configuration.tls_server_name
+    return settings | ({"server_hostname": name} if name else {})
 
 
-async def read_reply(response: aiohttp.ClientResponse) -> Reply:
+async def read_answer(content: aiohttp.StreamReader) -> bytes:
     """Raises what aiohttp raises."""
-    body = await read_page(response.content, LARGEST_ANSWER_BYTES)
+    body = await read_page(content, LARGEST_ANSWER_BYTES)
     if body is None:
         raise aiohttp.ClientPayloadError(f"the answer is longer than {LARGEST_ANSWER_BYTES} bytes")
-    return Reply(response.status, bytes(body), response.reason or "", response.headers.get("Retry-After", ""))
+    return bytes(body)
 
 
 async def read_page(content: aiohttp.StreamReader, most_bytes: int | None) -> bytearray | None:
@@ -196,9 +143,14 @@ def _session(pool: Pool, tls: ssl.SSLContext) -> aiohttp.ClientSession:
     connector = aiohttp.TCPConnector(
         limit=MOST[pool], keepalive_timeout=_idle_seconds(pool), ssl=tls, socket_factory=_socket
     )
-    # By default aiohttp looks for proxies and passwords on disk, in two threads, before every request.
+    # By default aiohttp looks for proxies and passwords on disk, in two threads, before every request. The caller's own
+    # deadline ends a call.
     return aiohttp.ClientSession(
-        connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False, read_bufsize=_READ_BUFFER_BYTES
+        connector=connector,
+        cookie_jar=aiohttp.DummyCookieJar(),
+        trust_env=False,
+        read_bufsize=_READ_BUFFER_BYTES,
+        timeout=aiohttp.ClientTimeout(),
     )
 
 

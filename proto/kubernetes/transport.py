@@ -2,14 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from functools import partial
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import aiohttp
+import msgspec
+from yarl import URL
 
-from proto.kubernetes.connections import Connections, Pool, Reply, read_reply
+from proto.kubernetes.connections import Pool, read_answer, request_settings, sessions
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, refusal
 from proto.kubernetes.kubeconfig import Configure
 from proto.kubernetes.objects import Status
@@ -31,13 +32,28 @@ class Transport:
         """Raises SSLError, OSError and ValueError where the certificates cannot be used."""
         self.url: str = configuration.host
         self._configuration = configuration
-        self._connections = Connections(configuration)
+        self._sessions, self._settings = sessions(configuration), request_settings(configuration)
         self._configure = configure
         self._timeout_seconds = timeout_seconds
         self._user_agent = user_agent
+        self._is_closed = False
 
     async def close(self) -> None:
-        await self._connections.close()
+        self._is_closed = True
+        await asyncio.gather(*(session.close() for session in self._sessions.values()))
+
+    @contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """Raises ClientConnectionError after `close`. aiohttp raises RuntimeError then, and cancels what waits for a
+        connection.
+        """
+        try:
+            yield
+        except (RuntimeError, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if not self._is_closed or (task is not None and task.cancelling()):
+                raise
+            raise aiohttp.ClientConnectionError("the client was closed") from error
 
     async def call(
         self,
@@ -49,26 +65,22 @@ class Transport:
         pool: Pool = Pool.OTHER,
         timeout_seconds: float | None = None,
     ) -> bytes:
-        send = partial(self._send, method, path, pool=pool, body=body, content_type=content_type)
+        """Sends a short request, and returns the whole answer. aiohttp repeats only a GET, once, after a lost
+        connection.
+        """
+        data = None if body is None else msgspec.json.encode(body)
         try:
             async with asyncio.timeout(timeout_seconds or self._timeout_seconds):
-                reply = await send()
-                if reply.status == 401:
-                    await self._configure()
-                    reply = await send()
+                with self._unless_closed():
+                    async with await self._answer(pool, method, path, content_type=content_type, data=data) as response:
+                        answer = await read_answer(response.content)
         except _NO_ANSWER as error:
             raise self.unreachable(error) from error
         # Log neither body: they may hold private keys.
-        log.debug("%s %s: %d", method, path, reply.status)
-        if not 200 <= reply.status < 300:
-            raise _error_of(reply)
-        return reply.body
-
-    async def _send(
-        self, method: str, path: str, *, pool: Pool, body: Mapping[str, object] | None, content_type: str
-    ) -> Reply:
-        headers = await self._headers(content_type)
-        return await self._connections.call(pool, method, self.url + path, headers=headers, body=body)
+        log.debug("%s %s: %d", method, path, response.status)
+        if not 200 <= response.status < 300:
+            raise _error_of(response, answer)
+        return answer
 
     @asynccontextmanager
     async def following(
@@ -78,14 +90,11 @@ class Transport:
         response: aiohttp.ClientResponse | None = None
         try:
             async with asyncio.timeout(headers_seconds):
-                response = await self._connections.follow(self.url + path, await self._headers(), timeout)
-                if response.status == 401:
-                    response.release()
-                    await self._configure()
-                    response = await self._connections.follow(self.url + path, await self._headers(), timeout)
+                with self._unless_closed():
+                    response = await self._answer(Pool.FOLLOWING, "GET", path, timeout=timeout)
                 log.debug("GET %s: %d", path, response.status)
                 if not 200 <= response.status < 300:
-                    raise _error_of(await read_reply(response))
+                    raise _error_of(response, await read_answer(response.content))
             yield response
         except NotJson as error:
             raise self.unusable(error) from error
@@ -95,7 +104,20 @@ class Transport:
             if response is not None:
                 response.release()
 
-    async def _headers(self, content_type: str = "application/json") -> dict[str, str]:
+    async def _answer(
+        self, pool: Pool, method: str, path: str, *, content_type: str = "application/json", **request: Any
+    ) -> aiohttp.ClientResponse:
+        """Returns an answer, its body unread. Raises what aiohttp raises."""
+        for is_last in (False, True):
+            url, headers = URL(self.url + path, encoded=True), await self._headers(content_type)
+            response = await self._sessions[pool].request(method, url, headers=headers, **request, **self._settings)
+            if response.status != 401 or is_last:
+                break
+            response.release()
+            await self._configure()
+        return response
+
+    async def _headers(self, content_type: str) -> dict[str, str]:
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
         credentials = (await self._configuration.auth_settings()).get("BearerToken")
         if credentials is None:
@@ -111,15 +133,16 @@ class Transport:
         return ApiUnreachable(f"{self.url} does not answer as an API server: {error}")
 
 
-def _error_of(reply: Reply) -> ApiError:
+def _error_of(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
     try:
-        status = decode_object(Status, reply.body)
+        status = decode_object(Status, body)
     except (NotJson, UnreadableObject):
-        text = " ".join(reply.body[:200].decode(errors="replace").split())
+        text = " ".join(body[:200].decode(errors="replace").split())
         status = Status(message=text or "no explanation")
-    wait = float(reply.retry_after) if reply.retry_after.isascii() and reply.retry_after.isdigit() else None
-    reason, message = shortened(status.reason or reply.reason, 100), shortened(status.message, _LONGEST_MESSAGE)
-    return refusal(reply.status, reason, message, wait)
+    wished = response.headers.get("Retry-After", "")
+    wait = float(wished) if wished.isascii() and wished.isdigit() else None
+    reason = shortened(status.reason or response.reason or "", 100)
+    return refusal(response.status, reason, shortened(status.message, _LONGEST_MESSAGE), wait)
 
 
 def _reason(error: Exception) -> str:
