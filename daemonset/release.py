@@ -7,76 +7,20 @@ Then it tags the commit, in this clone. Without `--publish` nothing leaves this 
 
 import argparse
 import hashlib
-import io
-import json
 import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import yaml
 
 from daemonset import helm, image, image_check, plugin, render, versions
 from daemonset.image_archive import Archive
 from daemonset.image_check import BILL
 from daemonset.retar import retar
-
-_CONFIG = "application/vnd.cncf.helm.config.v1+json"
-_CONTENT = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
-_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
-
-
-def pack_chart(package: Path, target: Path) -> str:
-    """Writes the layout of a chart's package (.tgz) as a tar file, and returns the manifest's digest.
-
-    Media types: Helm's `pkg/registry/constants.go`. Format: OCI image layout 1.0.
-    """
-    content = package.read_bytes()
-    with tarfile.open(package) as chart:
-        described = next(one for one in chart if one.name.count("/") == 1 and one.name.endswith("/Chart.yaml"))
-        text = chart.extractfile(described)
-        assert text is not None
-        metadata = yaml.safe_load(text.read())
-    config = json.dumps(metadata, sort_keys=True).encode()
-    manifest = json.dumps(
-        {
-            "schemaVersion": 2,
-            "mediaType": _MANIFEST,
-            "config": _described(_CONFIG, config),
-            "layers": [_described(_CONTENT, content)],
-            "annotations": {
-                "org.opencontainers.image.title": metadata["name"],
-                "org.opencontainers.image.version": metadata["version"],
-                "org.opencontainers.image.description": metadata["description"],
-            },
-        },
-        sort_keys=True,
-    ).encode()
-    named = {"annotations": {"org.opencontainers.image.ref.name": metadata["version"]}}
-    index = {"schemaVersion": 2, "manifests": [_described(_MANIFEST, manifest) | named]}
-    files = {"oci-layout": b'{"imageLayoutVersion": "1.0.0"}', "index.json": json.dumps(index, sort_keys=True).encode()}
-    files |= {f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}": blob for blob in (config, content, manifest)}
-    with tarfile.open(target, "w") as layout:
-        for name, blob in sorted(files.items()):
-            one = tarfile.TarInfo(name)
-            one.size = len(blob)
-            layout.addfile(one, io.BytesIO(blob))
-    return _digest(manifest)
-
-
-def _described(media_type: str, blob: bytes) -> dict[str, object]:
-    return {"mediaType": media_type, "digest": _digest(blob), "size": len(blob)}
-
-
-def _digest(blob: bytes) -> str:
-    return f"sha256:{hashlib.sha256(blob).hexdigest()}"
-
 
 ROOT = versions.ROOT
 NOTES, SUMS = "release-notes.md", "SHA256SUMS"
@@ -202,7 +146,6 @@ def _build(number: str, base: str, folder: Path, url: str) -> None:
     image.run([str(helm.build()), "package", str(render.CHART), "--destination", str(folder)], epoch)
     for packed in (*folder.glob("topogpu*.tar.gz"), folder / f"topogpu-{number}.tgz"):
         retar(packed, int(epoch["SOURCE_DATE_EPOCH"]))
-    pack_chart(folder / f"topogpu-{number}.tgz", folder / f"topogpu-{number}-chart.tar")
     (folder / NOTES).write_text(section((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), number) + "\n")
     (folder / SUMS).write_text(checksums(folder))
 

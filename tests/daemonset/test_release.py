@@ -1,8 +1,6 @@
 """What speaks against a release, what it writes, and that one version is everywhere."""
 
-import hashlib
 import io
-import json
 import os
 import re
 import shutil
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from daemonset import helm, image, release, render, versions
+from daemonset import image, release, versions
 from daemonset.release import Tree
 from daemonset.retar import retar
 from proto import __version__
@@ -169,24 +167,6 @@ def test_checksums_are_those_that_sha256sum_checks(tmp_path: Path) -> None:
     (tmp_path / "b").write_bytes(b"2")
     (tmp_path / release.SUMS).write_text(release.checksums(tmp_path))
     subprocess.run(["sha256sum", "--check", "--strict", release.SUMS], cwd=tmp_path, check=True, capture_output=True)
-
-
-@pytest.mark.usefixtures("chart")
-def test_the_chart_is_a_layout_whose_blobs_are_named_by_their_content(tmp_path: Path) -> None:
-    command = [str(helm.find()), "package", str(render.CHART), "--destination", str(tmp_path)]
-    subprocess.run(command, check=True, capture_output=True)
-    package = tmp_path / f"topogpu-{__version__}.tgz"
-    digest = release.pack_chart(package, tmp_path / "chart.tar")
-    with tarfile.open(tmp_path / "chart.tar") as layout:
-        files = {one.name: layout.extractfile(one).read() for one in layout}  # type: ignore[union-attr]
-    blobs = {name.rpartition("/")[2]: blob for name, blob in files.items() if name.startswith("blobs/")}
-    assert all(hashlib.sha256(blob).hexdigest() == name for name, blob in blobs.items())
-    (named,) = json.loads(files["index.json"])["manifests"]
-    assert named["digest"] == digest
-    manifest = json.loads(blobs[digest.removeprefix("sha256:")])
-    assert blobs[manifest["layers"][0]["digest"].removeprefix("sha256:")] == package.read_bytes()
-    config = json.loads(blobs[manifest["config"]["digest"].removeprefix("sha256:")])
-    assert (config["name"], config["version"]) == ("topogpu", __version__)
 
 
 @pytest.mark.parametrize("program", ["podman", "docker"])
