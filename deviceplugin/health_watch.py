@@ -24,7 +24,7 @@ from deviceplugin.health.step import (
 )
 from deviceplugin.nvml.calls import NvmlCalls
 from deviceplugin.nvml.library import NvmlUnavailable
-from deviceplugin.nvml.signals import NvmlHealth
+from deviceplugin.nvml.signals import fallen_off, poll_health
 from proto.devices import DeviceUUID
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,6 @@ class HealthWatch:
         self._count = count
         self._poll_seconds = settings.poll_seconds
         self._now = now
-        self._reader = NvmlHealth()
         self._state = HealthState()
         self._gpus: frozenset[DeviceUUID] = frozenset()
         self._registered: tuple[NvmlCalls, frozenset[DeviceUUID]] | None = None
@@ -147,7 +146,7 @@ class HealthWatch:
     async def _look(self) -> None:
         gpus = sorted(self._gpus - self.problems.keys())
         with suppress(NvmlUnavailable):
-            for lost in await self._thread.call(lambda: self._reader.missing(self._open_nvml(), gpus)):
+            for lost in await self._thread.call(lambda: fallen_off(self._open_nvml(), gpus)):
                 self._take(lost)
 
     async def _poll(self) -> None:
@@ -171,7 +170,7 @@ class HealthWatch:
 
     def _read(self, gpus: frozenset[DeviceUUID]) -> tuple[NvmlCalls, tuple[Polled | GpuLost, ...]]:
         calls = self._open_nvml()
-        return calls, self._reader.poll(calls, sorted(gpus))
+        return calls, poll_health(calls, sorted(gpus))
 
     def _hear(self, event: HealthEvent) -> None:
         """Polls after an event: it may be the first sign of more, and events can be lost."""

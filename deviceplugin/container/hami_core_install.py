@@ -5,15 +5,12 @@ is replaced under a fixed name is replaced by rename too. So a running container
 and a crash at any moment leaves either the old or the new installation.
 """
 
-import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from deviceplugin.container.atomic_file import sync_directory, write_atomically
+from deviceplugin.container.atomic_file import locked, sync_directory, write_atomically
 from deviceplugin.container.container_folders import make_closed
 from deviceplugin.container.hami_core_names import (
     CONTAINERS,
@@ -56,7 +53,7 @@ def install_hami_core(source: Path, root: Path, *, machine: str, keep: int = KEP
     folder = root / "vgpu"
     try:
         make_closed(str(folder / CONTAINERS))
-        with _locked(folder):
+        with locked(folder):
             for each in (LIBRARY, PRELOAD):
                 _make_way(folder / each)
             name = library_name(hashlib.sha256(content).hexdigest())
@@ -111,20 +108,6 @@ def _read_library(source: Path, machine: str) -> bytes:
 
 def _number(header: bytes, offset: int, size: int) -> int:
     return int.from_bytes(header[offset : offset + size], "little")
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Locks the folder, because two installers at once would write the same new files. Raises CannotInstall."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise CannotInstall(f"Another installation in {folder} is under way; run this one again later.") from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _make_way(path: Path) -> None:

@@ -1,9 +1,9 @@
 """Reads a GPU's health signals from NVML. Calls block and belong to the thread that owns the library."""
 
 import ctypes
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from deviceplugin.health.step import GpuLost, Polled, Signals
 from deviceplugin.nvml.calls import ARGUMENT_VERSION_MISMATCH, CallFailed, GpuGone, NvmlCalls
@@ -16,74 +16,46 @@ _UNCORRECTED, _VOLATILE = 1, 0  # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 _FABRIC_COMPLETED = 3
 _FABRIC_UNHEALTHY = 2  # NVML_GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY
 
-T = TypeVar("T")
+
+def poll_health(calls: NvmlCalls, gpus: Iterable[DeviceUUID]) -> tuple[Polled | GpuLost, ...]:
+    """Returns an answer for each GPU, except for one that has been silent for too short a time.
+
+    A signal that a GPU does not have is read once, until the library is opened again.
+    """
+    answers = calls.lanes.ask("health", {uuid: partial(_poll, calls, uuid) for uuid in gpus})
+    found = ((_silent(uuid, answer) if isinstance(answer, Hangs) else answer) for uuid, answer in answers.items())
+    return tuple(answer for answer in found if answer is not None)
 
 
-class NvmlHealth:
-    """Remembers which GPU has which signal, until the library is opened again."""
+def fallen_off(calls: NvmlCalls, gpus: Iterable[DeviceUUID]) -> tuple[GpuLost, ...]:
+    """Returns the GPUs that have fallen off the bus for certain, by two cheap calls each."""
+    answers = calls.lanes.ask("presence", {uuid: partial(_missing, calls, uuid) for uuid in gpus})
+    return tuple(lost for lost in answers.values() if isinstance(lost, GpuLost) and lost.certain)
 
-    def __init__(self) -> None:
-        self._calls: NvmlCalls | None = None
-        self._absent: set[tuple[DeviceUUID, str]] = set()
 
-    def poll(self, calls: NvmlCalls, gpus: Iterable[DeviceUUID]) -> tuple[Polled | GpuLost, ...]:
-        """Returns an answer for each GPU, except for one that has been silent for too short a time."""
-        if calls is not self._calls:
-            self._calls, self._absent = calls, set()
-        answers = calls.lanes.ask("health", {uuid: partial(self._poll, calls, uuid) for uuid in gpus})
-        found = ((_silent(uuid, answer) if isinstance(answer, Hangs) else answer) for uuid, answer in answers.items())
-        return tuple(answer for answer in found if answer is not None)
+def _poll(calls: NvmlCalls, uuid: DeviceUUID) -> Polled | GpuLost:
+    try:
+        handle = calls.ask("nvmlDeviceGetHandleByUUID", uuid)
+        return Polled(gpu=uuid, signals=_signals(calls.noting(), handle))
+    except CallFailed as error:
+        return _lost(uuid, error)
 
-    @staticmethod
-    def missing(calls: NvmlCalls, gpus: Iterable[DeviceUUID]) -> tuple[GpuLost, ...]:
-        """Returns those that have fallen off the bus for certain, by two cheap calls each."""
-        answers = calls.lanes.ask("presence", {uuid: partial(_missing, calls, uuid) for uuid in gpus})
-        return tuple(lost for lost in answers.values() if isinstance(lost, GpuLost) and lost.certain)
 
-    def _poll(self, calls: NvmlCalls, uuid: DeviceUUID) -> Polled | GpuLost:
-        try:
-            handle = calls.ask("nvmlDeviceGetHandleByUUID", uuid)
-            return Polled(gpu=uuid, signals=self._signals(calls, uuid, handle))
-        except CallFailed as error:
-            return _lost(uuid, error)
-
-    def _signals(self, calls: NvmlCalls, uuid: DeviceUUID, handle: object) -> Signals:
-        """Raises GpuGone."""
-        unread: list[str] = []
-
-        def read(signal: str, default: T, function: Callable[[], T]) -> T:
-            """`default` where the GPU does not have the signal, and where it cannot be read now."""
-            if (uuid, signal) in self._absent:
-                return default
-            try:
-                return function()
-            except GpuGone:
-                raise
-            except CallFailed as error:
-                if error.is_absent:
-                    self._absent.add((uuid, signal))
-                else:
-                    unread.append(f"{signal}: {error.problem}")
-                return default
-
-        nothing = (0, 0, 0, 0)
-        action = read("recovery action", None, lambda: calls.ask_field(handle, RECOVERY_ACTION_FIELD))
-        rows = read("remapped rows", nothing, lambda: calls.ask("nvmlDeviceGetRemappedRows", handle))
-        pages = read("retired pages", 0, lambda: calls.ask("nvmlDeviceGetRetiredPagesPendingStatus", handle))
-        ecc = ("nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE)
-        uncorrected = read("memory errors", None, lambda: calls.ask(*ecc))
-        state, status, summary = read("fabric", (0, 0, 0), lambda: _fabric(calls, handle))
-        return Signals(
-            recovery_action=action,
-            remap_pending=bool(rows[2]),
-            remap_failed=bool(rows[3]),
-            pages_pending=bool(pages),
-            uncorrected=uncorrected,
-            # State 0: no fabric to register with; the status has no meaning before completion.
-            fabric_broken=state != 0 and (state, status) != (_FABRIC_COMPLETED, 0) and not _is_divided(calls, handle),
-            fabric_unhealthy=state == _FABRIC_COMPLETED and summary == _FABRIC_UNHEALTHY,
-            unread="; ".join(unread),
-        )
+def _signals(calls: NvmlCalls, handle: object) -> Signals:
+    """Raises GpuGone."""
+    rows = calls.ask_or((0, 0, 0, 0), "nvmlDeviceGetRemappedRows", handle)
+    state, status, summary, unread = _fabric(calls, handle)
+    return Signals(
+        recovery_action=calls.field(handle, RECOVERY_ACTION_FIELD),
+        remap_pending=bool(rows[2]),
+        remap_failed=bool(rows[3]),
+        pages_pending=bool(calls.ask_or(0, "nvmlDeviceGetRetiredPagesPendingStatus", handle)),
+        uncorrected=calls.ask_or(None, "nvmlDeviceGetTotalEccErrors", handle, _UNCORRECTED, _VOLATILE),
+        # State 0: no fabric to register with; the status has no meaning before completion.
+        fabric_broken=state != 0 and (state, status) != (_FABRIC_COMPLETED, 0) and not _is_divided(calls, handle),
+        fabric_unhealthy=state == _FABRIC_COMPLETED and summary == _FABRIC_UNHEALTHY,
+        unread=unread if calls.failure is None else str(calls.failure),
+    )
 
 
 def _missing(calls: NvmlCalls, uuid: DeviceUUID) -> GpuLost | None:
@@ -107,15 +79,22 @@ def _is_divided(calls: NvmlCalls, handle: object) -> bool:
     return bool(calls.ask_or([0, 0], "nvmlDeviceGetMigMode", handle)[0])
 
 
-def _fabric(calls: NvmlCalls, handle: object) -> tuple[int, int, int]:
-    """State, status and health summary, 0 from drivers that do not summarise. Raises CallFailed."""
+def _fabric(calls: NvmlCalls, handle: object) -> tuple[int, int, int, str]:
+    """Returns state, status and health summary, 0 from drivers that do not summarise, and why they cannot be read now.
+    Raises GpuGone.
+    """
     try:
-        info = _fabric_info(calls, handle, "c_nvmlGpuFabricInfo_v3_t")
+        try:
+            info = _fabric_info(calls, handle, "c_nvmlGpuFabricInfo_v3_t")
+        except CallFailed as error:
+            if error.code != ARGUMENT_VERSION_MISMATCH:
+                raise
+            info = _fabric_info(calls, handle, "c_nvmlGpuFabricInfo_v2_t")
+    except GpuGone:
+        raise
     except CallFailed as error:
-        if error.code != ARGUMENT_VERSION_MISMATCH:
-            raise
-        info = _fabric_info(calls, handle, "c_nvmlGpuFabricInfo_v2_t")
-    return info.state, info.status, getattr(info, "healthSummary", 0)
+        return 0, 0, 0, "" if error.is_absent else str(error)
+    return info.state, info.status, getattr(info, "healthSummary", 0), ""
 
 
 def _fabric_info(calls: NvmlCalls, handle: object, struct: str) -> Any:

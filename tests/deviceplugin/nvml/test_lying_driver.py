@@ -17,7 +17,7 @@ from deviceplugin.gpus import GpusUnavailable, Inventory
 from deviceplugin.machine.discovery import MigStrategy
 from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.reader import Nvml
-from deviceplugin.nvml.signals import NvmlHealth
+from deviceplugin.nvml.signals import poll_health
 from deviceplugin.nvml.usage import UsageReader
 from proto.annotations.node_register import decode_register, encode_register
 from simulation.machines import load
@@ -82,13 +82,13 @@ def test_whatever_a_driver_answers_no_reading_ends_the_daemon(
     liar = Liar(ctypes.CDLL(str(build_library())), choose, choose.choice((0.001, 0.01, 0.05, 0.3)))
     monkeypatch.setattr(pynvml, "nvmlLib", liar)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
-    nvml, health, usage = Nvml(sysfs_root=Path("/nonexistent")), NvmlHealth(), UsageReader()
+    nvml, usage = Nvml(sysfs_root=Path("/nonexistent")), UsageReader()
     read = gpu_reader(nvml, TABLE.filled(node_name="node", mig_strategy=strategy))
     for _ in range(3):
         with suppress(GpusUnavailable, NvmlUnavailable):
             _check(read())
             gpus = sorted(nvml.handles())
-            health.poll(nvml.calls(), gpus)
+            poll_health(nvml.calls(), gpus)
             health.missing(nvml.calls(), gpus)
             usage.read(nvml.calls(), nvml.handles())
     nvml.close()

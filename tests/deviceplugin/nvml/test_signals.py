@@ -29,9 +29,9 @@ POLL = """
 import dataclasses, json, os, sys
 from deviceplugin.nvml.reader import Nvml
 from deviceplugin.nvml.calls import NvmlCalls
-from deviceplugin.nvml.signals import NvmlHealth
+from deviceplugin.nvml.signals import poll_health
 library, machine_file, gpus, *states = sys.argv[1:]
-nvml, reader, asked = Nvml(library), NvmlHealth(), []
+nvml, asked = Nvml(library), []
 ask = NvmlCalls.ask
 NvmlCalls.ask = lambda self, function, *rest: (asked.append(function), ask(self, function, *rest))[1]
 for state in states:
@@ -40,7 +40,7 @@ for state in states:
         nvml.close()
     calls = nvml.calls()
     asked.clear()
-    answers = reader.poll(calls, gpus.split(","))
+    answers = poll_health(calls, gpus.split(","))
     print(json.dumps({"answers": [dataclasses.asdict(answer) for answer in answers], "asked": asked}))
 """
 
@@ -123,7 +123,7 @@ def test_a_signal_that_cannot_be_read_is_neither_good_nor_bad(tmp_path: Path) ->
     failing = CallFails(gpu=1, call="nvmlDeviceGetTotalEccErrors", error="UNKNOWN")
     read, again = signals(tmp_path, H100, [failing], [])
     assert {**read, "unread": ""} == {**WELL, "uncorrected": None}
-    assert read["unread"].startswith("memory errors: ")
+    assert read["unread"].startswith("nvmlDeviceGetTotalEccErrors: ")
     assert again == WELL
 
 
