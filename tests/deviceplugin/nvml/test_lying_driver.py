@@ -17,7 +17,7 @@ from deviceplugin.gpus import GpusUnavailable, Inventory
 from deviceplugin.machine.discovery import MigStrategy
 from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.reader import Nvml
-from deviceplugin.nvml.signals import poll_health
+from deviceplugin.nvml.signals import fallen_off, poll_health
 from deviceplugin.nvml.usage import UsageReader
 from proto.annotations.node_register import decode_register, encode_register
 from simulation.machines import load
@@ -89,7 +89,7 @@ def test_whatever_a_driver_answers_no_reading_ends_the_daemon(
             _check(read())
             gpus = sorted(nvml.handles())
             poll_health(nvml.calls(), gpus)
-            health.missing(nvml.calls(), gpus)
+            fallen_off(nvml.calls(), gpus)
             usage.read(nvml.calls(), nvml.handles())
     nvml.close()
 
