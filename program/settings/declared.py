@@ -63,8 +63,6 @@ class Setting:
     """Place in a node's entry of HAMi's config.json, dotted and in lower case; empty if none."""
     chart: str = ""
     """Place in the chart's values, dotted; its schema comes from this setting's kind. Empty if none."""
-    repeated: bool = False
-    """True if the flag may be given several times, once for each item of a list."""
     by_node: bool = True
     """Whether it may differ in a configuration that a node's label names."""
     aliases: tuple[Alias, ...] = ()

@@ -163,7 +163,6 @@ def _option(setting: Setting) -> Callable[[Any], Any]:
         group=setting.group,
         metavar=_metavar(setting.kind),
         **_without_value(setting.kind),
-        multiple=setting.repeated,
         shell_complete=complete,
         help=_help(setting),
     )
@@ -231,8 +230,8 @@ def read_configuration(table: Table[C], given: Mapping[str, Any]) -> Effective[C
 def _flags(table: Table[C], given: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Returns the text of each flag as typed, by key. Go's `-v=4` arrives as `=4`."""
     for key, typed in given.items():
-        if (key in table.settings or key in table.aliases) and typed not in (None, ()):
-            yield key, (",".join(typed) if isinstance(typed, tuple) else typed).removeprefix("=")
+        if (key in table.settings or key in table.aliases) and typed is not None:
+            yield key, typed.removeprefix("=")
 
 
 print_option = click.option(
