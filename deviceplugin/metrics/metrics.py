@@ -21,8 +21,6 @@ from deviceplugin.usage.used import NodeSample, Usage, node_usage
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _CALL_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-_MOST_KINDS = 32
-"""The most kinds of health events that are counted apart; further kinds count as `other`."""
 
 
 class KubeletCall(StrEnum):
@@ -90,7 +88,6 @@ class Metrics:
         )
         self._reported_at: float | None = None
         self._seen_at: dict[str, float] = {}
-        self._kinds: set[str] = set()
 
     # What happens.
 
@@ -117,9 +114,6 @@ class Metrics:
 
     def health_event(self, kind: str) -> None:
         """`kind` is one of a few words, never a number or a name."""
-        if kind not in self._kinds and len(self._kinds) >= _MOST_KINDS:
-            kind = "other"
-        self._kinds.add(kind)
         self._health_events.labels(kind).inc()
 
     def memory_limit(self, outcome: str) -> None:

@@ -149,12 +149,3 @@ def test_more_shares_than_anybody_reads_are_counted_instead_of_told() -> None:
     text = busy_metrics().exposition(crowd, replace(sample(), owners={}), 0.0).decode()
     assert len(samples(text, "hami_vgpu_memory_limit_bytes")) == MOST_VGPUS
     assert samples(text, "topogpu_vgpus_dropped") == [({}, 3)]
-
-
-def test_words_for_health_events_do_not_multiply() -> None:
-    metrics = Metrics(now=lambda: NOW)
-    for number in range(100):
-        metrics.health_event(f"kind-{number}")
-    kinds = samples(metrics.exposition(view(), None, None).decode(), "topogpu_health_events_total")
-    assert len(kinds) == 33
-    assert ({"kind": "other"}, 68) in kinds
