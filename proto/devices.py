@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NewType
+from typing import Annotated, NewType
+
+import msgspec
+from msgspec import Meta
 
 DeviceUUID = NewType("DeviceUUID", str)
 
@@ -20,27 +23,37 @@ VENDOR = "NVIDIA"
 UNKNOWN_NUMA = -1
 """The NUMA node of a GPU is unknown. Distinct from node 0."""
 
+LARGEST = 2**31 - 1
+"""The largest amount: HAMi keeps amounts in 32 bits."""
+Int32 = Annotated[int, Meta(ge=-LARGEST - 1, le=LARGEST)]
+Natural = Annotated[int, Meta(ge=0, le=LARGEST)]
+Positive = Annotated[int, Meta(ge=1, le=LARGEST)]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigPlacement:
     """Memory slices `[start, start + size)` of one GPU."""
 
-    start: int
-    size: int
+    start: Natural
+    size: Positive
 
     def overlaps(self, other: "MigPlacement") -> bool:
         return self.start < other.start + other.size and other.start < self.start + self.size
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MigProfile:
-    """One kind of MIG instance a GPU can be cut into."""
+class MigProfile(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    rename={"memory_mib": "memoryMB", "cores": "core", "slice_count": "sliceCount"},
+):
+    """One kind of MIG instance a GPU can be cut into, as HAMi writes it."""
 
     name: str
-    memory_mib: int
-    cores: int
-    slice_count: int
-    placements: tuple[MigPlacement, ...]
+    memory_mib: Int32
+    cores: Int32
+    slice_count: Int32
+    placements: tuple[MigPlacement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from deviceplugin.machine.readings import GpuReading, MachineReading, MigReading
-from proto.annotations.values import LARGEST
-from proto.devices import MIG_RESOURCE_PREFIX, Device, DeviceUUID
+from proto.devices import LARGEST, MIG_RESOURCE_PREFIX, Device, DeviceUUID
 
 Mode = Literal["hami-core", "mps"]
 MigStrategy = Literal["none", "single", "mixed"]

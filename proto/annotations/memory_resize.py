@@ -8,15 +8,15 @@ All GPUs of a container get the same amount. `topogpu.io/gpu-memory-resize` is t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import StrEnum
 
 import msgspec
 
 from proto.annotations.errors import AnnotationError, readable
 from proto.annotations.keys import MEMORY_RESIZE, MEMORY_WISH
-from proto.annotations.values import LARGEST, decode_json
-from proto.devices import ContainerShares, DeviceUUID, PodShares
+from proto.annotations.values import decode_json
+from proto.devices import LARGEST, ContainerShares, DeviceUUID, PodShares
 from proto.quantity import QuantityError, mebibytes
 
 LONGEST_WISH = 4096
@@ -43,8 +43,7 @@ class ResizeState(StrEnum):
 ENDED = frozenset({ResizeState.DONE, ResizeState.REFUSED})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResizeAnswer:
+class ResizeAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The answer to a wish. `why` is a sentence for people; empty where the state is enough."""
 
     wish: str
@@ -52,23 +51,13 @@ class ResizeAnswer:
     why: str = ""
 
 
-class _Written(msgspec.Struct, forbid_unknown_fields=False):
-    wish: str
-    state: str
-    why: str = ""
-
-
 def encode_answer(answer: ResizeAnswer) -> str:
-    fields = {"wish": answer.wish, "state": answer.state.value} | ({"why": answer.why} if answer.why else {})
-    return msgspec.json.encode(fields).decode()
+    return msgspec.json.encode(answer).decode()
 
 
 def decode_answer(value: str) -> ResizeAnswer:
     """Raises AnnotationError."""
-    written = decode_json(MEMORY_RESIZE, value, _Written)
-    if written.state not in set(ResizeState):
-        raise AnnotationError(MEMORY_RESIZE, "state", f"unknown: {written.state[:40]!r}")
-    return ResizeAnswer(wish=written.wish, state=ResizeState(written.state), why=written.why)
+    return decode_json(MEMORY_RESIZE, value, ResizeAnswer)
 
 
 def wish_in(annotations: Mapping[str, str]) -> str:

@@ -5,16 +5,16 @@ writes it. `zones` is there only where kubelet gives containers CPUs of their ow
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta, structs
 
-from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_NUMA
 from proto.annotations.values import decode_json
+from proto.devices import Natural
 
-VERSION = 1
 MOST_ZONES = 8
 """The most NUMA nodes with which kubelet starts its Topology Manager, unless an option allows more."""
 LARGEST_NUMBER = 63
@@ -54,51 +54,32 @@ class ZoneCpus(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     cpus: int
-    free: int
+    free: Natural
     closed: bool = False
 
+    def __post_init__(self) -> None:
+        if self.cpus < self.free:
+            raise ValueError("expected 0 <= free <= cpus")
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeNuma:
+
+_Number = Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+
+
+class NodeNuma(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="version", tag=1):
     """`zones` is empty where kubelet does not look at the place of CPUs, or that is unknown. `changing`: other
     zones are about to be closed, so it is unknown where kubelet would put a pod.
     """
 
     policy: TopologyPolicy
     scope: TopologyScope = TopologyScope.CONTAINER
-    zones: Mapping[int, ZoneCpus] = field(default_factory=dict)
-    changing: bool = False
-
-
-class _NumaDocument(msgspec.Struct, omit_defaults=True):
-    version: int
-    policy: TopologyPolicy
-    scope: TopologyScope = TopologyScope.CONTAINER
-    zones: dict[int, ZoneCpus] = {}
+    zones: Annotated[Mapping[_Number, ZoneCpus], Meta(max_length=MOST_ZONES)] = {}
     changing: bool = False
 
 
 def encode_numa(numa: NodeNuma) -> str:
-    document = _NumaDocument(
-        version=VERSION,
-        policy=numa.policy,
-        scope=numa.scope,
-        zones=dict(sorted(numa.zones.items())),
-        changing=numa.changing,
-    )
-    return msgspec.json.encode(document).decode()
+    return msgspec.json.encode(structs.replace(numa, zones=dict(sorted(numa.zones.items())))).decode()
 
 
 def decode_numa(value: str) -> NodeNuma:
     """Raises AnnotationError."""
-    document = decode_json(NODE_NUMA, value, _NumaDocument)
-    if document.version != VERSION:
-        raise AnnotationError(NODE_NUMA, "$.version", f"expected {VERSION}, found {document.version}")
-    if len(document.zones) > MOST_ZONES:
-        raise AnnotationError(NODE_NUMA, "$.zones", f"expected at most {MOST_ZONES}, found {len(document.zones)}")
-    for number, zone in document.zones.items():
-        if not 0 <= number <= LARGEST_NUMBER:
-            raise AnnotationError(NODE_NUMA, "$.zones", f"expected numbers from 0 to {LARGEST_NUMBER}")
-        if zone.free < 0 or zone.cpus < zone.free:
-            raise AnnotationError(NODE_NUMA, f"$.zones.{number}", "expected 0 <= free <= cpus")
-    return NodeNuma(policy=document.policy, scope=document.scope, zones=document.zones, changing=document.changing)
+    return decode_json(NODE_NUMA, value, NodeNuma)

@@ -13,8 +13,8 @@ import msgspec
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_REGISTER
-from proto.annotations.values import Int32, decode_integer, decode_json
-from proto.devices import Device, DeviceUUID, MigPlacement, MigProfile
+from proto.annotations.values import decode_integer, decode_json, decode_natural
+from proto.devices import Device, DeviceUUID, Int32, MigProfile, Natural
 
 TextFields = Literal[7, 9]
 DEFAULT_MODE = "hami-core"
@@ -22,31 +22,18 @@ MOST_GPUS = 256
 """Ten times as many as any node has. Decisions compare each GPU with each other one."""
 
 
-class _Placement(msgspec.Struct):
-    start: Int32
-    size: Int32
-
-
-class _Profile(msgspec.Struct, rename={"memory_mb": "memoryMB", "slice_count": "sliceCount"}):
-    name: str
-    memory_mb: Int32
-    core: Int32
-    slice_count: Int32
-    placements: list[_Placement] = []
-
-
 class _RegisterRow(msgspec.Struct, omit_defaults=True, rename={"mig_profiles": "migProfiles"}):
     """Field order is Go's; a field equal to its default is not written."""
 
     id: str = ""
-    index: Int32 = 0
-    count: Int32 = 0
-    devmem: Int32 = 0
-    devcore: Int32 = 0
+    index: Natural = 0
+    count: Natural = 0
+    devmem: Natural = 0
+    devcore: Natural = 0
     type: str = ""
     numa: Int32 = 0
     mode: str = ""
-    mig_profiles: list[_Profile] = []
+    mig_profiles: tuple[MigProfile, ...] = ()
     health: bool = False
 
 
@@ -82,15 +69,7 @@ def decode_register(value: str) -> tuple[Device, ...]:
         if device.uuid in seen:
             raise AnnotationError(NODE_REGISTER, f"$[{position}].id", f"{device.uuid} is listed twice")
         seen.add(device.uuid)
-        _refuse_negative(position, device)
     return devices
-
-
-def _refuse_negative(position: int, device: Device) -> None:
-    numbers = {"index": device.index, "count": device.replicas, "devmem": device.memory_mib, "devcore": device.cores}
-    for field, number in numbers.items():
-        if number < 0:
-            raise AnnotationError(NODE_REGISTER, f"$[{position}].{field}", f"negative: {number}")
 
 
 def _row(device: Device) -> _RegisterRow:
@@ -103,16 +82,7 @@ def _row(device: Device) -> _RegisterRow:
         type=device.type,
         numa=device.numa,
         mode=device.mode,
-        mig_profiles=[
-            _Profile(
-                name=profile.name,
-                memory_mb=profile.memory_mib,
-                core=profile.cores,
-                slice_count=profile.slice_count,
-                placements=[_Placement(start=p.start, size=p.size) for p in profile.placements],
-            )
-            for profile in device.mig_profiles
-        ],
+        mig_profiles=device.mig_profiles,
         health=device.healthy,
     )
 
@@ -131,16 +101,7 @@ def _device(row: _RegisterRow) -> Device:
         numa=row.numa,
         mode=intern(row.mode or DEFAULT_MODE),
         healthy=row.health,
-        mig_profiles=tuple(
-            MigProfile(
-                name=profile.name,
-                memory_mib=profile.memory_mb,
-                cores=profile.core,
-                slice_count=profile.slice_count,
-                placements=tuple(MigPlacement(start=p.start, size=p.size) for p in profile.placements),
-            )
-            for profile in row.mig_profiles
-        ),
+        mig_profiles=row.mig_profiles,
     )
 
 
@@ -177,7 +138,7 @@ def _decode_segment(position: int, segment: str) -> Device:
         raise AnnotationError(NODE_REGISTER, f"device {position}", f"expected 7 or 9 fields, found {len(fields)}")
 
     def number(field: int, name: str) -> int:
-        return decode_integer(NODE_REGISTER, f"device {position}, {name}", fields[field])
+        return decode_natural(NODE_REGISTER, f"device {position}, {name}", fields[field])
 
     if fields[6] not in ("true", "false"):
         raise AnnotationError(
@@ -190,7 +151,7 @@ def _decode_segment(position: int, segment: str) -> Device:
         memory_mib=number(2, "memory"),
         cores=number(3, "cores"),
         type=fields[4].removeprefix("NVIDIA-") if fields[4].startswith("NVIDIA-NVIDIA") else fields[4],
-        numa=number(5, "numa"),
+        numa=decode_integer(NODE_REGISTER, f"device {position}, numa", fields[5]),
         mode=(fields[8] if len(fields) == 9 else "") or DEFAULT_MODE,
         healthy=fields[6] == "true",
     )

@@ -10,8 +10,8 @@ from sys import intern
 import msgspec
 
 from proto.annotations.keys import NODE_SCORE
-from proto.annotations.values import Int32, decode_integer, decode_json
-from proto.devices import DeviceUUID, PairScores
+from proto.annotations.values import decode_integer, decode_json
+from proto.devices import DeviceUUID, Int32, PairScores
 
 
 class _ScoreRow(msgspec.Struct):

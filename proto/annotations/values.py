@@ -1,21 +1,18 @@
 """Reads JSON and numbers inside annotation values; errors name the place."""
 
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
-from msgspec import Meta
 
 from proto.annotations.errors import AnnotationError
 from proto.decoding import decoded
+from proto.devices import LARGEST
 from proto.shortening import shortened
 
 V = TypeVar("V")
 
 LONGEST_NUMBER = 18
 """The most digits that always fit 64 bits."""
-LARGEST = 2**31 - 1
-"""The largest amount: HAMi keeps amounts in 32 bits."""
-Int32 = Annotated[int, Meta(ge=-LARGEST - 1, le=LARGEST)]
 
 
 def decode_json(key: str, text: str, kind: type[V]) -> V:
@@ -24,7 +21,7 @@ def decode_json(key: str, text: str, kind: type[V]) -> V:
         return decoded(text, kind)
     except msgspec.DecodeError as error:
         problem, _, where = str(error).partition(" - at `")
-        raise AnnotationError(key, where.rstrip("`"), problem) from error
+        raise AnnotationError(key, where.removeprefix("key` in `").rstrip("`"), problem) from error
     except UnicodeError as error:
         raise AnnotationError(key, "", "not UTF-8 text") from error
     except RecursionError as error:

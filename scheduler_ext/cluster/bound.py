@@ -78,7 +78,7 @@ def _decided(
     pinned = pinned_containers(exclusive_cpus(pod), kinds, shares)
     part = GpuPart(footprints=footprints, placements=placements, pinned=pinned)
     return _bound_record(
-        pod, part, instances=tuple(each for each in allocations if each.real is not None), problem=problem
+        pod, part, instances=tuple(each for each in allocations if each.mig_uuid is not None), problem=problem
     )
 
 

@@ -223,7 +223,7 @@ def placements_of(allocations: Iterable[MigAllocation], shares: PodShares) -> Pl
     """
     found: dict[DeviceUUID, list[MigPlacement]] = {}
     for allocation in allocations:
-        found.setdefault(allocation.gpu, []).append(allocation.instance.placement)
+        found.setdefault(allocation.gpu, []).append(allocation.placement)
     held = Counter(share.uuid for container in shares for share in container) if found else {}
     return {uuid: tuple(places) for uuid, places in found.items() if held.get(uuid) == len(places)} or NO_PLACEMENTS
 

@@ -5,7 +5,9 @@ every later leader reads, and only then in what the pod holds. What shrinks coun
 that is written only while the daemon promises that no container can use more.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec import structs
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.memory_resize import (
@@ -76,7 +78,7 @@ def _grown(pod: Pod, answer: ResizeAnswer, change: tuple[PodShares, PodShares], 
         return _refused(answer.wish, problem)
     if answer.state is ResizeState.GROWING:
         return ResizeWrite(holds=grown)
-    return ResizeWrite(answer=replace(answer, state=ResizeState.GROWING), counts=counts)
+    return ResizeWrite(answer=structs.replace(answer, state=ResizeState.GROWING), counts=counts)
 
 
 _NOT_BY_SLOTS = "node {} does not allocate by slots, so its driver limits no container: the size cannot change"

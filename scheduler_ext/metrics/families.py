@@ -192,10 +192,10 @@ def _mig_instances(seen: MetricsInput) -> Iterator[Gauges]:
 
 
 def _instance(allocation: MigAllocation) -> tuple[str, ...]:
-    real, placement = allocation.real, allocation.instance.placement
-    names = ("", "", "") if real is None else (real.uuid, real.gpu_instance, real.compute_instance)
-    uuid, *ids = map(str, names)
-    return (uuid, allocation.instance.profile, *ids, str(placement.start), str(placement.size))
+    real = (allocation.mig_uuid, allocation.gpu_instance, allocation.compute_instance)
+    uuid, *ids = ("" if each is None else str(each) for each in real)
+    place = allocation.placement
+    return (uuid, allocation.profile, *ids, str(place.start), str(place.size))
 
 
 def _labels(node: str, gpu: GpuUsage, *before_type: str) -> tuple[str, ...]:

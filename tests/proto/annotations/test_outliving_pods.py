@@ -56,8 +56,8 @@ def test_of_very_many_pods_none_that_is_left_out_is_said_to_have_ended() -> None
         ("[]", ""),
         ('{"version":2,"asOf":"1"}', "$.version"),
         ('{"version":1,"asOf":"-1"}', "$.asOf"),
-        ('{"version":1,"asOf":"1","pods":{"":{}}}', "$.pods."),
-        ('{"version":1,"asOf":"1","pods":{"u":{"GPU-a":[1,-2,3]}}}', "$.pods.u"),
+        ('{"version":1,"asOf":"1","pods":{"":{}}}', "$.pods"),
+        ('{"version":1,"asOf":"1","pods":{"u":{"GPU-a":[1,-2,3]}}}', "$.pods[...]"),
         ('{"version":1,"asOf":"1","pods":{"u":{"GPU-a":[1,2]}}}', ""),
     ],
 )

@@ -49,10 +49,10 @@ def test_what_a_later_release_adds_is_passed_over() -> None:
         ("[]", ""),
         ("{}", "version"),
         ('{"version":2,"pods":{}}', r"\$\.version"),
-        ('{"version":1,"pods":{"u":{}}}', r"\$\.pods\.u"),
+        ('{"version":1,"pods":{"u":{}}}', r"\$\.pods"),
         ('{"version":1,"pods":{"":{"GPU-a":1}}}', r"\$\.pods"),
-        ('{"version":1,"pods":{"u":{"GPU-a":0}}}', r"\$\.pods\.u"),
-        ('{"version":1,"pods":{"u":{"":1}}}', r"\$\.pods\.u"),
+        ('{"version":1,"pods":{"u":{"GPU-a":0}}}', r"\$\.pods"),
+        ('{"version":1,"pods":{"u":{"":1}}}', r"\$\.pods"),
         ('{"version":1,"pods":{"u":{"GPU-a":"1"}}}', r"\$\.pods"),
     ],
 )

@@ -2,7 +2,7 @@ import pytest
 
 from proto.annotations import keys
 from proto.annotations.mig_allocations import MigAllocation, encode_mig_allocations
-from proto.devices import DeviceUUID, MigInstance, MigPlacement
+from proto.devices import DeviceUUID, MigPlacement
 from proto.kubernetes.objects import (
     Pod,
 )
@@ -22,7 +22,8 @@ def on_mig(name: str, text: str, *instances: tuple[str, int, int]) -> Pod:
             container=0,
             device=number,
             gpu=DeviceUUID(gpu),
-            instance=MigInstance(profile="2g.10gb", placement=MigPlacement(start=start, size=size)),
+            profile="2g.10gb",
+            placement=MigPlacement(start=start, size=size),
         )
         for number, (gpu, start, size) in enumerate(instances)
     )

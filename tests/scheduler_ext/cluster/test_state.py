@@ -179,7 +179,7 @@ def test_a_sent_reservation_waits_for_the_watch_only_while_its_pod_exists(pods: 
     ("key", "value", "where"),
     [
         (keys.NODE_NUMA, '{"version":1,"policy":"most-effort"}', r"\$\.policy: .*'most-effort'"),
-        (keys.NODE_NUMA, '{"version":2,"policy":"none"}', r"\$\.version: expected 1, found 2"),
+        (keys.NODE_NUMA, '{"version":2,"policy":"none"}', r"\$\.version: Invalid value 2"),
         (keys.NODE_UNDECIDED, "{", ""),
         (keys.NODE_OUTLIVING, "{", ""),
     ],

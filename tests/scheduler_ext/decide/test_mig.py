@@ -64,7 +64,7 @@ def on(devices: list[Device], wanted: Pod, quota: Quota | None = None) -> Decisi
 
 
 def places(decision: Decision) -> list[tuple[str, int]]:
-    return [(each.gpu, each.instance.placement.start) for each in mig_allocations(decision.shares)]
+    return [(each.gpu, each.placement.start) for each in mig_allocations(decision.shares)]
 
 
 def test_one_container_gets_several_instances_of_one_gpu_before_the_next() -> None:

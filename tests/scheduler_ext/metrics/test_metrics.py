@@ -1,11 +1,12 @@
 from dataclasses import replace
 
+import msgspec
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
-from proto.annotations.mig_allocations import MigAllocation, RealMigInstance, encode_mig_allocations
-from proto.devices import DeviceShare, DeviceUUID, MigInstance, MigPlacement
+from proto.annotations.mig_allocations import MigAllocation, encode_mig_allocations
+from proto.devices import DeviceShare, DeviceUUID, MigPlacement
 from proto.kubernetes.objects import ObjectMeta, ResourceQuota, ResourceQuotaSpec
 from scheduler_ext.cluster.bound import read_bound
 from scheduler_ext.cluster.ledger import Ledger
@@ -56,12 +57,12 @@ def seen() -> MetricsInput:
 
 def mig_record() -> PodRecord:
     """Of two instances one exists already."""
-    instance = MigInstance(profile="2g.10gb", placement=MigPlacement(start=2, size=2))
-    real = RealMigInstance(uuid=DeviceUUID("MIG-a"), gpu_instance=3, compute_instance=0)
-    planned = MigAllocation(container=0, device=1, gpu=DeviceUUID("G0"), instance=instance)
+    place = MigPlacement(start=2, size=2)
+    planned = MigAllocation(container=0, device=1, gpu=DeviceUUID("G0"), profile="2g.10gb", placement=place)
+    made = msgspec.structs.replace(planned, device=0, mig_uuid="MIG-a", gpu_instance=3, compute_instance=0)
     annotations = {
         DEVICES_ALLOCATED: "G0,NVIDIA,9856,29:G0,NVIDIA,9856,29:;",
-        MIG_ALLOCATIONS: encode_mig_allocations((replace(planned, device=0, real=real), planned)),
+        MIG_ALLOCATIONS: encode_mig_allocations((made, planned)),
     }
     found = read_bound(pod(container(gpu=2), annotations=annotations, node_name="n"), ResourceNames())
     assert found is not None
