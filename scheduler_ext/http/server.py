@@ -57,7 +57,9 @@ def _handler(endpoint: Endpoint, *, private: bool) -> Handler:
             given = text_answer(_FOR_THIS_HOST, 403)
         else:
             try:
-                given = await answered(endpoint, HttpRequest(await request.read(), request.query))
+                whole = request.content.is_eof()
+                body = request.content.read_nowait() if whole else await request.read()
+                given = await answered(endpoint, HttpRequest(body, request.query))
             except web.HTTPRequestEntityTooLarge:
                 given = too_large()
         # The answer is sent before the event loop goes on.
