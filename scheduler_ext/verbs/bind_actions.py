@@ -91,11 +91,13 @@ class Run:
     """One bind under way. `doing` is the reason given for a missed deadline, `problem` the reason of the last event."""
 
     attempt: BindAttempt
-    answer: "asyncio.Future[str]"
     deadline: float
     """The time at which the answer must be there, by the clock of the event loop."""
     give_up_at: datetime
     """The time at which the wait for the node's lock is given up."""
+    answer: str = ""
+    """The reason for which the bind failed; empty if it did not."""
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
     waits_since: float = 0.0
     """The time at which the wait for the node's lock began, in monotonic seconds."""
     turn: AsyncExitStack = field(default_factory=AsyncExitStack)
@@ -139,8 +141,8 @@ class BindActions:
         }
 
     def begin(self, attempt: BindAttempt) -> Run:
-        loop = asyncio.get_running_loop()
-        return Run(attempt, loop.create_future(), loop.time() + self._settings.bind_deadline_seconds, self._now())
+        deadline = asyncio.get_running_loop().time() + self._settings.bind_deadline_seconds
+        return Run(attempt, deadline, self._now())
 
     async def performed(self, run: Run, action: BindEffect) -> BindEvent:
         try:

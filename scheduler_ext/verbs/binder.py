@@ -66,7 +66,8 @@ class Binder:
             self._binds.begin(self._bind(run))
         elif run.attempt.node != args.node or args.pod_uid not in ("", run.attempt.uid):
             return f"pod {pod} cannot be bound to node {args.node}: its bind to node {run.attempt.node} is under way"
-        return await asyncio.shield(run.answer)
+        await run.answered.wait()
+        return run.answer
 
     @property
     def under_way(self) -> Collection[PodName]:
@@ -109,9 +110,8 @@ class Binder:
         await self._binds.end(self._settings.bind_deadline_seconds)
 
     async def _answered(self) -> None:
-        # A caller that gives up waiting leaves kube-scheduler its answer; with `gather` it would cancel it.
-        if answers := [run.answer for run in self._runs.values()]:
-            await asyncio.wait(answers)
+        for run in [*self._runs.values()]:
+            await run.answered.wait()
 
     async def _bind(self, run: Run) -> None:
         async with run.turn:
@@ -122,7 +122,7 @@ class Binder:
                 run.problem = f"internal error, see the log: {error!r}"
             finally:
                 del self._runs[run.attempt.pod]
-                if not run.answer.done():
+                if not run.answered.is_set():
                     self._break_off(run)
 
     async def _to_its_end(self, run: Run) -> None:
@@ -137,7 +137,7 @@ class Binder:
 
     def _break_off(self, run: Run) -> None:
         """Answers kube-scheduler, and releases the node's lock. The GPUs are held until the lease ends."""
-        run.answer.set_result(self._failure(run))
+        self._answer(run, self._failure(run))
         if run.attempt.locked:
             self._perform(run, BindEffect.UNLOCK)
 
@@ -167,7 +167,7 @@ class Binder:
     def _perform(self, run: Run, effect: BindEffect) -> None:
         match effect:
             case BindEffect.ANSWER:
-                run.answer.set_result(self._sentence(run))
+                self._answer(run, "" if run.attempt.state is BindState.BOUND else self._failure(run))
             case BindEffect.UNLOCK:
                 self._binds.begin(self._unlock(run.attempt, run.turn.pop_all()))
             case BindEffect.CHECK_LATER:
@@ -180,8 +180,9 @@ class Binder:
         async with turn:
             await self._actions.unlock(attempt)
 
-    def _sentence(self, run: Run) -> str:
-        return "" if run.attempt.state is BindState.BOUND else self._failure(run)
+    def _answer(self, run: Run, sentence: str) -> None:
+        run.answer = sentence
+        run.answered.set()
 
     def _failure(self, run: Run) -> str:
         attempt = run.attempt

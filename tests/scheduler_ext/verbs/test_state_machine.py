@@ -75,8 +75,7 @@ class Played:
         self.unlocked: set[int] = set()
 
     def begin(self, attempt: BindAttempt) -> Run:
-        loop = asyncio.get_running_loop()
-        return Run(attempt, loop.create_future(), UNTIL, None)  # type: ignore[arg-type]
+        return Run(attempt, UNTIL, None)  # type: ignore[arg-type]
 
     async def performed(self, run: Run, question: BindEffect) -> BindEvent:
         return await self._ask(Question(run, run.attempt, question, asyncio.get_running_loop().create_future()))
