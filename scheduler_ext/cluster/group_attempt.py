@@ -12,18 +12,14 @@ from math import inf
 
 from msgspec.structs import replace
 
-from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.gangs import MOST_MEMBERS
 from scheduler_ext.cluster.records import PodRecord, Records
-from scheduler_ext.requests import GpuRequest
 
 FEWEST_THAT_WAIT_ON = 9
 """The fewest waiting members of a group of which some wait on when one more is refused: coscheduling rejects them all
 unless a tenth or less is missing.
 """
 RENEWAL_SECONDS = 1.0
-LONGEST_PERMIT_SECONDS = 900.0
-"""kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
 
 
 @dataclass(slots=True)
@@ -72,6 +68,28 @@ class GroupAttempt:
         met = (each for each in self.placements if not each.offered.isdisjoint(offered))
         members = sum(len(each.members) for each in self.placements)
         return members >= MOST_MEMBERS or any(uid in each.members for each in met)
+
+    def void(
+        self, uid: str, offered: Collection[str], where: AbstractSet[str], *, bound_alone: bool
+    ) -> AbstractSet[str]:
+        """Returns the members whose reservations a question about this one makes void. The next attempt begins without
+        placements.
+        """
+        own = self.promise(uid)
+        if self.refused and self.needed and bound_alone:
+            # The members found before are bound all the same. All that are missing are looked for again.
+            self.placements.clear()
+            self.refused = False
+        if self.is_over(uid, where):
+            self.placements.clear()
+            return {uid, *self.promises()}
+        if own is not None and own.pending.ahead:
+            return set() if own.node in offered else {uid}
+        if own is None or not self.knows(uid):
+            return {uid}
+        elsewhere = self.promises().values() if self.needed else [own]
+        self.charge((record for record in elsewhere if where.isdisjoint(record.nodes)), "")
+        return set()
 
     def place(self, uid: str, offered: AbstractSet[str]) -> None:
         """Adds the question to the placement with which it shares nodes. It joins several such placements to one."""
@@ -169,42 +187,3 @@ class GroupAttempt:
             return True
         self.drop_unasked()
         return False
-
-
-@dataclass(slots=True)
-class LapsedPromises:
-    """The reservations of pods that may still wait in Permit, though their lease has ended."""
-
-    _by_uid: dict[str, PodRecord] = field(default_factory=dict)
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._by_uid
-
-    def __getitem__(self, uid: str) -> PodRecord:
-        return self._by_uid[uid]
-
-    def add(self, records: Iterable[PodRecord]) -> None:
-        self._by_uid.update((record.uid, record) for record in records)
-
-    def of(self, group: str) -> dict[str, PodRecord]:
-        return {uid: each for uid, each in self._by_uid.items() if each.pending.group == group}
-
-    def waiting(self, group: str, now: float) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
-        """Returns UID, node and request of those that may wait at that time."""
-        return [
-            (uid, each.node, each.pending.waits)
-            for uid, each in self.of(group).items()
-            if each.pending.waits and now < each.until + LONGEST_PERMIT_SECONDS
-        ]
-
-    def forget(self, uid: str) -> None:
-        self._by_uid.pop(uid, None)
-
-    def take(self, group: str) -> dict[str, PodRecord]:
-        """Forgets those of the group, and returns them."""
-        taken = self.of(group)
-        self._by_uid = {uid: each for uid, each in self._by_uid.items() if uid not in taken}
-        return taken
-
-    def keep_only(self, uids: Collection[str]) -> None:
-        self._by_uid = {uid: each for uid, each in self._by_uid.items() if uid in uids}

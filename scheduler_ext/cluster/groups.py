@@ -15,7 +15,7 @@ Time and questions about other pods may be wrong for a pod that waits in Permit 
 remembered, and made again when the next member comes.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from proto.kubernetes.objects import Pod, version_number
 from scheduler_ext.cluster.gangs import BOUND_ALONE, STAND_IN, GroupSource, group_of, membership_of
-from scheduler_ext.cluster.group_attempt import GroupAttempt, LapsedPromises
+from scheduler_ext.cluster.group_attempt import GroupAttempt
 from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict, namespace_of
 from scheduler_ext.requests import GpuRequest, pod_key
 
@@ -35,6 +35,8 @@ FAILED_BIND_SECONDS = 30.0
 """
 SCHEDULER_ERROR = "SchedulerError"
 """The reason in a pod's status if an attempt failed after a node was found, such as a bind."""
+LONGEST_PERMIT_SECONDS = 900.0
+"""kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
 REFUSED_SECONDS = 1.0
 """How long the rest of a group is kept after a member was refused: a group may do without some members.
 
@@ -88,6 +90,10 @@ def _is_bound_alone(pod: Pod) -> bool:
     return found is not None and found.source in BOUND_ALONE
 
 
+def _of_group(records: Mapping[str, PodRecord], group: str) -> dict[str, PodRecord]:
+    return {uid: each for uid, each in records.items() if each.pending.group == group}
+
+
 @dataclass(slots=True)
 class Groups:
     """Attempts of kube-scheduler at pods and groups. What it gave up is dropped from the records."""
@@ -97,7 +103,8 @@ class Groups:
     """The attempts at groups that have reservations, and at the group of the last question."""
     _unused: dict[str, int] = field(default_factory=dict)
     """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
-    _lapsed: LapsedPromises = field(default_factory=LapsedPromises)
+    _lapsed: dict[str, PodRecord] = field(default_factory=dict)
+    """The reservations of pods that may still wait in Permit, though their lease has ended."""
 
     def _attempt(self, group: str) -> GroupAttempt:
         return self._attempts.setdefault(group, GroupAttempt(self._records))
@@ -126,7 +133,7 @@ class Groups:
         void = {uid}
         if uid in self._lapsed:
             # Coscheduling has rejected all that wait, as it rejected this one.
-            self._lapsed.take(group)
+            self._take_lapsed(group)
         for name, other in list(self._attempts.items()):
             if name == group:
                 continue
@@ -142,37 +149,16 @@ class Groups:
         if group:
             ours = self._attempt(group)
             where = _where(pod, offered)
-            void = void - {uid} | self._void_of_own(pod, ours, offered, where)
+            goes_on = bool(ours.placements)
+            void = void - {uid} | ours.void(uid, offered, where, bound_alone=_is_bound_alone(pod))
+            if ours.refused and goes_on and not ours.placements:
+                self.lapse(ours.promises().values())
             if not ours.placements:
                 ours.needed, ours.in_one_cycle = needed, pod.spec.scheduling_group is not None
             ours.place(uid, where)
             ours.refused &= ours.placements[-1].refused
         for each in void:
             self._records.release(each)
-
-    def _void_of_own(
-        self, pod: Pod, ours: GroupAttempt, offered: Collection[str], where: AbstractSet[str]
-    ) -> AbstractSet[str]:
-        """Returns the pods whose reservations the question makes void in the pod's own group."""
-        uid = pod_key(pod)
-        own = ours.promise(uid)
-        if ours.refused and ours.needed and _is_bound_alone(pod):
-            # The members found before are bound all the same. All that are missing are looked for again.
-            ours.placements.clear()
-            ours.refused = False
-        if ours.is_over(uid, where):
-            ours.placements.clear()
-            held = ours.promises()
-            if ours.refused:
-                self.lapse(held.values())
-            return {uid, *held}
-        if own is not None and own.pending.ahead:
-            return set() if own.node in offered else {uid}
-        if own is None or not ours.knows(uid):
-            return {uid}
-        elsewhere = ours.promises().values() if ours.needed else [own]
-        ours.charge((record for record in elsewhere if where.isdisjoint(record.nodes)), "")
-        return set()
 
     def refused(self, pod: Pod, now: float) -> None:
         """Records that the pod fits nowhere. The other members are bound without it at once or not at all; they are not
@@ -187,8 +173,8 @@ class Groups:
         this.charge(this.promises().values(), namespace_of(pod))
         if not this.refused:
             return
-        if this.is_rejected(len(self._lapsed.of(group))):
-            this.rejected = self._lapsed.take(group)
+        if this.is_rejected(len(_of_group(self._lapsed, group))):
+            this.rejected = self._take_lapsed(group)
         for uid, record in this.promises().items():
             self._unused.pop(uid, None)
             if record.pending.ahead:
@@ -201,11 +187,15 @@ class Groups:
         this = self._attempts.get(group_of(pod))
         if this is not None and this.refused:
             this.preempts = True
-            self._lapsed.add(this.rejected.values())
+            self._lapsed |= this.rejected
 
     def lapsed(self, pod: Pod, now: float) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
         """Returns UID, node and request of members that wait for the pod although their lease has ended."""
-        return self._lapsed.waiting(group_of(pod), now)
+        return [
+            (uid, each.node, each.pending.waits)
+            for uid, each in _of_group(self._lapsed, group_of(pod)).items()
+            if each.pending.waits and now < each.until + LONGEST_PERMIT_SECONDS
+        ]
 
     def lease_seconds(self, pod: Pod, longest: float) -> float:
         """Returns the seconds that the pod's next reservation may last, at most `longest`: half of the previous time
@@ -219,7 +209,7 @@ class Groups:
 
     def reserved(self, uid: str) -> None:
         """Counts one more reservation of the pod; those of one attempt at its group count once."""
-        self._lapsed.forget(uid)
+        self._lapsed.pop(uid, None)
         record = self._records.reserved(uid)
         if record is not None and record.pending.ahead:
             return
@@ -300,7 +290,7 @@ class Groups:
         """Drops what kube-scheduler has given up, as the status of this unbound pod shows."""
         after = verdict_of(pod)
         if uid in self._lapsed and lets_go(self._lapsed[uid].pending.seen, after):
-            self._lapsed.forget(uid)
+            del self._lapsed[uid]
         record = self._records.reserved(uid)
         if record is None or record.pending.binding:
             return
@@ -316,7 +306,7 @@ class Groups:
     def settled(self, uid: str) -> None:
         """The pod is bound, has ended or is gone."""
         self._unused.pop(uid, None)
-        self._lapsed.forget(uid)
+        self._lapsed.pop(uid, None)
 
     def keep_only(self, uids: Collection[str], version: int = 0) -> None:
         """Forgets everything, except about these pods and those with reservations.
@@ -330,11 +320,18 @@ class Groups:
         self._unused = {
             uid: n for uid, n in self._unused.items() if uid in uids or self._records.reserved(uid) is not None
         }
-        self._lapsed.keep_only(uids)
+        self._lapsed = {uid: each for uid, each in self._lapsed.items() if uid in uids}
 
     def lapse(self, ended: Iterable[PodRecord]) -> None:
         """Remembers the reservations of members that may still wait in Permit."""
         waiting = [record for record in ended if record.pending.waits and not record.pending.ahead]
         groups = self._attempts.keys() & {record.pending.group for record in waiting}
-        rejected = {group for group in groups if self._attempts[group].is_rejected(len(self._lapsed.of(group)))}
-        self._lapsed.add(each for each in waiting if not each.pending.binding and each.pending.group not in rejected)
+        rejected = {group for group in groups if self._attempts[group].is_rejected(len(_of_group(self._lapsed, group)))}
+        kept = (each for each in waiting if not each.pending.binding and each.pending.group not in rejected)
+        self._lapsed |= {each.uid: each for each in kept}
+
+    def _take_lapsed(self, group: str) -> dict[str, PodRecord]:
+        """Forgets those of the group, and returns them."""
+        taken = _of_group(self._lapsed, group)
+        self._lapsed = {uid: each for uid, each in self._lapsed.items() if uid not in taken}
+        return taken

@@ -7,10 +7,13 @@ from sys import intern
 
 from msgspec.structs import replace
 
+from proto.annotations.errors import readable
+from proto.annotations.keys import NODE_OUTLIVING
+from proto.annotations.outliving_pods import Outliving, decode_outliving
 from proto.devices import PodShares
 from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
-from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, OutlivingReports, read_bound
+from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, read_bound, still_running
 from scheduler_ext.cluster.closed_nodes import SetAsides
 from scheduler_ext.cluster.groups import Groups, pending_of
 from scheduler_ext.cluster.node_totals import Hosts, KubeletSums, totals_of
@@ -53,7 +56,8 @@ class Ledger:
         RequestError if the settings name usual pods that cannot be read.
         """
         self._settings, self._fgd = settings or RequestSettings(), fgd
-        self._outliving = OutlivingReports()
+        self._outliving: dict[str, Outliving] = {}
+        """The last report of each node's daemon about pods that outlive their deletion."""
         self._watched_since = -inf
         """When the watch of pods has begun to work; infinite while it does not."""
         self._classes = Classes(seeds(self._settings))
@@ -76,7 +80,11 @@ class Ledger:
 
     def apply_node(self, node: Node) -> None:
         name = node.metadata.name
-        if self._outliving.read(node):
+        # An unreadable report counts as none.
+        report = readable(decode_outliving, node.metadata.annotations.get(NODE_OUTLIVING))
+        if report is not None:
+            self._outliving[name] = report
+        elif self._outliving.pop(name, None) is not None:
             self.records.first_end = -inf
         self._settle(name)
         self.kubelet.remove(name)
@@ -87,9 +95,9 @@ class Ledger:
 
     def remove_node(self, name: str) -> None:
         """Removes a node. Its pods keep what they hold, because the node may come back; deleted pods do not."""
-        self._outliving.forget(name)
-        for record in self.records.of(RecordState.OUTLIVING):
-            if record.node == name:
+        self._outliving.pop(name, None)
+        for record in [*self.records.on_node(name).values()]:
+            if record.state is RecordState.OUTLIVING:
                 self.remove_pod(record.uid)
         self.kubelet.remove(name)
         self.hosts.remove(name)
@@ -116,7 +124,7 @@ class Ledger:
 
     def settle(self) -> None:
         """Counts what node daemons report of deleted pods, once all other pods are applied."""
-        for name in self._outliving.nodes():
+        for name in self._outliving:
             self._settle(name)
 
     def apply_pod(self, pod: Pod) -> None:
@@ -282,10 +290,13 @@ class Ledger:
 
     def _settle(self, node: str) -> None:
         """Frees what ended pods hold there, and counts deleted pods that still run, as the node's daemon reports."""
-        for record in self.records.of(RecordState.OUTLIVING):
-            if record.node == node and self._outliving.has_ended(record):
+        report = self._outliving.get(node)
+        if report is None:
+            return
+        for record in [*self.records.on_node(node).values()]:
+            if record.state is RecordState.OUTLIVING and report.has_ended(record.uid, record.deleted_at):
                 self.remove_pod(record.uid)
-        for reported in self._outliving.running(node):
+        for reported in still_running(node, report):
             known = self.records.get(reported.uid)
             if known is None or (known.is_pending and known.nodes == reported.nodes):
                 self.records.put(reported)

@@ -31,18 +31,16 @@ class Growths:
     def begin(self, pod: Pod, counts: Footprints) -> None:
         self._growths[pod_key(pod)] = _Growth(counts, pod)
 
-    def written(self, uid: str, version: int) -> Pod | None:
-        """Returns the pod to count again; None if nothing was counted."""
-        growth = self._growths.get(uid)
+    def end(self, uid: str, version: int = 0) -> Pod | None:
+        """Ends the growth, or lets it end with this resourceVersion. Returns the pod to count again; None if nothing
+        was counted.
+        """
+        growth = self._growths.pop(uid, None)
         if growth is None:
             return None
-        self._growths[uid] = replace(growth, from_version=version)
+        if version:
+            self._growths[uid] = replace(growth, from_version=version)
         return growth.pod
-
-    def end(self, uid: str) -> Pod | None:
-        """Returns the pod to count again; None if nothing was counted."""
-        growth = self._growths.pop(uid, None)
-        return None if growth is None else growth.pod
 
     def keep_only(self, uids: Collection[str]) -> None:
         for uid in self._growths.keys() - uids:

@@ -111,8 +111,7 @@ def _growth_began(cluster: "Cluster", event: events.GrowthBegan, _: float) -> No
 
 
 def _growth_sent(cluster: "Cluster", event: events.GrowthSent, _: float) -> None:
-    growths, uid = cluster.ledger.growths, event.uid
-    if (pod := growths.written(uid, event.version) if event.version else growths.end(uid)) is not None:
+    if (pod := cluster.ledger.growths.end(event.uid, event.version)) is not None:
         cluster.ledger.apply_pod(pod)
 
 

@@ -10,8 +10,9 @@ from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, ResourceQuota, SchedulingGroup
 from scheduler_ext.cluster.events import Applied, NodeChosen, Proposed, TimePassed, nothing_outside
 from scheduler_ext.cluster.gangs import MOST_MEMBERS, group_of
-from scheduler_ext.cluster.group_attempt import FEWEST_THAT_WAIT_ON, LONGEST_PERMIT_SECONDS
+from scheduler_ext.cluster.group_attempt import FEWEST_THAT_WAIT_ON
 from scheduler_ext.cluster.groups import (
+    LONGEST_PERMIT_SECONDS,
     REFUSED_SECONDS,
     SHORTEST_LEASE_SECONDS,
     Groups,
