@@ -1,6 +1,6 @@
 """Computes what a pod holds at its peak: of each GPU, and of the CPUs that kubelet gives to containers alone."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -70,15 +70,6 @@ def least(kinds: Sequence[ContainerKind], needs: Sequence[ContainerNeed | None])
         if kind is not ContainerKind.INIT:
             running = beside
     return peak
-
-
-def total(footprints: Iterable[Footprint]) -> Footprint:
-    replicas = memory_mib = cores = 0
-    for footprint in footprints:
-        replicas += footprint.replicas
-        memory_mib += footprint.memory_mib
-        cores += footprint.cores
-    return Footprint(replicas, memory_mib, cores)
 
 
 class PinnedContainer(NamedTuple):

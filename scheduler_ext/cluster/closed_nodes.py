@@ -152,7 +152,6 @@ _REASONS = (TOPOLOGY_AFFINITY_ERROR, "SMTAlignmentError")
 """The second one is of the CPU manager's option `full-pcpus-only`."""
 
 _Shape = tuple[object, ...]
-_NONE_CLOSED: Mapping[str, str] = {}
 _REFUSED = (
     f"{REFUSED_ALIKE}: kubelet has refused a pod with the same requests there for the place of its CPUs ({{}}); the "
     f"node is tried again when a pod with GPUs leaves it, at the latest after {LONGEST_SECONDS:.0f} s"
@@ -202,7 +201,7 @@ class KubeletRefusals:
     def closed_to(self, pod: Pod) -> Mapping[str, str]:
         """Returns the nodes that would refuse the pod, with the reason."""
         if not self._refusals:
-            return _NONE_CLOSED
+            return NONE_CLOSED
         shape = _shape(pod)
         return {
             node: _REFUSED.format(one.pod)

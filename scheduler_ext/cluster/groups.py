@@ -157,8 +157,7 @@ class Groups:
                 ours.needed, ours.in_one_cycle = needed, pod.spec.scheduling_group is not None
             ours.place(uid, where)
             ours.refused &= ours.placements[-1].refused
-        for each in void:
-            self._records.release(each)
+        self._records.release(*void)
 
     def refused(self, pod: Pod, now: float) -> None:
         """Records that the pod fits nowhere. The other members are bound without it at once or not at all; they are not
@@ -298,8 +297,7 @@ class Groups:
         # A member of a group is tried again at once, and its status may show later that a bind failed.
         keeps = this is not None and this.needed > 0 and after.refusal.startswith(SCHEDULER_ERROR)
         if lets_go(record.pending.seen, after) and not keeps:
-            for each in {uid} if this is None else this.promises():
-                self._records.release(each)
+            self._records.release(*({uid} if this is None else this.promises()))
         elif after.version > record.pending.seen.version:
             self._records.put(replace(record, pending=replace(record.pending, seen=after)))
 

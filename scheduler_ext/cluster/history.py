@@ -32,33 +32,32 @@ class Histories:
     """Histories by pod UID. The pod with the oldest last step is forgotten first."""
 
     def __init__(self) -> None:
-        self._steps: OrderedDict[str, tuple[HistoryStep, ...]] = OrderedDict()
-        self._decided: dict[str, HistoryStep] = {}
+        self._known: OrderedDict[str, PodHistory] = OrderedDict()
 
     def add(self, uid: str, now: float, what: str) -> None:
         """Adds a step to the history of a pod that requests GPUs; the history begins here if it has none."""
-        self._steps[uid] = (*self._steps.get(uid, ())[1 - MOST_STEPS :], HistoryStep(now, what))
-        self._steps.move_to_end(uid)
-        if len(self._steps) > MOST_PODS:
-            oldest, _ = self._steps.popitem(last=False)
-            self._decided.pop(oldest, None)
+        known = self.of(uid)
+        self._known[uid] = known._replace(steps=(*known.steps[1 - MOST_STEPS :], HistoryStep(now, what)))
+        self._known.move_to_end(uid)
+        if len(self._known) > MOST_PODS:
+            self._known.popitem(last=False)
 
     def go_on(self, uid: str, now: float, what: str) -> None:
         """Adds a step unless the pod has no history: it requests no GPU, or is long forgotten."""
-        if uid in self._steps:
+        if uid in self._known:
             self.add(uid, now, what)
 
     def decide(self, uid: str, now: float, words: str) -> None:
         """Records the last decision about the pod, if it has a history."""
-        if uid in self._steps:
-            self._decided[uid] = HistoryStep(now, words)
+        if uid in self._known:
+            self._known[uid] = self._known[uid]._replace(decided=HistoryStep(now, words))
 
     def of(self, uid: str) -> PodHistory:
-        return PodHistory(self._steps.get(uid, ()), self._decided.get(uid))
+        return self._known.get(uid) or PodHistory()
 
     def line(self, uid: str, now: float) -> str:
         """Returns the history as one line for the log."""
-        steps = [f"{max(now - at, 0):.1f} s ago {what}" for at, what in self._steps.get(uid, ())]
+        steps = [f"{max(now - at, 0):.1f} s ago {what}" for at, what in self.of(uid).steps]
         return ", ".join(steps) or "nothing is remembered"
 
 

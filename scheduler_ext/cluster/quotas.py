@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from proto.kubernetes.objects import ResourceQuota, ScopedResourceSelectorRequirement
 from proto.quantity import QuantityError, integer_quantity
-from scheduler_ext.cluster.accounting import NOTHING, Footprint, total
+from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.records import PodRecord, RecordState
 from scheduler_ext.cluster.snapshot import Quota, quota_for
 from scheduler_ext.quota_class import EXISTS, QuotaClass, Scope, ScopeError, are_in
@@ -106,12 +106,12 @@ class Quotas:
 
 def _in_use(quota: Quota, held: Mapping[QuotaClass, Footprint]) -> Quota:
     """Returns the quota with its use. `held` is what the namespace's pods hold, by their class."""
-    return replace(quota, used=total(amount for pods, amount in held.items() if are_in(pods, quota.scopes)))
+    return replace(quota, used=sum((amount for pods, amount in held.items() if are_in(pods, quota.scopes)), NOTHING))
 
 
 def _charged(record: PodRecord) -> Footprint:
     """Returns what the pod counts in its namespace's quotas: kept room counts for nodes alone."""
-    return NOTHING if record.state is RecordState.KEPT else total(record.gpus.footprints.values())
+    return NOTHING if record.state is RecordState.KEPT else sum(record.gpus.footprints.values(), NOTHING)
 
 
 def read_limits(quota: ResourceQuota, settings: RequestSettings) -> Limits:

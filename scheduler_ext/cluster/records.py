@@ -281,10 +281,11 @@ class Records:
         if self._records.pop(uid, None) is not None:
             self._change(before, self._counted(uid))
 
-    def release(self, uid: str) -> None:
-        """Drops the pod's record if it is reserved or sent."""
-        if self.reserved(uid) is not None:
-            self.drop(uid)
+    def release(self, *uids: str) -> None:
+        """Drops the pods' records that are reserved or sent."""
+        for uid in uids:
+            if self.reserved(uid) is not None:
+                self.drop(uid)
 
     def send(self, uid: str, attempt: int) -> None:
         """Records that a Binding of this bind may be carried out from now on. No effect without a reservation."""
@@ -292,11 +293,12 @@ class Records:
         if record is not None:
             self.put(replace(record, state=RecordState.SENT, sent_by=attempt))
 
-    def give_up(self, uid: str) -> None:
-        """Frees the room kept for the pod, if any."""
-        before = self._counted(uid)
-        if self._kept.pop(uid, None) is not None:
-            self._change(before, self._counted(uid))
+    def give_up(self, *uids: str) -> None:
+        """Frees the room kept for these pods, if any."""
+        for uid in uids:
+            before = self._counted(uid)
+            if self._kept.pop(uid, None) is not None:
+                self._change(before, self._counted(uid))
 
     def _counted(self, uid: str) -> PodRecord | None:
         return self._records.get(uid) or self._kept.get(uid)

@@ -46,8 +46,7 @@ def _decided(cluster: "Cluster", event: events.Decided, now: float) -> None:
 
 
 def _undone(cluster: "Cluster", event: events.GroupUndone, _: float) -> None:
-    for uid in event.uids:
-        cluster.ledger.records.release(uid)
+    cluster.ledger.records.release(*event.uids)
     for record in event.before:
         cluster.ledger.records.put(record)
 
@@ -98,11 +97,6 @@ def _room_wanted(cluster: "Cluster", event: events.RoomWanted, now: float) -> No
 
 def _set_asides_judged(cluster: "Cluster", event: events.SetAsidesJudged, _: float) -> None:
     cluster.ledger.set_asides.filled_until, cluster.ledger.set_asides.evicts = event.filled_until, event.evicts
-
-
-def _rooms_given_up(cluster: "Cluster", event: events.RoomsGivenUp, _: float) -> None:
-    for uid in event.uids:
-        cluster.ledger.records.give_up(uid)
 
 
 def _growth_began(cluster: "Cluster", event: events.GrowthBegan, _: float) -> None:
@@ -184,9 +178,7 @@ class Cluster:
         self.departed = still if self.ledger.records.bound(uid) is None else {**still, uid: name}
 
     def end_nominations(self, uids: Iterable[str]) -> None:
-        for uid in uids:
-            if self.nominations.end(uid):
-                self.ledger.records.give_up(uid)
+        self.ledger.records.give_up(*filter(self.nominations.end, uids))
 
 
 _OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
@@ -208,7 +200,7 @@ _OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
     events.RoomWanted: _room_wanted,
     events.RoomKept: lambda cluster, event, _: cluster.ledger.records.put(event.room),
     events.SetAsidesJudged: _set_asides_judged,
-    events.RoomsGivenUp: _rooms_given_up,
+    events.RoomsGivenUp: lambda cluster, event, _: cluster.ledger.records.give_up(*event.uids),
     events.NominationsEnded: lambda cluster, event, _: cluster.end_nominations(event.uids),
     events.LeadershipGained: _leadership_gained,
     events.TimePassed: lambda *_: None,

@@ -17,7 +17,6 @@ from proto.kubernetes.objects import (
     version_number,
 )
 from scheduler_ext.cluster import events
-from scheduler_ext.cluster.accounting import total
 from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, outlives
 from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent, Wished
 from scheduler_ext.cluster.history import LogKind
@@ -114,7 +113,8 @@ def _has_shrunk(before: PodRecord | None, after: PodRecord | None) -> bool:
     """Returns whether a pod that runs on has given memory back."""
     if before is None or after is None or before.gpus.footprints == after.gpus.footprints:
         return False
-    return total(after.gpus.footprints.values()).memory_mib < total(before.gpus.footprints.values()).memory_mib
+    held, left = (sum(each.memory_mib for each in one.gpus.footprints.values()) for one in (before, after))
+    return left < held
 
 
 def _pod_removed(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:

@@ -21,7 +21,7 @@ from proto.annotations.memory_resize import (
 )
 from proto.devices import PodShares
 from proto.kubernetes.objects import Pod
-from scheduler_ext.cluster.accounting import Footprints, effective, total
+from scheduler_ext.cluster.accounting import Footprints, effective
 from scheduler_ext.cluster.bound import decided_shares
 from scheduler_ext.cluster.records import namespace_of
 from scheduler_ext.cluster.snapshot import quota_for
@@ -103,7 +103,7 @@ def _why_not(pod: Pod, grown: Footprints, node: NodeAlone) -> str:
                 f"GPU {gpu.device.index} ({uuid}) of node {node.node.name} has {gpu.device.memory_mib} MiB, of which "
                 f"{gpu.memory_mib} MiB are taken beside this pod: it cannot have {part.memory_mib} MiB"
             )
-    namespace, wanted = namespace_of(pod), total(grown.values()).memory_mib
+    namespace, wanted = namespace_of(pod), sum(each.memory_mib for each in grown.values())
     quota = quota_for(quota_class(pod), node.quotas_of(namespace, {uid}))
     if quota is None or quota.admits(wanted, 0) or quota.memory_mib is None:
         return ""

@@ -10,7 +10,7 @@ from proto.kubernetes.objects import (
     ContainerState,
     ContainerStateTerminated,
 )
-from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, total
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
 from scheduler_ext.requests import ContainerKind
 
 
@@ -97,7 +97,7 @@ class Life:
             running = [each for each, state in zip(self.shares, states, strict=True) if state is State.RUNNING]
             for uuid in UUIDS:
                 mine = [share for container in running for share in container if share.uuid == uuid]
-                now = total(Footprint(1, share.memory_mib, share.cores) for share in mine)
+                now = sum((Footprint(1, share.memory_mib, share.cores) for share in mine), NOTHING)
                 peak[uuid] = peak.get(uuid, NOTHING) | now
         return {uuid: footprint for uuid, footprint in peak.items() if footprint != NOTHING}
 

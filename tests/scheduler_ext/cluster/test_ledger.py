@@ -19,7 +19,7 @@ from proto.kubernetes.objects import (
     ResourceQuota,
     ResourceQuotaSpec,
 )
-from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, total
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import Quota, Snapshot
 from scheduler_ext.decide.decision import decide
@@ -339,9 +339,9 @@ def test_what_is_used_is_always_the_sum_of_what_each_pod_holds(history: list[tup
         for there in running.values():
             shares = decode_pod_devices(keys.DEVICES_ALLOCATED, there.metadata.annotations[keys.DEVICES_ALLOCATED])
             held.append(effective(kinds, shares))
-        expected = [total(each.get(DeviceUUID(uuid), NOTHING) for each in held) for uuid in ("G0", "G1")]
+        expected = [sum((each.get(DeviceUUID(uuid), NOTHING) for each in held), NOTHING) for uuid in ("G0", "G1")]
         assert used(made) == [(each.replicas, each.memory_mib, each.cores) for each in expected]
-        assert made.snapshot().quotas["default"][0].used == total(expected)
+        assert made.snapshot().quotas["default"][0].used == sum(expected, NOTHING)
 
 
 def test_changes_are_handed_out_once_whatever_they_were() -> None:
