@@ -156,17 +156,17 @@ class Ledger:
                 self.records.drop(uid)
             self.groups.seen_unbound(uid, pod)
 
-    def remove_pod(self, uid: str, until: float | None = None, *, deleted_at: int = 0) -> None:
+    def remove_pod(self, uid: str, until: float | None = None, *, deleted_at: int = 0, name: str = "") -> None:
         """Frees what the pod holds. With `until`, in monotonic seconds, it holds its part until its node's daemon
         reports that everything deleted up to that resourceVersion has ended, or until then if the daemon reports
-        nothing.
+        nothing. It then has this `name`.
         """
         self._classes.forget(uid)
         self.growths.end(uid)
         self.nodes.touch(*self.set_asides.remove(uid))
         known = self.records.bound(uid)
         if until is not None and known is not None and known.gpus is not NO_GPUS:
-            self.records.put(known.outliving(until, deleted_at))
+            self.records.put(known.outliving(until, deleted_at, name))
             self._settle(known.node)
             return
         self.records.drop(uid)

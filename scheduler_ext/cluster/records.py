@@ -51,7 +51,7 @@ class GpuPart(Struct, frozen=True, kw_only=True, gc=False):
     uid: str = ""
     """The UID of a pod without a decision, as its node's daemon names it."""
     pod: str = ""
-    """Namespace and name of a pod without a decision, or of a deleted one as its node's daemon names it."""
+    """Namespace and name of a pod without a decision, or of a deleted one."""
     undecided: int = 0
     """Device ids that kubelet gave it without a decision."""
     pinned: tuple[PinnedContainer, ...] = NO_PINNED
@@ -177,9 +177,10 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
         decided = {node: self.decided[node] for node in nodes}
         return replace(self, node=first, gpus=gpus, others=others, decided=decided)
 
-    def outliving(self, until: float, deleted_at: int) -> "PodRecord":
+    def outliving(self, until: float, deleted_at: int, name: str) -> "PodRecord":
         """Returns the record after the deletion of the pod: its containers may still use its GPUs."""
-        left = replace(self, state=RecordState.OUTLIVING, totals=NO_TOTALS, host=NO_HOST)
+        gpus = replace(self.gpus, pod=name)
+        left = replace(self, state=RecordState.OUTLIVING, gpus=gpus, totals=NO_TOTALS, host=NO_HOST)
         return replace(left, until=until, deleted_at=deleted_at)
 
     def counts_as(self, other: "PodRecord") -> bool:

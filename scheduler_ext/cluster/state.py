@@ -129,8 +129,6 @@ class Cluster:
         self.refusals = KubeletRefusals()
         self.history = Histories()
         self.log = PodLog()
-        self.departed: Mapping[str, PodName] = {}
-        """The names of deleted pods that still hold GPUs, by UID, as far as they were seen."""
         self._now = -inf
 
     def step(self, event: ClusterEvent, now: float, perform: Callable[[Effect], None]) -> None:
@@ -171,11 +169,6 @@ class Cluster:
     def gang_of(self, pod: Pod) -> Gang | None:
         """Returns the group of the pod, if its pods start together and their number is known."""
         return self.gangs.of(pod, self.pods.pending())
-
-    def departs(self, uid: str, name: PodName) -> None:
-        """Remembers the name of a deleted pod while it holds GPUs."""
-        still = {each: known for each, known in self.departed.items() if self.ledger.records.bound(each) is not None}
-        self.departed = still if self.ledger.records.bound(uid) is None else {**still, uid: name}
 
     def end_nominations(self, uids: Iterable[str]) -> None:
         self.ledger.records.give_up(*filter(self.nominations.end, uids))

@@ -120,10 +120,10 @@ def _has_shrunk(before: PodRecord | None, after: PodRecord | None) -> bool:
 def _pod_removed(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
     uid, deleted_at = pod_key(pod), version_number(pod.metadata.resource_version)
     cluster.refusals.dropped(cluster.ledger.records.get(uid))
-    cluster.ledger.remove_pod(uid, now + OUTLIVING_SECONDS if outlives(pod) else None, deleted_at=deleted_at)
+    until = now + OUTLIVING_SECONDS if outlives(pod) else None
+    cluster.ledger.remove_pod(uid, until, deleted_at=deleted_at, name=str(pod_name(pod)))
     cluster.gangs.remove_pod(uid)
     cluster.wishes.remove(uid)
-    cluster.departs(uid, pod_name(pod))
     # A pod without GPUs may have lost annotations of a GPU scheduler.
     if cluster.pods.pod(pod_name(pod)) is None and not cluster.pods.concerns_gpus(pod):
         return _NOTHING

@@ -100,13 +100,12 @@ class Poller:
         return found
 
     def _node(self, name: str, usage: NodeUsage) -> NodePoll | None:
-        ledger, names, departed = self._cluster.ledger, self._cluster.pods.names(), self._cluster.departed
-        alone = ledger.alone(name)
+        alone, names = self._cluster.ledger.alone(name), self._cluster.pods.names()
         if alone is None:
             return None
         pods = (*alone.held, *alone.kept)
         return NodePoll(
             usage=usage,
             alone=alone,
-            names={uid: found for uid in pods if (found := names.get(uid) or departed.get(uid)) is not None},
+            names={uid: found for uid in pods if (found := names.get(uid)) is not None},
         )

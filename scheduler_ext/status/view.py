@@ -207,7 +207,7 @@ def held_of(poll: NodePoll) -> Mapping[str, Held]:
     found: dict[str, Held] = {}
     for uid, record in poll.alone.held.items():
         name = poll.names.get(uid)
-        namespace, gpus, memory = "" if name is None else name.namespace, 0.0, 0
+        namespace, gpus, memory = record.namespace if name is None else name.namespace, 0.0, 0
         for uuid, part in record.on(poll.usage.node.name).footprints.items():
             device = devices.get(uuid)
             if device is not None:
