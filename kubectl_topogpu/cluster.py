@@ -14,11 +14,12 @@ from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.capacity import unused
 from scheduler_ext.capacity.judged import waits
-from scheduler_ext.cluster.gangs import Gang, Gangs, membership_of
+from scheduler_ext.cluster.gangs import Gang, Gangs
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
 from scheduler_ext.decide.preempt import GpuHolder
 from scheduler_ext.decide.reasons import out_of_service
+from scheduler_ext.membership import membership_of
 from scheduler_ext.requests import ContainerNeed, RequestError, RequestSettings, pod_key, read_needs
 
 DELETED = "Deleted"

@@ -36,7 +36,7 @@ from proto.kubernetes.objects import (
 )
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from scheduler_ext.cluster import events
-from scheduler_ext.cluster.gangs import GROUP_ANNOTATIONS, GROUP_LABELS, membership_of
+from scheduler_ext.membership import GROUP_ANNOTATIONS, GROUP_LABELS, membership_of
 from scheduler_ext.quota_class import has_cross_namespace_affinity
 from scheduler_ext.verbs.live_cluster import LiveCluster
 

@@ -27,7 +27,6 @@ from program.settings.kinds import (
 )
 from program.settings.shared import kubeconfig, log_format, log_level, metrics_bind_address, resource_names
 from scheduler_ext.admission.containers import AdmissionSettings
-from scheduler_ext.cluster.workload import seeds
 from scheduler_ext.domains.levels import LEVELS_PATTERN, read_levels, write_levels
 from scheduler_ext.http.messages import is_local
 from scheduler_ext.policies import GPU_POLICY_PATTERN, GPU_WORDS, NodePolicy, alias_warnings, parse_gpu_policy
@@ -42,6 +41,7 @@ from scheduler_ext.settings import (
     ServeSettings,
 )
 from scheduler_ext.usual_pods import USUAL_PODS_PATTERN, read_usual_pods, write_usual_pods
+from scheduler_ext.workload import seeds
 
 _LABEL = re.compile(r"([A-Za-z0-9.-]+/)?[A-Za-z0-9]([\w.-]*[A-Za-z0-9])?=([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?")
 _LABELS_PATTERN = rf"\s*({_LABEL.pattern}\s*(,\s*{_LABEL.pattern}\s*)*)?"

@@ -15,12 +15,13 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.nearest import Refusing, Way, grouped
 from scheduler_ext.capacity.rooms import lack_of
 from scheduler_ext.cluster.closed_nodes import REFUSED_ALIKE, SET_ASIDE_NODE, last_set_aside
-from scheduler_ext.cluster.gangs import Gang, membership_of
+from scheduler_ext.cluster.gangs import Gang
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision, decide_anywhere
 from scheduler_ext.decide.misfit import Misfit, is_unresolvable
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.reasons import REMEDIES, Reason
+from scheduler_ext.membership import membership_of
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, read_request
 
 MOST_REASONS = 3

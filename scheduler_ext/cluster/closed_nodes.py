@@ -18,8 +18,8 @@ from proto.annotations.keys import SET_ASIDE
 from proto.annotations.set_aside import SetAside, decode_set_aside
 from proto.kubernetes.objects import TOPOLOGY_AFFINITY_ERROR, Pod, Resources
 from scheduler_ext.cluster.budgets import Budgets
-from scheduler_ext.cluster.gangs import group_of
 from scheduler_ext.cluster.records import NO_GPUS, PodRecord
+from scheduler_ext.membership import group_of
 from scheduler_ext.requests import ResourceNames, pod_key
 
 SET_ASIDE_NODE = "NodeSetAside"

@@ -12,8 +12,8 @@ from math import inf
 
 from msgspec.structs import replace
 
-from scheduler_ext.cluster.gangs import MOST_MEMBERS
 from scheduler_ext.cluster.records import PodRecord, Records
+from scheduler_ext.membership import MOST_MEMBERS
 
 FEWEST_THAT_WAIT_ON = 9
 """The fewest waiting members of a group of which some wait on when one more is refused: coscheduling rejects them all

@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from proto.kubernetes.objects import Pod, version_number
-from scheduler_ext.cluster.gangs import BOUND_ALONE, STAND_IN, GroupSource, group_of, membership_of
+from scheduler_ext.cluster.gangs import STAND_IN
 from scheduler_ext.cluster.group_attempt import GroupAttempt
 from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict, namespace_of
+from scheduler_ext.membership import BOUND_ALONE, GroupSource, group_of, membership_of
 from scheduler_ext.requests import GpuRequest, pod_key
 
 SHORTEST_LEASE_SECONDS = 2.0

@@ -34,9 +34,9 @@ from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.resizing import Growths
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, Snapshot
 from scheduler_ext.cluster.usage import NodeAlone
-from scheduler_ext.cluster.workload import Classes, Workload, seeds
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import RequestSettings, container_kinds, pod_key
+from scheduler_ext.workload import Classes, Workload, seeds
 
 LATEST_NEWS_SECONDS = 600.0
 """How long a sent reservation stays at least once the watch of pods works again, which may have to catch up."""

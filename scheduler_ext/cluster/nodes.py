@@ -46,8 +46,6 @@ class Nodes:
     _registered: dict[str, RegisteredNode] = field(default_factory=dict)
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
-    _tainted: set[str] = field(default_factory=set)
-    """Registered nodes that keep some pods away."""
     _usages: dict[str, NodeUsage] = field(default_factory=dict)
     _outdated: set[str] = field(default_factory=set)
     """Nodes whose entry in `_usages` must be rebuilt."""
@@ -67,7 +65,6 @@ class Nodes:
             return None
         self._unregistered.pop(name, None)
         self._malformed.discard(name)
-        (self._tainted.add if registered.taints else self._tainted.discard)(name)
         if self._registered.get(name) != registered:
             self._registered[name] = registered
             self.sizes.apply(registered.devices)
@@ -80,7 +77,6 @@ class Nodes:
             self._changed.add(name)
         self._unregistered.pop(name, None)
         self._malformed.discard(name)
-        self._tainted.discard(name)
         self._usages.pop(name, None)
         self._outdated.discard(name)
 
@@ -126,7 +122,7 @@ class Nodes:
     def repelling(self, tolerations: Iterable[Toleration]) -> Mapping[str, str]:
         """Returns the registered nodes that pods with these tolerations cannot go to, and why."""
         borne = tuple(tolerations)
-        found = ((name, self._registered[name].repels(borne)) for name in self._tainted)
+        found = ((name, node.repels(borne)) for name, node in self._registered.items() if node.taints)
         return {name: reason for name, reason in found if reason}
 
     def registered(self) -> Collection[RegisteredNode]:

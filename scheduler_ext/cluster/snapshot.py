@@ -8,8 +8,8 @@ from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.closed_nodes import SetAsideFor
 from scheduler_ext.cluster.registered import RegisteredNode
-from scheduler_ext.cluster.workload import NO_WORKLOAD, Workload
 from scheduler_ext.quota_class import QuotaClass, Scope, are_in
+from scheduler_ext.workload import NO_WORKLOAD, Workload
 
 TOTAL_EXCEEDED = "NodeTotalExceeded"
 """Reason for a node whose kubelet would refuse the pod, with the resource of which its pods would request too much."""

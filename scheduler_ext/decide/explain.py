@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from program.words import model, ranges, spaced
 from proto.annotations import keys
 from proto.devices import Device
-from scheduler_ext.cluster.workload import Popular
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.fgd import HIGHEST_LEVEL
 from scheduler_ext.decide.misfit import Amounts, GpuRefusal, Misfit, NotOffered, Unit
 from scheduler_ext.decide.reasons import NO_CORES, SEVERAL, Reason
 from scheduler_ext.decide.score import NodeScore
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
+from scheduler_ext.workload import Popular
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,11 +24,11 @@ from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.cluster.workload import PodClass, Workload
 from scheduler_ext.decide.fit import MIG_EFFORT, Rules, why_not
 from scheduler_ext.decide.topology import Effort
 from scheduler_ext.policies import GpuPolicy
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
+from scheduler_ext.workload import PodClass, Workload
 
 HIGHEST_LEVEL = 100
 """The level of the best placement."""

@@ -18,13 +18,13 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import PodShares
 from proto.kubernetes.objects import Binding, ObjectMeta, ObjectReference, Pod
 from scheduler_ext.cluster.events import Decided, GroupUndone, NodeChosen, RoomsGivenUp, TimePassed
-from scheduler_ext.cluster.gangs import group_of
 from scheduler_ext.cluster.groups import required_level
 from scheduler_ext.cluster.pod_index import PodIndex, PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.preempt import in_that_of_others
 from scheduler_ext.domains.levels import word
+from scheduler_ext.membership import group_of
 from scheduler_ext.requests import RequestError, pod_key, read_request
 from scheduler_ext.verbs.state_machine import BindAttempt, BindEvent
 

@@ -14,7 +14,7 @@ from scheduler_ext.cluster.events import (
     RoomsGivenUp,
     TimePassed,
 )
-from scheduler_ext.cluster.gangs import Gang, MissingMember, group_of
+from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.pod_index import PodName, pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice, choice_of, decide_on_empty
@@ -23,6 +23,7 @@ from scheduler_ext.decide.misfit import refusals_of
 from scheduler_ext.decide.preempt import in_its_own, in_that_of_others
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
+from scheduler_ext.membership import group_of
 from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.settings import FilterReturns, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.rooms import constraint_of, shortage
 from scheduler_ext.cluster.events import Decided, GroupUndone
-from scheduler_ext.cluster.gangs import Gang, MissingMember, group_of
+from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.records import PodRecord, RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice
@@ -14,6 +14,7 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.reasons import Reason, joined
 from scheduler_ext.domains.levels import Domains, DomainWish, rank_of
 from scheduler_ext.domains.plan import DomainPlacement, NoDomain, Room, no_domain, placements
+from scheduler_ext.membership import group_of
 from scheduler_ext.requests import GpuRequest
 
 MOST_TRIED = 16

@@ -14,7 +14,7 @@ from proto.annotations.set_aside import SetAside
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import host_requested
 from scheduler_ext.cluster.closed_nodes import SetAsideFor, last_set_aside
-from scheduler_ext.cluster.gangs import Gang, group_of
+from scheduler_ext.cluster.gangs import Gang
 from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.cluster.snapshot import quota_for
 from scheduler_ext.cluster.state import Cluster
@@ -30,6 +30,7 @@ from scheduler_ext.decide.setting_aside import (
     most_set_aside,
     why_over,
 )
+from scheduler_ext.membership import group_of
 from scheduler_ext.requests import GpuRequest, pod_key, readable_request
 
 MOST_MEMBERS = 64

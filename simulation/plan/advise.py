@@ -10,9 +10,9 @@ from msgspec import Struct
 from program.words import counted
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import host_requested
-from scheduler_ext.cluster.workload import Workload
 from scheduler_ext.decide.fgd import Fragmentation
 from scheduler_ext.requests import pod_key
+from scheduler_ext.workload import Workload
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.moves import MoveSearch, PodRemedy, is_movable
 from simulation.plan.objects import Arrival, arrival_of

@@ -12,10 +12,10 @@ from proto.devices import PodShares
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Node, Pod, PodStatus, ResourceQuota
 from scheduler_ext.cluster.events import Applied, Listed, NodeChosen, Removed, nothing_outside
-from scheduler_ext.cluster.gangs import group_of
 from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.membership import group_of
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.verbs.bind_decision import binding_of
 from scheduler_ext.verbs.filter import FilterDecision

@@ -10,9 +10,9 @@ from msgspec import Meta, Struct
 from proto.kubernetes.requests import host_requested
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.cluster.workload import PodClass, Workload, class_of, workload_of
 from scheduler_ext.decide.fgd import Fragmentation
 from scheduler_ext.requests import RequestError, RequestSettings, read_request
+from scheduler_ext.workload import PodClass, Workload, class_of, workload_of
 from simulation.plan.engine import Engine
 from simulation.plan.links import nvlinks
 from simulation.plan.objects import Arrival

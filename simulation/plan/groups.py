@@ -7,7 +7,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from proto.kubernetes.objects import PodGroup
-from scheduler_ext.cluster.gangs import GROUP_LABELS, VOLCANO_GROUP, group_of
+from scheduler_ext.membership import GROUP_LABELS, VOLCANO_GROUP, group_of
 from simulation.plan.objects import Arrival, Described, WholePod
 
 T = TypeVar("T")

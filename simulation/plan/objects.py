@@ -19,7 +19,7 @@ from proto.kubernetes.objects import (
     ResourceQuota,
     Toleration,
 )
-from scheduler_ext.cluster.gangs import group_of
+from scheduler_ext.membership import group_of
 from simulation.plan.links import LinkSpeeds
 
 

@@ -8,9 +8,9 @@ from program.words import gib
 from proto.kubernetes.requests import NO_HOST, host_requested
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
-from scheduler_ext.cluster.workload import Workload, class_of
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import ContainerNeed, GpuRequest, RequestError, RequestSettings, read_request
+from scheduler_ext.workload import Workload, class_of
 from simulation.plan.choices import HostPolicy
 from simulation.plan.gauge import workload_for
 from simulation.plan.objects import Arrival, Described

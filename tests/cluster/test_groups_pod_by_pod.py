@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
+from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from tests.cluster.control_plane import ControlPlane
 from tests.cluster.peers import real
 from tests.cluster.scheduling import Cluster, gpu_node, gpu_pod, running

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from kubectl_topogpu.cli import main
 from proto.annotations import keys
-from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
+from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from tests.builders import as_json, container, pod
 from tests.scheduler_ext.recorded import cluster
 

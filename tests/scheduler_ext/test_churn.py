@@ -28,7 +28,7 @@ BOUNDS = (
     "scheduler_ext.cluster.history.MOST_PODS",
     "scheduler_ext.decide.index.ranking.MOST_SHAPES",
     "scheduler_ext.decide.fgd.MOST_REMEMBERED",
-    "scheduler_ext.cluster.workload.MOST_CLASSES",
+    "scheduler_ext.workload.MOST_CLASSES",
     "scheduler_ext.verbs.turns.MOST_NAMESPACES",
     "proto.kubernetes.events.MOST_QUIET",
     "proto.kubernetes.events.MOST_ORDINARY",

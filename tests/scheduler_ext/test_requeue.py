@@ -11,9 +11,9 @@ import pytest
 from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
 from scheduler_ext.cluster.events import Applied, nothing_outside
-from scheduler_ext.cluster.gangs import COSCHEDULING_GROUPS, KUEUE_GROUP
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.membership import COSCHEDULING_GROUPS, KUEUE_GROUP
 from scheduler_ext.requeue import Requeuer
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from simulation.apiserver import EmbeddedApiServer

@@ -12,11 +12,11 @@ from proto.devices import MIG_MODE, Device
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import NodeUsage
-from scheduler_ext.cluster.workload import NO_WORKLOAD
 from scheduler_ext.decide.fgd import Fragmentation, Site
 from scheduler_ext.decide.score import Preference, node_score, preference
 from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import ContainerNeed
+from scheduler_ext.workload import NO_WORKLOAD
 
 FEW = 100
 """Up to this many changed nodes are inserted one by one; more of them are sorted in at once."""

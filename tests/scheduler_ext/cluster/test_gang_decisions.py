@@ -34,12 +34,13 @@ from scheduler_ext.cluster.events import (
     RoomKept,
     nothing_outside,
 )
-from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE, MissingMember
+from scheduler_ext.cluster.gangs import MissingMember
 from scheduler_ext.cluster.groups import FAILED_BIND_SECONDS
 from scheduler_ext.cluster.records import kept_record
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.group_search import MOST_REFUSED, GroupDomains, GroupSearch

@@ -18,8 +18,9 @@ from proto.kubernetes.objects import (
     WorkloadReference,
 )
 from scheduler_ext.cluster.events import Applied, Effect, Freed, Listed, Removed, nothing_outside
-from scheduler_ext.cluster.gangs import Gang, MissingMember, membership_of
+from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.membership import membership_of
 from scheduler_ext.requests import RequestSettings, pod_key
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request

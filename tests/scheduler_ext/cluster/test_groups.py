@@ -9,7 +9,6 @@ import pytest
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, ResourceQuota, SchedulingGroup
 from scheduler_ext.cluster.events import Applied, NodeChosen, Proposed, TimePassed, nothing_outside
-from scheduler_ext.cluster.gangs import MOST_MEMBERS, group_of
 from scheduler_ext.cluster.group_attempt import FEWEST_THAT_WAIT_ON
 from scheduler_ext.cluster.groups import (
     LONGEST_PERMIT_SECONDS,
@@ -22,6 +21,7 @@ from scheduler_ext.cluster.groups import (
 from scheduler_ext.cluster.records import Records, SchedulerVerdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
+from scheduler_ext.membership import MOST_MEMBERS, group_of
 from scheduler_ext.verbs.filter import FilterDecision
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request

@@ -9,12 +9,12 @@ from proto.devices import DeviceUUID
 from proto.kubernetes.objects import Container, Pod
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota, Snapshot
-from scheduler_ext.cluster.workload import Popular, class_of
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.explain import NodeLine, explain, popular_sentence
 from scheduler_ext.decide.misfit import Amounts, GpuRefusal, Misfit, Unit
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import NodeScore
+from scheduler_ext.workload import Popular, class_of
 from tests.builders import container, pod
 from tests.scheduler_ext.gpus import device, request, snapshot, usage
 

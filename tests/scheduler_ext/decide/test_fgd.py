@@ -11,11 +11,11 @@ from proto.devices import Device
 from proto.kubernetes.requests import NO_HOST, HostAmount
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
-from scheduler_ext.cluster.workload import PodClass, Popular, Workload, class_of
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.fgd import Fragmentation, islands
 from scheduler_ext.policies import Policies, parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import ContainerNeed, GpuRequest
+from scheduler_ext.workload import PodClass, Popular, Workload, class_of
 from tests.builders import container, pod
 from tests.scheduler_ext.gpus import device, request
 

@@ -12,8 +12,8 @@ import aiohttp
 import pytest
 
 from proto.annotations import keys
-from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.http.server import listening
+from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.running import without_need
 from scheduler_ext.status import server as page_server
 from scheduler_ext.status.server import PAGE_HEADER, StatusServer

@@ -10,9 +10,9 @@ import pytest
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.extender import BindingArgs
-from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.cluster.records import Records
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.binder import Binder
 from scheduler_ext.verbs.journal import JournalFiles

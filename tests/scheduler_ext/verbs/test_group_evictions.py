@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from scheduler_ext.cluster.gangs import KUEUE_GROUP, KUEUE_SIZE
+from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from tests.builders import node_json, pod_json
 from tests.polling import until
 from tests.scheduler_ext.rig import Rig, running

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.cluster.workload import Popular, Workload, class_of
 from scheduler_ext.decide.fgd import Fragmentation
 from scheduler_ext.decide.index.levels import BestCase
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
 from scheduler_ext.requests import GpuRequest
+from scheduler_ext.workload import Popular, Workload, class_of
 from tests.builders import container, pod
 from tests.scheduler_ext.decide import test_laws
 from tests.scheduler_ext.gpus import device, request, usage

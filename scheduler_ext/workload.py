@@ -5,11 +5,11 @@ Policy `fgd` rates every node by what it leaves for the pods that usually come.
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from proto.devices import Device
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
-from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.requests import (
     ContainerNeed,
     GpuRequest,
@@ -88,6 +88,11 @@ class Workload:
 
 
 NO_WORKLOAD = Workload()
+
+
+class GpuNode(Protocol):
+    @property
+    def devices(self) -> Sequence[Device]: ...
 
 
 def class_of(request: GpuRequest) -> PodClass:
@@ -178,7 +183,7 @@ class Classes:
         """Forgets all pods except these."""
         self._seen.intersection_update(uids)
 
-    def workload(self, nodes: Collection[RegisteredNode]) -> Workload:
+    def workload(self, nodes: Collection[GpuNode]) -> Workload:
         """Returns the same object until enough pods have come to look again, or there are twice or half as many nodes.
         `nodes` are all there are.
         """
@@ -190,7 +195,7 @@ class Classes:
         return self._workload
 
 
-def workload_of(weights: Mapping[PodClass, float], nodes: Iterable[RegisteredNode]) -> Workload:
+def workload_of(weights: Mapping[PodClass, float], nodes: Iterable[GpuNode]) -> Workload:
     """Returns the workload of these classes. `weights` are how often pods of each class come, in any unit."""
     popular = _popular(weights)
     if not popular:
@@ -222,7 +227,7 @@ def _popular(weights: Mapping[PodClass, float]) -> tuple[Popular, ...]:
     return tuple(Popular(pods=pods, share=weight / covered) for pods, weight in chosen)
 
 
-def _gpus_by_type(nodes: Iterable[RegisteredNode]) -> Mapping[str, tuple[int, int]]:
+def _gpus_by_type(nodes: Iterable[GpuNode]) -> Mapping[str, tuple[int, int]]:
     """Returns the number of GPUs of each type, and the MiB of one of them."""
     found: dict[str, tuple[int, int]] = {}
     devices: Iterable[Device] = (device for node in nodes for device in node.devices)

@@ -9,9 +9,9 @@ from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
-from scheduler_ext.cluster.workload import MOST_CLASSES, MOST_COUNTED, NO_WORKLOAD, Classes, class_of, workload_of
 from scheduler_ext.decide.fgd import Fragmentation
 from scheduler_ext.requests import GpuRequest
+from scheduler_ext.workload import MOST_CLASSES, MOST_COUNTED, NO_WORKLOAD, Classes, class_of, workload_of
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
