@@ -37,7 +37,7 @@ class Histories:
     def add(self, uid: str, now: float, what: str) -> None:
         """Adds a step to the history of a pod that requests GPUs; the history begins here if it has none."""
         known = self.of(uid)
-        self._known[uid] = known._replace(steps=(*known.steps[1 - MOST_STEPS :], HistoryStep(now, what)))
+        self._known[uid] = PodHistory((*known.steps[1 - MOST_STEPS :], HistoryStep(now, what)), known.decided)
         self._known.move_to_end(uid)
         if len(self._known) > MOST_PODS:
             self._known.popitem(last=False)

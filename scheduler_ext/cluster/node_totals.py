@@ -120,8 +120,8 @@ class KubeletSums:
 
     def _is_odd(self, record: PodRecord, node: str) -> bool:
         """Returns whether kubelet counts more for the pod there than is charged."""
-        totals = record.totals
-        return not totals.plain or any(device.memory_mib < totals.gpu_mib for device in self._nodes.devices(node))
+        plain, gpu_mib = record.totals.plain, record.totals.gpu_mib
+        return not plain or (gpu_mib > 0 and any(each.memory_mib < gpu_mib for each in self._nodes.devices(node)))
 
     def add(self, record: PodRecord) -> None:
         for node in record.nodes if record.totals.amounts else ():
@@ -148,6 +148,8 @@ class KubeletSums:
 
     def _with_smaller(self, pod: Pod, gpu_mib: int) -> Iterable[str]:
         """Returns the nodes that have a smaller GPU of a type that the pod allows."""
+        if not gpu_mib:
+            return ()
         allowed = device_filter(pod.metadata.annotations)
         if gpu_mib <= self._nodes.sizes.smallest(allowed):
             return ()
