@@ -6,9 +6,9 @@ from itertools import count
 
 from proto.kubernetes.objects import CoschedulingPodGroup, ObjectReference, Pod, PodGroup, VolcanoPodGroup
 from scheduler_ext.membership import BOUND_ALONE, MOST_MEMBERS, GroupSource, membership_of
-from scheduler_ext.requests import GpuRequest, RequestError, RequestSettings, pod_key, read_request
+from scheduler_ext.requests import GpuRequest, RequestSettings, pod_key, readable_request
 
-_SOURCES: Mapping[type[PodGroup], GroupSource] = {
+SOURCES: Mapping[type[PodGroup], GroupSource] = {
     PodGroup: GroupSource.KUBERNETES,
     CoschedulingPodGroup: GroupSource.COSCHEDULING,
     VolcanoPodGroup: GroupSource.VOLCANO,
@@ -85,7 +85,7 @@ class Gang:
                 continue
             if not _goes_where(pod, member.pod):
                 placed.add(uid)
-            elif (request := _request(pod, settings)) is not None:
+            elif (request := readable_request(pod, settings)) is not None:
                 found[uid] = MissingMember(uid=uid, pod=pod, request=request)
         absent = (f"{self.group}{STAND_IN}{number}" for number in count())
         while len(found) + len(placed) < self.needed:
@@ -104,13 +104,6 @@ def _constraints(pod: Pod) -> tuple[object, ...]:
     by_node = None if spec.affinity is None else spec.affinity.node_affinity
     # The admission plugin DefaultTolerationSeconds gives every pod the same further ones.
     return spec.node_selector, by_node, set(spec.tolerations), spec.topology_spread_constraints
-
-
-def _request(pod: Pod, settings: RequestSettings) -> GpuRequest | None:
-    try:
-        return read_request(pod, settings)
-    except RequestError:
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +148,16 @@ class Gangs:
         self._groups.clear()
 
     def replace_objects(self, kind: type[PodGroup], objects: Iterable[PodGroup]) -> None:
-        self._objects[_SOURCES[kind]] = {_key(each): each for each in objects}
+        self._objects[SOURCES[kind]] = {_key(each): each for each in objects}
 
     def apply_object(self, group: PodGroup) -> bool:
         """Returns whether the group's object is new, or what its members need has changed."""
-        known = self._objects.setdefault(_SOURCES[type(group)], {})
+        known = self._objects.setdefault(SOURCES[type(group)], {})
         before, known[_key(group)] = known.get(_key(group)), group
         return before is None or before.spec != group.spec
 
     def remove_object(self, group: PodGroup) -> None:
-        self._objects.get(_SOURCES[type(group)], {}).pop(_key(group), None)
+        self._objects.get(SOURCES[type(group)], {}).pop(_key(group), None)
 
     def tried_with(self, uid: str) -> Collection[str]:
         """Returns the pod, with the other members of a group that kube-scheduler tries as a whole."""

@@ -85,7 +85,7 @@ class GroupAttempt:
             return {uid, *self.promises()}
         if own is not None and own.pending.ahead:
             return set() if own.node in offered else {uid}
-        if own is None or not self.knows(uid):
+        if own is None or not self.simulated(uid):
             return {uid}
         elsewhere = self.promises().values() if self.needed else [own]
         self.charge((record for record in elsewhere if where.isdisjoint(record.nodes)), "")
@@ -118,13 +118,9 @@ class GroupAttempt:
         """Returns whether all members that the group needs got a node there."""
         return 0 < self.needed <= len(placement.placed)
 
-    def knows(self, uid: str) -> bool:
-        """Returns whether a question about the member was part of this attempt."""
-        return any(uid in each.members for each in self.placements)
-
-    def has_alternatives(self, uid: str) -> bool:
-        """Returns whether several placements were simulated with the member."""
-        return sum(uid in each.members for each in self.placements) > 1
+    def simulated(self, uid: str) -> int:
+        """Returns the number of placements for which kube-scheduler sent a question about the member."""
+        return sum(uid in each.members for each in self.placements)
 
     def promise(self, uid: str) -> PodRecord | None:
         """Returns the member's reservation if no bind has begun for it."""
@@ -174,7 +170,7 @@ class GroupAttempt:
     def drop_unasked(self) -> None:
         """Drops what was decided ahead for members about which kube-scheduler sent no question."""
         for uid, record in self.promises().items():
-            if record.pending.ahead and not self.knows(uid):
+            if record.pending.ahead and not self.simulated(uid):
                 self._records.release(uid)
 
     def is_cut_short(self) -> bool:

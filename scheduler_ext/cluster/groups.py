@@ -214,11 +214,11 @@ class Groups:
         if record is not None and record.pending.ahead:
             return
         this = None if record is None else self._attempts.get(record.pending.group)
-        if this is None or not this.has_alternatives(uid):
+        if this is None or this.simulated(uid) <= 1:
             self._unused[uid] = self._unused.get(uid, 0) + 1
         if record is not None and this is not None:
             this.again |= record.pending.waits is not None and self._unused.get(uid, 0) > 1
-            if this.knows(uid):
+            if this.simulated(uid):
                 this.placements[-1].placed.add(uid)
             this.renew(record.until)
 

@@ -16,13 +16,12 @@ from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, read_bound, still_running
 from scheduler_ext.cluster.closed_nodes import SetAsides
 from scheduler_ext.cluster.groups import Groups, pending_of
-from scheduler_ext.cluster.node_totals import Hosts, KubeletSums, totals_of
+from scheduler_ext.cluster.node_totals import Hosts, KubeletSums
 from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import (
     NO_GPUS,
     NO_OTHERS,
-    NO_TOTALS,
     Pending,
     PodRecord,
     Records,
@@ -34,6 +33,7 @@ from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.resizing import Growths
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, Snapshot
 from scheduler_ext.cluster.usage import NodeAlone
+from scheduler_ext.kubelet_totals import NO_TOTALS, totals_of
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import RequestSettings, container_kinds, pod_key
 from scheduler_ext.workload import Classes, Workload, seeds

@@ -1,86 +1,16 @@
-"""Sums of what pods request of nodes, against their totals: CPU and memory, and all as kubelet counts at admission.
+"""Sums of what pods request of nodes, against their totals: CPU and memory, and all as kubelet counts at admission."""
 
-Kubelet knows nothing of single GPUs. For a plain pod it counts no more than is charged to GPUs here, so beside plain
-pods every pod that fits is admitted. Other pods differ. 150 percent of cores are charged as 100. A percentage beside an
-amount of memory is not charged, and neither is what containers without GPUs name. Where such a pod is, kubelet's own
-sums decide too.
-
-Sums of whole GPUs and percentages count the smallest GPU that was known when the pod was made. On a smaller one, which
-came later, kubelet counts more than is charged.
-"""
-
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from proto.annotations.keys import DEVICES_ALLOCATED, RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
-from proto.kubernetes.objects import Container, Node, Pod
+from proto.annotations.keys import RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
+from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_amount
-from proto.kubernetes.requests import requested as requested_of
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.cluster.nodes import Nodes
-from scheduler_ext.cluster.records import NO_TOTALS, KubeletTotals, PodRecord, Records
-from scheduler_ext.requests import (
-    RequestError,
-    RequestSettings,
-    ResourceNames,
-    device_filter,
-    gpu_count,
-    pod_key,
-    read_needs,
-)
-
-
-def totals_of(pod: Pod, settings: RequestSettings) -> KubeletTotals:
-    """Returns the requests of a pod for the memory and cores of GPUs; `NO_TOTALS` for an ended pod."""
-    names = settings.names
-    ours = (names.memory, names.memory_percentage, names.cores, *SUMS)
-    naming = [each for each in pod.all_containers if not _asked(each).keys().isdisjoint(ours)]
-    if not naming or pod.has_ended:
-        return NO_TOTALS
-    named = {name for each in naming for name in _asked(each)}
-    amounts = {name: requested_of(pod, name) for name in ours if name in named}
-    is_charged = not pod.spec.node_name or DEVICES_ALLOCATED in pod.metadata.annotations
-    plain = is_charged and all(_is_plain(each, names) for each in naming)
-    gpu_mib: int | None = 0 if named.isdisjoint(SUMS) else _counted_gpu(naming, settings)
-    return KubeletTotals(
-        {name: amount for name, amount in amounts.items() if amount}, plain and gpu_mib is not None, gpu_mib or 0
-    )
-
-
-def _counted_gpu(naming: Sequence[Container], settings: RequestSettings) -> int | None:
-    """Returns the MiB of the smallest GPU on which no container's sum exceeds what is charged; None without one."""
-    least = 0
-    try:
-        needs = read_needs(naming, settings)
-        sums = [[integer_quantity(_asked(each).get(name, 0)) for name in SUMS] for each in naming]
-    except (RequestError, QuantityError):
-        return None
-    for need, (memory_mib, cores) in zip(needs, sums, strict=True):
-        if not (memory_mib or cores):
-            continue
-        if need is None or cores > need.count * need.reserved_cores:
-            return None
-        of_each = -(-memory_mib // need.count)
-        if need.is_relative:
-            least = max(least, -(-of_each * 100 // (need.memory_percent or 1)))
-        elif of_each > need.memory_mib:
-            return None
-    return least
-
-
-def _is_plain(container: Container, names: ResourceNames) -> bool:
-    asked = _asked(container)
-    try:
-        memory, percent, cores = (
-            integer_quantity(asked.get(name, 0)) for name in (names.memory, names.memory_percentage, names.cores)
-        )
-    except QuantityError:
-        return False
-    return gpu_count(container, names) > 0 and cores <= 100 and percent <= 100 and not (memory and percent)
-
-
-def _asked(container: Container) -> Mapping[str, str | int | float]:
-    return {**container.resources.limits, **container.resources.requests}
+from scheduler_ext.cluster.records import PodRecord, Records
+from scheduler_ext.kubelet_totals import totals_of
+from scheduler_ext.requests import RequestSettings, device_filter, pod_key
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from proto.devices import DeviceUUID, MigPlacement, PodShares
 from proto.kubernetes.objects import Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, exclusive_cpus
 from scheduler_ext.cluster.accounting import NO_PINNED, Footprints, PinnedContainer, effective, pinned_containers
+from scheduler_ext.kubelet_totals import NO_TOTALS, KubeletTotals
 from scheduler_ext.quota_class import QuotaClass
 from scheduler_ext.requests import ContainerKind, GpuRequest
 
@@ -66,20 +67,6 @@ class GpuPart(Struct, frozen=True, kw_only=True, gc=False):
 
 NO_GPUS = GpuPart()
 _NO_PARTS: Mapping[str, GpuPart] = {}
-
-
-class KubeletTotals(Struct, frozen=True):
-    """A pod's requests by resource, as kubelet counts them. `plain` is true if they are no more than what is charged to
-    GPUs.
-    """
-
-    amounts: Mapping[str, int] = field(default_factory=dict)
-    plain: bool = True
-    gpu_mib: int = 0
-    """The pod is plain on GPUs with so many MiB."""
-
-
-NO_TOTALS = KubeletTotals()
 
 
 class SchedulerVerdict(Struct, frozen=True, kw_only=True):

@@ -109,11 +109,6 @@ def _growth_sent(cluster: "Cluster", event: events.GrowthSent, _: float) -> None
         cluster.ledger.apply_pod(pod)
 
 
-def _leadership_gained(cluster: "Cluster", _: events.LeadershipGained, __: float) -> None:
-    for record in cluster.ledger.records.of(RecordState.RESERVED):
-        cluster.ledger.records.drop(record.uid)
-
-
 class Cluster:
     """The parts of the state, and the events that change them. Read them freely: only events change them."""
 
@@ -195,6 +190,8 @@ _OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
     events.SetAsidesJudged: _set_asides_judged,
     events.RoomsGivenUp: lambda cluster, event, _: cluster.ledger.records.give_up(*event.uids),
     events.NominationsEnded: lambda cluster, event, _: cluster.end_nominations(event.uids),
-    events.LeadershipGained: _leadership_gained,
+    events.LeadershipGained: lambda cluster, *_: cluster.ledger.records.release(
+        *(record.uid for record in cluster.ledger.records.of(RecordState.RESERVED))
+    ),
     events.TimePassed: lambda *_: None,
 }

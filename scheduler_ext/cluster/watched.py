@@ -5,20 +5,18 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from proto.kubernetes.objects import (
-    CoschedulingPodGroup,
     Node,
     Notice,
     ObjectReference,
     Pod,
     PodDisruptionBudget,
-    PodGroup,
     ResourceQuota,
-    VolcanoPodGroup,
     version_number,
 )
 from scheduler_ext.cluster import events
 from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, outlives
 from scheduler_ext.cluster.events import Changed, ClusterEvent, Effect, Freed, Nominated, RecordEvent, Wished
+from scheduler_ext.cluster.gangs import SOURCES
 from scheduler_ext.cluster.history import LogKind
 from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.records import PodRecord
@@ -31,7 +29,6 @@ Handler = Callable[["Cluster", Any, float], Sequence[Effect] | None]
 
 _FREED, _WISHED = Freed(), Wished()
 _EVERYTHING_CHANGED = Changed()
-_NOTHING: Sequence[Effect] = ()
 
 
 def _nodes_listed(cluster: "Cluster", event: events.Listed[Node], _: float) -> Sequence[Effect]:
@@ -126,7 +123,7 @@ def _pod_removed(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
     cluster.wishes.remove(uid)
     # A pod without GPUs may have lost annotations of a GPU scheduler.
     if cluster.pods.pod(pod_name(pod)) is None and not cluster.pods.concerns_gpus(pod):
-        return _NOTHING
+        return ()
     cluster.pods.remove_pod(pod)
     cluster.queue.settled(uid)
     cluster.end_nominations([uid])
@@ -161,10 +158,6 @@ def _quota_removed(cluster: "Cluster", quota: ResourceQuota, _: float) -> Sequen
     return (_FREED,)
 
 
-def _group_applied(cluster: "Cluster", group: PodGroup, _: float) -> Sequence[Effect]:
-    return (_FREED,) if cluster.gangs.apply_object(group) else _NOTHING
-
-
 def _proposed(cluster: "Cluster", event: events.Proposed, _: float) -> Sequence[Effect]:
     pod, uid = event.pod, pod_key(event.pod)
     is_nominated = pod.status.nominated_node_name in event.victims_of
@@ -174,7 +167,7 @@ def _proposed(cluster: "Cluster", event: events.Proposed, _: float) -> Sequence[
     if event.victims_of:
         cluster.ledger.groups.preempts(pod)
     # The nomination was there already, so no change of the pod may follow.
-    return _nominated(cluster, pod) if is_nominated else _NOTHING
+    return _nominated(cluster, pod) if is_nominated else ()
 
 
 def _nominated(cluster: "Cluster", pod: Pod) -> Sequence[Effect]:
@@ -182,35 +175,34 @@ def _nominated(cluster: "Cluster", pod: Pod) -> Sequence[Effect]:
     about to bind it, and needs no room.
     """
     if not pod.status.nominated_node_name and pod_key(pod) not in cluster.nominations:
-        return _NOTHING
+        return ()
     if cluster.nominations.is_over(pod):
         cluster.end_nominations([pod_key(pod)])
     elif cluster.nominations.is_new(pod) and cluster.ledger.records.reserved(pod_key(pod)) is None:
         return (Nominated(pod, pod.status.nominated_node_name),)
-    return _NOTHING
+    return ()
 
 
-_GROUPS = (PodGroup, CoschedulingPodGroup, VolcanoPodGroup)
 _LISTED: Mapping[type, Handler] = {
     Node: _nodes_listed,
     Pod: _pods_listed,
     ResourceQuota: lambda cluster, event, _: cluster.ledger.quotas.replace(event.objects),
     PodDisruptionBudget: lambda cluster, event, _: cluster.budgets.replace(event.objects),
-    **dict.fromkeys(_GROUPS, lambda cluster, event, _: cluster.gangs.replace_objects(event.kind, event.objects)),
+    **dict.fromkeys(SOURCES, lambda cluster, event, _: cluster.gangs.replace_objects(event.kind, event.objects)),
 }
 _APPLIED: Mapping[type, Handler] = {
     Node: _node_applied,
     Pod: _pod_applied,
     ResourceQuota: _quota_applied,
     PodDisruptionBudget: lambda cluster, budget, _: cluster.budgets.apply(budget),
-    **dict.fromkeys(_GROUPS, _group_applied),
+    **dict.fromkeys(SOURCES, lambda cluster, group, _: (_FREED,) if cluster.gangs.apply_object(group) else None),
 }
 _REMOVED: Mapping[type, Handler] = {
     Node: _node_removed,
     Pod: _pod_removed,
     ResourceQuota: _quota_removed,
     PodDisruptionBudget: lambda cluster, budget, _: cluster.budgets.remove(budget),
-    **dict.fromkeys(_GROUPS, lambda cluster, group, _: cluster.gangs.remove_object(group)),
+    **dict.fromkeys(SOURCES, lambda cluster, group, _: cluster.gangs.remove_object(group)),
 }
 HANDLERS: Mapping[type[ClusterEvent], Handler] = {
     events.Listed: lambda cluster, event, now: _LISTED[event.kind](cluster, event, now),
