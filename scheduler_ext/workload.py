@@ -90,7 +90,7 @@ class Workload:
 NO_WORKLOAD = Workload()
 
 
-class GpuNode(Protocol):
+class HasDevices(Protocol):
     @property
     def devices(self) -> Sequence[Device]: ...
 
@@ -183,7 +183,7 @@ class Classes:
         """Forgets all pods except these."""
         self._seen.intersection_update(uids)
 
-    def workload(self, nodes: Collection[GpuNode]) -> Workload:
+    def workload(self, nodes: Collection[HasDevices]) -> Workload:
         """Returns the same object until enough pods have come to look again, or there are twice or half as many nodes.
         `nodes` are all there are.
         """
@@ -195,7 +195,7 @@ class Classes:
         return self._workload
 
 
-def workload_of(weights: Mapping[PodClass, float], nodes: Iterable[GpuNode]) -> Workload:
+def workload_of(weights: Mapping[PodClass, float], nodes: Iterable[HasDevices]) -> Workload:
     """Returns the workload of these classes. `weights` are how often pods of each class come, in any unit."""
     popular = _popular(weights)
     if not popular:
@@ -227,7 +227,7 @@ def _popular(weights: Mapping[PodClass, float]) -> tuple[Popular, ...]:
     return tuple(Popular(pods=pods, share=weight / covered) for pods, weight in chosen)
 
 
-def _gpus_by_type(nodes: Iterable[GpuNode]) -> Mapping[str, tuple[int, int]]:
+def _gpus_by_type(nodes: Iterable[HasDevices]) -> Mapping[str, tuple[int, int]]:
     """Returns the number of GPUs of each type, and the MiB of one of them."""
     found: dict[str, tuple[int, int]] = {}
     devices: Iterable[Device] = (device for node in nodes for device in node.devices)

@@ -57,7 +57,7 @@ class Ledger:
         """
         self._settings, self._fgd = settings or RequestSettings(), fgd
         self._outliving: dict[str, Outliving] = {}
-        """The last report of each node's daemon about pods that outlive their deletion."""
+        """The last readable report of each node's daemon about pods that outlive their deletion."""
         self._watched_since = -inf
         """When the watch of pods has begun to work; infinite while it does not."""
         self._classes = Classes(seeds(self._settings))
@@ -73,14 +73,13 @@ class Ledger:
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         current = {node.metadata.name: node for node in nodes}
-        for name in self.nodes.names() - current.keys():
+        for name in {*self.nodes.unregistered(), *(node.name for node in self.nodes.registered())} - current.keys():
             self.remove_node(name)
         for node in current.values():
             self.apply_node(node)
 
     def apply_node(self, node: Node) -> None:
         name = node.metadata.name
-        # An unreadable report counts as none.
         report = readable(decode_outliving, node.metadata.annotations.get(NODE_OUTLIVING))
         if report is not None:
             self._outliving[name] = report
@@ -290,8 +289,7 @@ class Ledger:
 
     def _settle(self, node: str) -> None:
         """Frees what ended pods hold there, and counts deleted pods that still run, as the node's daemon reports."""
-        report = self._outliving.get(node)
-        if report is None:
+        if (report := self._outliving.get(node)) is None:
             return
         for record in [*self.records.on_node(node).values()]:
             if record.state is RecordState.OUTLIVING and report.has_ended(record.uid, record.deleted_at):

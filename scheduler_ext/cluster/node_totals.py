@@ -22,7 +22,7 @@ class KubeletSums:
     _nodes: Nodes
     _totals: dict[str, Mapping[str, int]] = field(default_factory=dict)
     _short: set[str] = field(default_factory=set)
-    """Nodes where kubelet may count more than is charged, or may give out less than the GPUs have."""
+    """Nodes where kubelet may count more than is charged, or may give out less than their GPUs may have."""
 
     def apply(self, node: Node) -> None:
         """Records the totals that the kubelet of a registered node may give out. A resource without a total is not
@@ -42,7 +42,9 @@ class KubeletSums:
         memory_mib, cores = sum(device.memory_mib for device in devices), sum(device.cores for device in devices)
         has = {names.memory: memory_mib, names.memory_percentage: 100 * len(devices), names.cores: cores}
         has |= {RESOURCE_MEMORY_SUM: memory_mib, RESOURCE_CORES_SUM: cores}
-        is_short = any(total < has[each] for each, total in totals.items())
+        is_short = not all(gpu.memory_mib for gpu in devices) or any(
+            total < has[each] for each, total in totals.items()
+        )
         if is_short or any(self._is_odd(each, node) for each in self._records.on_node(node).values()):
             self._short.add(node)
         else:

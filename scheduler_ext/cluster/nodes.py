@@ -1,6 +1,6 @@
 """Knows which nodes give out GPUs, and how much of each GPU is used: the sum of what pods hold there."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from proto.devices import Device
@@ -132,10 +132,6 @@ class Nodes:
         """Returns the GPUs of a node; none of one that is not registered."""
         registered = self._registered.get(name)
         return () if registered is None else registered.devices
-
-    def names(self) -> Set[str]:
-        """Returns the names of all nodes, with GPUs or without."""
-        return self._registered.keys() | self._unregistered.keys()
 
     def unregistered(self) -> Mapping[str, str]:
         """Returns for each node without GPUs why it is not registered; the next event changes it."""

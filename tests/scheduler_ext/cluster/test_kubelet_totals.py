@@ -131,6 +131,14 @@ def test_a_sum_larger_than_what_is_charged_is_refused_where_kubelet_would(memory
     assert ledger_with(said=said).ledger.kubelet.refusing(wanted, ["n"]) == expected
 
 
+def test_a_gpu_whose_memory_is_unknown_counts_as_smaller_than_any_that_was_summed_up() -> None:
+    said = node("n", [device(0, memory_mib=1000), device(1, memory_mib=0)])
+    said.status.allocatable |= {keys.RESOURCE_MEMORY_SUM: "1000", keys.RESOURCE_CORES_SUM: "200"}
+    wanted = pod(container(gpu=2, gpumem_percentage=100))
+    wanted.spec.containers[0].resources.limits[keys.RESOURCE_MEMORY_SUM] = "2000"
+    assert ledger_with(said=said).ledger.kubelet.refusing(wanted, ["n"]) == {"n": keys.RESOURCE_MEMORY_SUM}
+
+
 amounts = st.fixed_dictionaries(
     {},
     optional={
