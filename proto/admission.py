@@ -88,9 +88,9 @@ class AdmissionVerdict:
     """One word for the metric that counts answers; it is not sent."""
 
 
-def denied(message: str, warnings: tuple[str, ...] = (), *, reason: str = "") -> AdmissionVerdict:
+def denied(message: str, *, reason: str = "") -> AdmissionVerdict:
     """Refuses the pod; its author reads `message`."""
-    return AdmissionVerdict(allowed=False, code=FORBIDDEN, message=message, warnings=warnings, reason=reason)
+    return AdmissionVerdict(allowed=False, code=FORBIDDEN, message=message, reason=reason)
 
 
 def failed(message: str, code: int = 500, *, reason: str = "") -> AdmissionVerdict:

@@ -8,16 +8,15 @@ from uuid import uuid4
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def remove_folder(path: str, *, inside: int | None = None) -> None:
-    """Removes a folder with all below it, never through a symbolic link. `inside` is its open parent folder. Raises
-    OSError.
-    """
-    for _ in removing(path, inside=inside):
+def remove_folder(path: str) -> None:
+    """Removes a folder with all below it, never through a symbolic link. Raises OSError."""
+    for _ in removing(path):
         pass
 
 
 def removing(path: str, *, inside: int | None = None) -> Iterator[None]:
-    """Removes a folder one entry at a time: a caller that stops halfway has made progress and can start again.
+    """Removes a folder one entry at a time: a caller that stops halfway has made progress and can start again. `inside`
+    is its open parent folder.
 
     The tenant that fills the folder chooses the number of entries and levels. So no folder is listed as a whole, and
     full folders are moved up until there is one level. `shutil.rmtree` holds every name of a folder in memory, and a

@@ -26,11 +26,9 @@ def format_cpu_list(numbers: Iterable[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def mask_bits(words: Sequence[int], word_bits: int = 64) -> frozenset[int]:
-    """Returns the numbers of the bits that are set, the first word holding the lowest ones."""
-    return frozenset(
-        position * word_bits + bit for position, word in enumerate(words) for bit in range(word_bits) if word >> bit & 1
-    )
+def mask_bits(words: Sequence[int]) -> frozenset[int]:
+    """Returns the numbers of the bits that are set in words of 64, the first word holding the lowest ones."""
+    return frozenset(position * 64 + bit for position, word in enumerate(words) for bit in range(64) if word >> bit & 1)
 
 
 def host_node(

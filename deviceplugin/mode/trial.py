@@ -26,16 +26,14 @@ from proto.cri import runtime_v1_pb2_grpc as rpc
 log = logging.getLogger(__name__)
 
 
-async def ask_enable_cdi(socket: str, *, deadline_seconds: float = 3.0) -> bool | None:
+async def ask_enable_cdi(socket: str) -> bool | None:
     """Returns the runtime's switch for CDI; None without a socket, a switch or an answer."""
     if not await asyncio.to_thread(os.path.exists, socket):
         return None
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
         try:
-            answer = await rpc.RuntimeServiceStub(channel).Status(
-                pb.StatusRequest(verbose=True), timeout=deadline_seconds
-            )
+            answer = await rpc.RuntimeServiceStub(channel).Status(pb.StatusRequest(verbose=True), timeout=3.0)
         except grpc.aio.AioRpcError as error:
             log.warning("the container runtime on %s does not report its status: %s", socket, error.details())
             return None

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -49,31 +49,27 @@ class NodeWriter:
         contributors: Sequence[Contributor],
         *,
         now: Callable[[], datetime],
-        monotonic: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self._own = own
         self._changes = changes
         self._contributors = {each.name: each for each in contributors}
         self._now = now
-        self._monotonic = monotonic
-        self._sleep = sleep
 
     async def run(self, pace: NodePace = _UNHURRIED) -> None:
         """Runs until cancelled."""
         while True:
             change, returned = self._changes.next(), self._own.returns.next()
             patches, again_in = self._look()
-            pace, command = step(pace, Looked(tuple(patches), again_in), self._monotonic())
+            pace, command = step(pace, Looked(tuple(patches), again_in), time.monotonic())
             match command:
                 case Write(name):
                     answer = await self._write(self._contributors[name], patches[name])
-                    pace, command = step(pace, answer, self._monotonic())
+                    pace, command = step(pace, answer, time.monotonic())
                 case AwaitChange(seconds):
                     await _wait(change, seconds)
             match command:
                 case Pause(seconds) if seconds:
-                    await self._sleep(seconds)
+                    await asyncio.sleep(seconds)
                 case AwaitReturn(seconds):
                     await _wait(returned, seconds)
 

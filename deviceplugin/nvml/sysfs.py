@@ -9,9 +9,8 @@ from proto.devices import UNKNOWN_NUMA
 class Sysfs:
     """Reads below `root`, which is /sys unless a container mounts the host's elsewhere."""
 
-    def __init__(self, root: Path, cpuinfo: Path = Path("/proc/cpuinfo")) -> None:
+    def __init__(self, root: Path) -> None:
         self._root = root
-        self._cpuinfo = cpuinfo
 
     def numa_node(self, bus_id: str) -> int:
         """Returns the NUMA node of a PCI device given by its NVML bus id; UNKNOWN_NUMA if the kernel lacks it."""
@@ -63,7 +62,7 @@ class Sysfs:
     def cpu_model(self) -> str:
         """Returns the CPU's name in /proc/cpuinfo, or "" without one."""
         try:
-            lines = self._cpuinfo.read_text(errors="replace").splitlines()
+            lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
         except OSError:
             return ""
         named = (line.partition(":")[2].strip() for line in lines if line.lower().startswith(("model name", "cpu\t")))

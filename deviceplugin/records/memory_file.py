@@ -16,21 +16,20 @@ log = logging.getLogger(__name__)
 
 _NAME = "memory.json"
 _LARGEST_BYTES = 16 << 20
-_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class MemoryFile:
     """Every method blocks."""
 
-    def __init__(self, cdi_directory: str, boot_id: str = _BOOT_ID) -> None:
+    def __init__(self, cdi_directory: str) -> None:
         self.path = Path(cdi_directory, MEMORY_FOLDER, _NAME)
-        self._boot_id = Path(boot_id)
         self._problem = ""
 
     def boot(self) -> str:
         """Returns the boot id; empty if the kernel does not report it."""
         try:
-            return self._boot_id.read_text().strip()
+            return _BOOT_ID.read_text().strip()
         except OSError:
             return ""
 

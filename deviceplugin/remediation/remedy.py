@@ -81,7 +81,6 @@ class Remediation:
         clocks: NodeClocks,
         *,
         count: Callable[[str], object],
-        jitter: Callable[[], float] = random.random,
     ) -> None:
         self._api = api
         self._own = sources.own
@@ -92,7 +91,6 @@ class Remediation:
         self._settings = settings = sources.configuration.remediation
         self._resource = resource = sources.resource
         self._count = count
-        self._jitter = jitter
         self._clock = clocks.now
         self._uptime = clocks.uptime
         self._set_by = timedelta()
@@ -273,7 +271,7 @@ class Remediation:
             except Conflict:
                 # Another node's daemon was first.
                 pass
-            await asyncio.sleep(self._jitter() * 0.1 * 2**attempt)
+            await asyncio.sleep(random.random() * 0.1 * 2**attempt)  # noqa: S311 - daemons part ways
         return self._now() + timedelta(seconds=10)
 
 

@@ -28,14 +28,14 @@ def decode_json(key: str, text: str, kind: type[V]) -> V:
         raise AnnotationError(key, "", "nested too deeply") from error
 
 
-def decode_integer(key: str, where: str, text: str, most: int = LARGEST) -> int:
+def decode_integer(key: str, where: str, text: str) -> int:
     """Reads ASCII digits with an optional sign, as Go writes them. Raises AnnotationError."""
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdigit() and len(digits) <= LONGEST_NUMBER):
         raise AnnotationError(key, where, f"expected a whole number, found {shortened(text)!r}")
     number = int(text)
-    if abs(number) > most:
-        raise AnnotationError(key, where, f"beyond {most}: {number}")
+    if abs(number) > LARGEST:
+        raise AnnotationError(key, where, f"beyond {LARGEST}: {number}")
     return number
 
 
