@@ -242,7 +242,7 @@ class DeviceManager(RegistrationServicer):
         """Waits until the plugin ends the stream."""
         self.calls.append("ListAndWatch")
         try:
-            async for update in plugin.stub.ListAndWatch(wire.Empty(), wait_for_ready=True):
+            async for update in plugin.stub.ListAndWatch(wire.Empty()):
                 self._devices[plugin.resource] = {device.ID: _advertised(device) for device in update.devices}
                 self._write()
                 self.changed.set()

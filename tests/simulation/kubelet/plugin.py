@@ -26,8 +26,10 @@ class SmallPlugin(DevicePluginServicer):
         preferred: tuple[str, ...] = (),
         pre_start: bool = False,
         numa: Mapping[str, int] | None = None,
+        endpoint: str = "small.sock",
     ) -> None:
         self._directory = directory
+        self._endpoint = endpoint
         self._numa = dict(numa or {})
         self.preferred = preferred
         self.pre_start = pre_start
@@ -48,7 +50,7 @@ class SmallPlugin(DevicePluginServicer):
 
     @property
     def socket(self) -> Path:
-        return self._directory / "small.sock"
+        return self._directory / self._endpoint
 
     async def start(self) -> None:
         self._server = aio.server()
@@ -56,12 +58,12 @@ class SmallPlugin(DevicePluginServicer):
         self._server.add_insecure_port(f"unix:{self.socket}")
         await self._server.start()
         async with aio.insecure_channel(f"unix:{self._directory / 'kubelet.sock'}") as channel:
-            request = wire.RegisterRequest(version="v1beta1", endpoint="small.sock", resource_name=RESOURCE)
+            request = wire.RegisterRequest(version="v1beta1", endpoint=self._endpoint, resource_name=RESOURCE)
             await RegistrationStub(channel).Register(request)
 
-    async def stop(self) -> None:
+    async def stop(self, grace_seconds: float = 0) -> None:
         if self._server is not None:
-            await self._server.stop(0)
+            await self._server.stop(grace_seconds)
             self._server = None
 
     def set_health(self, device: str, health: str) -> None:

@@ -6,10 +6,12 @@ import shutil
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from grpc import aio
 
+from proto.kubelet import deviceplugin_v1beta1_pb2 as wire
 from proto.kubernetes.objects import Container, Resources
 from proto.podresources import podresources_v1_pb2 as resources_wire
 from proto.podresources.podresources_v1_pb2_grpc import PodResourcesListerStub
@@ -54,6 +56,25 @@ async def test_health_from_the_stream_becomes_capacity(manager: DeviceManager) -
     plugin = await registered(manager)
     plugin.set_health("a-0", "Unhealthy")
     await until(lambda: manager.capacity() == {RESOURCE: (4, 3)})
+    await plugin.stop()
+    await until(lambda: manager.capacity() == {RESOURCE: (4, 0)})
+
+
+class EndingPlugin(SmallPlugin):
+    """It takes no call after the first."""
+
+    ending: asyncio.Task[None]
+
+    async def GetDevicePluginOptions(self, request: wire.Empty, context: Any) -> wire.DevicePluginOptions:  # noqa: N802
+        self.ending = asyncio.create_task(self.stop(grace_seconds=5))
+        self.socket.unlink()
+        return await super().GetDevicePluginOptions(request, context)
+
+
+async def test_a_plugin_that_ends_before_its_devices_are_listed_is_gone(manager: DeviceManager) -> None:
+    plugin, ending = await registered(manager), EndingPlugin(manager.directory, endpoint="ending.sock")
+    await ending.start()
+    await ending.ending
     await plugin.stop()
     await until(lambda: manager.capacity() == {RESOURCE: (4, 0)})
 
