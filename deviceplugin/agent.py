@@ -1,6 +1,7 @@
 """The node daemon: its parts, and how they run beside each other."""
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import datetime
@@ -20,7 +21,7 @@ from deviceplugin.limits.changing import LimitChanges
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.limits.watch import LimitsWatch
 from deviceplugin.metrics.metrics import Metrics
-from deviceplugin.metrics.view import DaemonView
+from deviceplugin.metrics.view import DaemonView, readiness
 from deviceplugin.node.announcing import GpuEvents
 from deviceplugin.node.contributors import (
     FeatureLabels,
@@ -45,8 +46,13 @@ from proto.annotations.keys import SUMS
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.events import EventRecorder
 
+log = logging.getLogger(__name__)
+
 _SWEEP_SECONDS = 10.0
 """Seconds between two checks of what containers wrote in their folders beyond the quota."""
+
+_SILENT_SECONDS = 10.0
+"""The daemon logs what it waits for after this time."""
 
 
 class Agent:
@@ -148,6 +154,7 @@ class Agent:
         yield self._feedback.run()
         yield self._sweep()
         yield self._events.run()
+        yield log_waits(self.view)
         yield GpuEvents(
             sources.own, sources.gpus, sources.changes, self._events, limits=self._limits, labels=self._labels
         ).run()
@@ -165,6 +172,7 @@ class Agent:
             missing=gpus.inventory.missing,
             pods=own.pods,
             pods_known=own.pods_known,
+            mode_known=self._serving.mode is not None,
             registered=self._serving.are_registered,
             gpus_known=gpus.known,
             gpu_problem=gpus.problem,
@@ -199,6 +207,21 @@ class Agent:
             known = frozenset(own.pods) if are_known else None
             await sweeping.call(partial(self._folders.sweep, known, time.monotonic()))
             await asyncio.sleep(_SWEEP_SECONDS)
+
+
+async def log_waits(view: Callable[[], DaemonView], silent_seconds: float = _SILENT_SECONDS) -> None:
+    """Logs why the daemon is not ready: each reason once, until it is ready. Runs until cancelled."""
+    logged = set[str]()
+    while True:
+        await asyncio.sleep(silent_seconds)
+        seen = view()
+        now = readiness(seen)
+        if now.ready:
+            logged.clear()
+        # The watches log where the API server does not answer.
+        elif now.sentence not in logged and not seen.api_problem:
+            logged.add(now.sentence)
+            log.warning("not ready: %s", now.sentence)
 
 
 def _own_node(api: ApiServer, configuration: Configuration, changes: Changes, metrics: Metrics) -> OwnNode:

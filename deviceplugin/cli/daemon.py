@@ -15,6 +15,7 @@ from deviceplugin.gpus import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
 from deviceplugin.mode.rules import SlotsUnsupported
 from deviceplugin.own_threads import UnjoinedExecutor
+from program.stacks import show_stacks_on_signal
 from program.tasks import until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
@@ -58,6 +59,7 @@ async def _run_until_signalled(
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    show_stacks_on_signal()
     loop.set_default_executor(UnjoinedExecutor(_POOL_THREADS))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

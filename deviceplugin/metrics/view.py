@@ -20,6 +20,8 @@ class DaemonView:
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """The pods of this node, by UID."""
     pods_known: bool = False
+    mode_known: bool = True
+    """False until it is chosen how containers are given their GPUs: nothing is registered before."""
     registered: bool = False
     """True if the kubelet that runs now has registered the plugin."""
     gpus_known: bool = False
@@ -51,15 +53,24 @@ class Readiness:
 
 def readiness(view: DaemonView) -> Readiness:
     """Returns whether the daemon is ready to serve an Allocate. A node without GPUs is: there is nothing to serve."""
-    if view.api_problem:
-        return Readiness(False, view.api_problem)
-    if not view.pods_known:
-        return Readiness(False, f"the pods of node {view.node_name} are not known yet")
-    if not view.gpus_known:
-        return Readiness(False, "the NVIDIA driver has not answered yet")
+    if awaited := _awaited(view):
+        return Readiness(False, awaited)
     if not view.devices:
         return Readiness(True, view.gpu_problem or "this node has no GPU to share")
-    if not view.registered:
-        return Readiness(False, "kubelet has not accepted the registration yet")
     counts = f"{len(view.devices)} GPUs, {sum(device.healthy for device in view.devices)} of them healthy"
     return Readiness(True, "; ".join([counts, *(f"{gpu.name} cannot be used: {gpu.problem}" for gpu in view.missing)]))
+
+
+def _awaited(view: DaemonView) -> str:
+    """Returns what the daemon waits for; empty if it is ready."""
+    if view.api_problem:
+        return view.api_problem
+    if not view.pods_known:
+        return f"the pods of node {view.node_name} are not known yet"
+    if not view.gpus_known:
+        return "the NVIDIA driver has not answered yet"
+    if view.devices and not view.mode_known:
+        return f"it is not chosen yet how node {view.node_name} allocates, by slots or immediately"
+    if view.devices and not view.registered:
+        return "kubelet has not accepted the registration yet"
+    return ""

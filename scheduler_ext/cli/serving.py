@@ -15,6 +15,7 @@ import click
 
 from program.address import ListenAddress
 from program.shared_page import OPEN
+from program.stacks import show_stacks_on_signal
 from program.tasks import until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
@@ -110,6 +111,7 @@ def serve_until_stopped(configuration: SchedulerConfiguration) -> None:
 
 async def _serve(configuration: SchedulerConfiguration) -> None:
     sys.setswitchinterval(_SWITCH_SECONDS)
+    show_stacks_on_signal()
     stop = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(name, stop.set)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -43,7 +44,8 @@ _SERIES = re.compile(r"([^\s#][^\s{]*(?:\{.*\})?) (\S+)")
 _PORT = re.compile(r"metrics are served on port (\d+)")
 _WATCHES = 3
 """Nodes and pods by the daemon, pods by kubelet."""
-_TROUBLE = ("Traceback", " ERROR ", " CRITICAL ", "Warning:", "never retrieved", "never awaited")
+_TROUBLE = ("Traceback", "Fatal Python error", " ERROR ", " CRITICAL ", "Warning:", "never retrieved", "never awaited")
+_STACK_SECONDS = 2.0
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 
 
@@ -140,9 +142,25 @@ class DaemonRig:
 
     async def ready(self) -> None:
         """Reported, registered, and told whatever changes from now on."""
-        await until(lambda: bool(self.annotation()) and self.capacity()[1] > 0)
-        await until(self.is_ready)
-        await until(lambda: self.server.open_watches == _WATCHES)
+        await self.becomes(lambda: bool(self.annotation()) and self.capacity()[1] > 0)
+        await self.becomes(self.is_ready)
+        await self.becomes(lambda: self.server.open_watches == _WATCHES)
+
+    async def becomes(self, fact: Callable[[], object]) -> None:
+        """Until the fact is true. Fails at once when the daemon has ended; after the deadline its log has what its
+        threads and tasks wait for.
+        """
+        try:
+            await until(lambda: self._lives() and fact())
+        except TimeoutError:
+            self.process.send_signal(signal.SIGUSR1)
+            await asyncio.sleep(_STACK_SECONDS)
+            raise
+
+    def _lives(self) -> bool:
+        status = self.process.returncode
+        assert status is None, f"the daemon has ended with status {status}"
+        return True
 
     def lock(self, pod: str) -> None:
         lock = encode_lock(NodeLock(taken_at=T0, namespace="default", pod=pod))
@@ -193,7 +211,7 @@ class DaemonRig:
 
     async def runs(self, *names: str) -> None:
         for name in names:
-            await until(lambda name=name: self.status(name).get("phase") in ("Running", "Failed"))  # type: ignore[misc]
+            await self.becomes(lambda name=name: self.status(name).get("phase") in ("Running", "Failed"))  # type: ignore[misc]
             assert self.status(name)["phase"] == "Running", self.status(name)
 
     def env(self, uid: str, position: int = 0) -> Mapping[str, str]:
@@ -230,7 +248,7 @@ class DaemonRig:
 
     async def url(self) -> str:
         """Of the daemon's own HTTP server, without a path."""
-        await until(lambda: any(map(_PORT.search, self.log[self._before :])))
+        await self.becomes(lambda: any(map(_PORT.search, self.log[self._before :])))
         port = next(found[1] for found in map(_PORT.search, self.log[self._before :]) if found)
         return f"http://127.0.0.1:{port}"
 

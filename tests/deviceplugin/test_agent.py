@@ -2,12 +2,15 @@ import asyncio
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from deviceplugin.agent import log_waits
 from deviceplugin.gpus import Inventory
+from deviceplugin.metrics.view import DaemonView
 from deviceplugin.settings import UnenforcedShares
 from proto.annotations.keys import (
     BIND_PHASE,
@@ -25,6 +28,7 @@ from simulation.apiserver import Fault
 from simulation.hami_core import install_placeholder
 from tests.deviceplugin.agent_rig import running
 from tests.deviceplugin.gpus import NODE, PAIR, A, B, a100, share
+from tests.deviceplugin.metrics_view import view
 from tests.polling import until
 
 ONE = (share(A),)
@@ -33,6 +37,21 @@ TWO = (share(A, 1000), share(B, 2000))
 
 def refusing(verb: str, resource: str, times: int = 2) -> Fault:
     return Fault(verbs=frozenset({verb}), resources=frozenset({resource}), subresource="", status=500, times=times)
+
+
+async def test_a_daemon_that_is_not_ready_logs_each_reason_once_until_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    ready = view()
+    driver, kubelet = replace(ready, gpus_known=False), replace(ready, registered=False)
+    seen = [driver, driver, kubelet, replace(ready, api_problem="refused"), driver, ready, driver]
+
+    def now() -> DaemonView:
+        return seen.pop(0) if seen else ready
+
+    waits = asyncio.create_task(log_waits(now, silent_seconds=0))
+    await until(lambda: not seen)
+    waits.cancel()
+    reasons = ("the NVIDIA driver has not answered yet", "kubelet has not accepted the registration yet")
+    assert caplog.messages == [f"not ready: {reasons[each]}" for each in (0, 1, 0)]
 
 
 async def test_the_node_tells_its_gpus_once_and_again_only_after_a_change() -> None:

@@ -113,6 +113,10 @@ async def test_probes_answer_with_a_sentence() -> None:
             replace(view(), devices=(), registered=False, gpus_known=False),
             Readiness(False, "the NVIDIA driver has not answered yet"),
         ),
+        (
+            replace(view(), mode_known=False, registered=False),
+            Readiness(False, "it is not chosen yet how node node-1 allocates, by slots or immediately"),
+        ),
         (replace(view(), devices=(), registered=False), Readiness(True, "this node has no GPU to share")),
         (replace(view(), devices=(), gpu_problem="no driver"), Readiness(True, "no driver")),
     ],
