@@ -1,10 +1,16 @@
 """Writes a file whole or not at all, even in a crash (edge)."""
 
+import errno
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+_LOCK_SECONDS = 10.0
+"""A daemon that is stopped, or whose disk hangs, may keep a lock for ever."""
+_LOCK_PAUSE_SECONDS = 0.01
 
 
 def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
@@ -28,16 +34,29 @@ def write_atomically(path: Path, content: bytes, mode: int = 0o644) -> None:
 
 
 @contextmanager
-def locked(directory: Path) -> Iterator[None]:
-    """Keeps other daemons from writing in the folder: two run on a node while one replaces the other. Blocks. Raises
-    OSError.
+def locked(directory: Path, seconds: float = _LOCK_SECONDS) -> Iterator[None]:
+    """Keeps other daemons from writing in the folder: two run on a node while one replaces the other. Blocks for
+    `seconds` at most. Raises OSError.
     """
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor, time.monotonic() + seconds)
         yield
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, deadline: float) -> None:
+    """Raises OSError."""
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(errno.ETIMEDOUT, "another daemon keeps its folder locked") from None
+            time.sleep(_LOCK_PAUSE_SECONDS)
+        else:
+            return
 
 
 def sync_directory(path: Path) -> None:
