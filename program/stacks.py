@@ -10,6 +10,8 @@ from typing import Any
 
 log = logging.getLogger(__name__)
 
+_STANDARD_ERROR = 2
+"""The descriptor: `sys.stderr` may be an object without one."""
 _FRAMES = ("cr_frame", "gi_frame", "ag_frame")
 _AWAITED = ("cr_await", "gi_yieldfrom", "ag_await")
 
@@ -17,9 +19,9 @@ _AWAITED = ("cr_await", "gi_yieldfrom", "ag_await")
 def show_stacks_on_signal() -> None:
     """Applies to the running loop. The threads are written as they are, even when the loop is stuck."""
     asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, _log_tasks)
-    faulthandler.enable()
+    faulthandler.enable(_STANDARD_ERROR)
     # The handler of the loop comes after it.
-    faulthandler.register(signal.SIGUSR1, chain=True)
+    faulthandler.register(signal.SIGUSR1, _STANDARD_ERROR, chain=True)
 
 
 def _log_tasks() -> None:
