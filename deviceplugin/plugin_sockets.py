@@ -45,7 +45,7 @@ class ServedSocket:
         rpc.add_DevicePluginServicer_to_server(plugin, server)
         try:
             server.add_insecure_port(f"unix:{bound}")
-            await server.start()
+            await _start(server)
             os.rename(bound, path)
         except (RuntimeError, OSError) as error:
             await server.stop(None)
@@ -157,6 +157,19 @@ class OtherSockets:
             return [name for name in os.listdir(self._folder) if is_socket_name(name, self._resource)]
         except OSError:
             return []
+
+
+async def _start(server: grpc.aio.Server) -> None:
+    """Starts a server. A cancelled start is waited for, then the server is stopped: gRPC would leave one that listens,
+    answers no call and keeps the process from ending.
+    """
+    starting = asyncio.ensure_future(server.start())
+    try:
+        await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.gather(starting, return_exceptions=True)
+        await server.stop(None)
+        raise
 
 
 def plugin_socket(folder: str, resource: str) -> str:
