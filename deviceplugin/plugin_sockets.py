@@ -13,6 +13,7 @@ from typing import Self
 import grpc
 
 from deviceplugin.socket_names import is_own_name, is_socket_name, shared_name, socket_name
+from program.tasks import Tasks
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
 
 SocketIdentity = tuple[int, int, int]
@@ -163,11 +164,11 @@ async def _start(server: grpc.aio.Server) -> None:
     """Starts a server. A cancelled start is waited for, then the server is stopped: gRPC would leave one that listens,
     answers no call and keeps the process from ending.
     """
-    starting = asyncio.ensure_future(server.start())
+    starting = Tasks().begin(server.start())
     try:
         await asyncio.shield(starting)
     except asyncio.CancelledError:
-        await asyncio.gather(starting, return_exceptions=True)
+        await asyncio.wait((starting,))
         await server.stop(None)
         raise
 

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +25,16 @@ from tests.polling import until
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
 UNREACHABLE = EmbeddedApiServer(port=1).kubeconfig()
+
+
+@pytest.fixture(autouse=True)
+def log_levels() -> Iterator[None]:
+    """The command sets them, and other tests follow in this process."""
+    loggers = [logging.getLogger(name) for name in (None, "scheduler_ext", "program", "proto")]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 def refusal(*args: str, status: int = 2) -> str:
