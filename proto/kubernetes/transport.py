@@ -65,8 +65,8 @@ class Transport:
         pool: Pool = Pool.OTHER,
         timeout_seconds: float | None = None,
     ) -> bytes:
-        """Sends a short request, and returns the whole answer. aiohttp repeats only a GET, once, after a lost
-        connection.
+        """Sends a short request, and returns the whole answer. After a lost connection aiohttp repeats a GET once, but
+        no POST or PATCH.
         """
         data = None if body is None else msgspec.json.encode(body)
         try:

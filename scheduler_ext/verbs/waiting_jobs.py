@@ -246,8 +246,9 @@ class WaitingJobs:
         if not self._after:
             return "nodes are no longer set aside"
         request = readable_request(pod, self._cluster.requests) if pod is not None and _waits(pod) else None
-        closed = pod is not None and name in self._cluster.ledger.nodes.repelling(pod.spec.tolerations)
-        node = None if closed else self._ahead(name, now)
+        node = self._ahead(name, now)
+        if pod is not None and node is not None and node.usage.node.repels(pod.spec.tolerations):
+            node = None
         fits = request is not None and node is not None and not isinstance(place(request, node.usage, None), Misfit)
         if fits or self._cluster.ledger.records.reserved(each.uid) is not None:
             self._free_since.setdefault(each.uid, now)
