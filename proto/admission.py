@@ -153,7 +153,7 @@ def decode_template_review(body: bytes) -> TemplateReview:
     identity, request = _question(body)
     try:
         return TemplateReview(identity=identity, object=decoded(request.object, Json))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise AdmissionError(f"request.object is not an object: {error}", identity=identity) from error
 
 
@@ -162,7 +162,7 @@ def _question(body: bytes) -> tuple[ReviewIdentity, _Request]:
         raise AdmissionError("the request body is empty")
     try:
         review = decoded(body, _Review)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise AdmissionError(f"the request body is not an {KIND}: {error}") from error
     version, kind = review.api_version or API_VERSIONS[0], review.kind or KIND
     if version not in API_VERSIONS or kind != KIND:

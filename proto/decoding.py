@@ -28,8 +28,11 @@ def decoded(text: bytes | bytearray | str | msgspec.Raw, kind: type[T]) -> T: ..
 @overload
 def decoded(text: bytes | bytearray | str | msgspec.Raw, kind: Any) -> Any: ...
 def decoded(text: bytes | bytearray | str | msgspec.Raw, kind: Any) -> Any:
-    """Decodes JSON. Raises what msgspec raises."""
-    return decoder(kind).decode(text)
+    """Decodes JSON. Raises msgspec.DecodeError, also for bytes that are not UTF-8, and RecursionError."""
+    try:
+        return decoder(kind).decode(text)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 @overload

@@ -79,7 +79,7 @@ class JournalFiles:
         for file in self._folder.glob(f"*{_SUFFIX}"):
             try:
                 found.append(decoded(file.read_bytes(), Sent))
-            except (msgspec.DecodeError, UnicodeDecodeError):
+            except msgspec.DecodeError:
                 file.unlink()
         return tuple(found)
 

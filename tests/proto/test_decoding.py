@@ -6,6 +6,12 @@ import sys
 import textwrap
 from pathlib import Path
 
+import msgspec
+import pytest
+
+from proto.daemon_usage import UsageUnreadable, decode_node_use
+from proto.decoding import decoded
+
 _PRODUCT = ("proto", "program", "deviceplugin", "scheduler_ext", "kubectl_topogpu", "simulation")
 _TYPED = {"msgspec.convert", "msgspec.json.Decoder", "msgspec.msgpack.Decoder"}
 
@@ -68,3 +74,13 @@ def _is_typed(call: ast.Call) -> bool:
         each.arg == "type" for each in call.keywords
     )
     return with_type or name in _TYPED
+
+
+def test_bytes_that_are_not_utf_8_are_an_error_as_every_other_malformed_text() -> None:
+    with pytest.raises(msgspec.DecodeError, match="can't decode byte 0xff"):
+        decoded(b'{"name":"\xff"}', dict[str, str])
+
+
+def test_a_daemon_whose_answer_is_not_utf_8_is_unreadable() -> None:
+    with pytest.raises(UsageUnreadable, match="the answer is not the use of GPUs"):
+        decode_node_use(b'{"node":"\xff"}', "node-1")
