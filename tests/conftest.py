@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections import Counter
 from collections.abc import Generator
 
@@ -22,6 +23,12 @@ settings.register_profile(
 )
 settings.register_profile("thorough", parent=settings.get_profile("topogpu"), max_examples=200)  # `make coverage`
 settings.load_profile("topogpu")
+
+
+def pytest_configure() -> None:
+    """A shell starts jobs in the background with SIGINT ignored, and each program would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _missing_compiler() -> str:
