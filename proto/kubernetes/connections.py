@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from proto.kubernetes.calls import Calls, Reply
 from proto.kubernetes.wire import NotJson
 
 LARGEST_PAGE_BYTES = 4 * 1024 * 1024
@@ -63,6 +64,17 @@ def sessions(configuration: Any) -> Mapping[Pool, aiohttp.ClientSession]:
     return {pool: _session(pool, tls) for pool in Pool}
 
 
+def binding_calls(configuration: Any) -> Calls | None:
+    """Returns the connections for Bindings; none is open yet. None where a proxy stands between. Raises what `sessions`
+    does.
+    """
+    if configuration.proxy:
+        return None
+    most, idle_seconds = MOST[Pool.BINDINGS], _idle_seconds(Pool.BINDINGS)
+    tls, name = _tls(configuration), configuration.tls_server_name
+    return Calls(configuration.host, tls, name, _SOCKET_OPTIONS, most=most, idle_seconds=idle_seconds)
+
+
 def request_settings(configuration: Any) -> Mapping[str, Any]:
     """Returns the proxy of all requests, and the name to expect in certificates."""
     settings = {"proxy": configuration.proxy, "proxy_headers": configuration.proxy_headers, "allow_redirects": False}
@@ -70,12 +82,12 @@ def request_settings(configuration: Any) -> Mapping[str, Any]:
     return settings | ({"server_hostname": name} if name else {})
 
 
-async def read_answer(content: aiohttp.StreamReader) -> bytes:
+async def read_answer(response: aiohttp.ClientResponse) -> Reply:
     """Raises what aiohttp raises."""
-    body = await read_page(content, LARGEST_ANSWER_BYTES)
+    body = await read_page(response.content, LARGEST_ANSWER_BYTES)
     if body is None:
         raise aiohttp.ClientPayloadError(f"the answer is longer than {LARGEST_ANSWER_BYTES} bytes")
-    return bytes(body)
+    return Reply(response.status, bytes(body), response.reason or "", response.headers.get("Retry-After", ""))
 
 
 async def read_page(content: aiohttp.StreamReader, most_bytes: int | None) -> bytearray | None:

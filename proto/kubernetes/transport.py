@@ -4,13 +4,16 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from proto.kubernetes.connections import Pool, read_answer, request_settings, sessions
+from proto.kubernetes.calls import Reply
+from proto.kubernetes.connections import Pool, binding_calls, read_answer, request_settings, sessions
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, refusal
 from proto.kubernetes.kubeconfig import Configure
 from proto.kubernetes.objects import Status
@@ -33,6 +36,7 @@ class Transport:
         self.url: str = configuration.host
         self._configuration = configuration
         self._sessions, self._settings = sessions(configuration), request_settings(configuration)
+        self._bindings = binding_calls(configuration)
         self._configure = configure
         self._timeout_seconds = timeout_seconds
         self._user_agent = user_agent
@@ -40,6 +44,8 @@ class Transport:
 
     async def close(self) -> None:
         self._is_closed = True
+        if self._bindings is not None:
+            self._bindings.close()
         await asyncio.gather(*(session.close() for session in self._sessions.values()))
 
     @contextmanager
@@ -69,18 +75,28 @@ class Transport:
         no POST or PATCH.
         """
         data = None if body is None else msgspec.json.encode(body)
+        send = partial(self._send, pool, method, path, content_type, data)
         try:
             async with asyncio.timeout(timeout_seconds or self._timeout_seconds):
                 with self._unless_closed():
-                    async with await self._answer(pool, method, path, content_type=content_type, data=data) as response:
-                        answer = await read_answer(response.content)
+                    reply = await send()
+                    if reply.status == HTTPStatus.UNAUTHORIZED:
+                        await self._configure()
+                        reply = await send()
         except _NO_ANSWER as error:
             raise self.unreachable(error) from error
         # Log neither body: they may hold private keys.
-        log.debug("%s %s: %d", method, path, response.status)
-        if not 200 <= response.status < 300:
-            raise _error_of(response, answer)
-        return answer
+        log.debug("%s %s: %d", method, path, reply.status)
+        if not 200 <= reply.status < 300:
+            raise _error_of(reply)
+        return reply.body
+
+    async def _send(self, pool: Pool, method: str, path: str, content_type: str, data: bytes | None) -> Reply:
+        """Raises OSError, and what aiohttp raises."""
+        if pool is Pool.BINDINGS and self._bindings is not None:
+            return await self._bindings.send(method, path, await self._headers(content_type), data or b"")
+        async with await self._open(pool, method, path, content_type=content_type, data=data) as response:
+            return await read_answer(response)
 
     @asynccontextmanager
     async def following(
@@ -91,10 +107,14 @@ class Transport:
         try:
             async with asyncio.timeout(headers_seconds):
                 with self._unless_closed():
-                    response = await self._answer(Pool.FOLLOWING, "GET", path, timeout=timeout)
+                    response = await self._open(Pool.FOLLOWING, "GET", path, timeout=timeout)
+                    if response.status == HTTPStatus.UNAUTHORIZED:
+                        response.release()
+                        await self._configure()
+                        response = await self._open(Pool.FOLLOWING, "GET", path, timeout=timeout)
                 log.debug("GET %s: %d", path, response.status)
                 if not 200 <= response.status < 300:
-                    raise _error_of(response, await read_answer(response.content))
+                    raise _error_of(await read_answer(response))
             yield response
         except NotJson as error:
             raise self.unusable(error) from error
@@ -104,18 +124,12 @@ class Transport:
             if response is not None:
                 response.release()
 
-    async def _answer(
+    async def _open(
         self, pool: Pool, method: str, path: str, *, content_type: str = "application/json", **request: Any
     ) -> aiohttp.ClientResponse:
         """Returns an answer, its body unread. Raises what aiohttp raises."""
-        for is_last in (False, True):
-            url, headers = URL(self.url + path, encoded=True), await self._headers(content_type)
-            response = await self._sessions[pool].request(method, url, headers=headers, **request, **self._settings)
-            if response.status != 401 or is_last:
-                break
-            response.release()
-            await self._configure()
-        return response
+        url, headers = URL(self.url + path, encoded=True), await self._headers(content_type)
+        return await self._sessions[pool].request(method, url, headers=headers, **request, **self._settings)
 
     async def _headers(self, content_type: str) -> dict[str, str]:
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
@@ -133,16 +147,15 @@ class Transport:
         return ApiUnreachable(f"{self.url} does not answer as an API server: {error}")
 
 
-def _error_of(response: aiohttp.ClientResponse, body: bytes) -> ApiError:
+def _error_of(reply: Reply) -> ApiError:
     try:
-        status = decode_object(Status, body)
+        status = decode_object(Status, reply.body)
     except (NotJson, UnreadableObject):
-        text = " ".join(body[:200].decode(errors="replace").split())
+        text = " ".join(reply.body[:200].decode(errors="replace").split())
         status = Status(message=text or "no explanation")
-    wished = response.headers.get("Retry-After", "")
-    wait = float(wished) if wished.isascii() and wished.isdigit() else None
-    reason = shortened(status.reason or response.reason or "", 100)
-    return refusal(response.status, reason, shortened(status.message, _LONGEST_MESSAGE), wait)
+    wait = float(reply.retry_after) if reply.retry_after.isascii() and reply.retry_after.isdigit() else None
+    reason = shortened(status.reason or reply.reason, 100)
+    return refusal(reply.status, reason, shortened(status.message, _LONGEST_MESSAGE), wait)
 
 
 def _reason(error: Exception) -> str:

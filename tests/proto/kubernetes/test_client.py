@@ -80,6 +80,16 @@ async def test_new_credentials_are_read_when_the_old_ones_are_refused(server: Sc
     assert [seen.headers["Authorization"] for seen in server.seen] == ["Bearer secret", "Bearer fresh"]
 
 
+async def test_a_binding_is_sent_again_with_new_credentials(server: Scripted, api: ApiServer) -> None:
+    async def refuse_and_rotate(request: web.Request) -> web.StreamResponse:
+        write_kubeconfig(server.kubeconfig, api.url, token="fresh")
+        return web.json_response({"code": 401}, status=401)
+
+    server.others.extend([refuse_and_rotate, answer(201, {"kind": "Status"})])
+    await api.bind(Binding(metadata=ObjectMeta(name="p", namespace="n"), target=ObjectReference(name="n1")))
+    assert [seen.headers["Authorization"] for seen in server.seen] == ["Bearer secret", "Bearer fresh"]
+
+
 async def test_refused_twice_is_an_error_and_not_a_loop(server: Scripted, api: ApiServer) -> None:
     server.lists.extend([answer(401, {"reason": "Unauthorized", "message": "who are you"})] * 2)
     with pytest.raises(Unauthorized, match="401 Unauthorized: who are you"):

@@ -1,0 +1,196 @@
+"""Writes that come once for each pod, over HTTP/1.1 on kept connections, at a third of aiohttp's CPU time.
+
+`docs/performance.md` has what that is worth. A request fits into one write, an answer is held in memory as a whole.
+Nothing is repeated. There are no proxies, no redirects and no compression (edge of httptools).
+"""
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from urllib.parse import urlsplit
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+
+LARGEST_REPLY_BYTES = 16 * 1024 * 1024
+"""Ten times what etcd stores of one object."""
+LARGEST_HEAD_BYTES = 1024 * 1024
+_HAPPY_EYEBALLS_SECONDS = 0.25
+"""Before the other address family is tried as well (RFC 8305)."""
+SocketOptions = tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer. `retry_after` is the text of that header."""
+
+    status: int
+    body: bytes
+    reason: str = ""
+    retry_after: str = ""
+
+
+class Calls:
+    """Requests to one URL, at most `most` at the same time; the others wait."""
+
+    def __init__(
+        self,
+        url: str,
+        tls: ssl.SSLContext,
+        server_hostname: str | None,
+        options: SocketOptions,
+        *,
+        most: int,
+        idle_seconds: float,
+    ) -> None:
+        """Opens nothing yet. `server_hostname` is expected in the certificate instead of the URL's host. A connection
+        that was idle for `idle_seconds` is not used again.
+        """
+        where = urlsplit(url)
+        is_safe = where.scheme == "https"
+        self._host, self._port = where.hostname or "", where.port or (443 if is_safe else 80)
+        self._tls = tls if is_safe else None
+        self._server_hostname = (server_hostname or self._host) if is_safe else None
+        self._host_header, self._prefix = where.netloc.rpartition("@")[2], where.path.rstrip("/")
+        self._options = options
+        self._turns = asyncio.Semaphore(most)
+        self._idle_seconds = idle_seconds
+        self._idle: deque[_CallConnection] = deque()
+        """Free connections; the most recently used is last."""
+        self._used: set[_CallConnection] = set()
+        self._is_closed = False
+
+    async def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Reply:
+        """Sends a request, with headers that hold no line break. Raises OSError if no whole answer arrives."""
+        lines = [f"{method} {self._prefix}{path} HTTP/1.1", f"Host: {self._host_header}"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        request = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+        async with self._turns:
+            connection = self._kept() or await self._connected()
+            if self._is_closed:
+                connection.abort()
+                raise ConnectionError("the client was closed")
+            self._used.add(connection)
+            try:
+                return await connection.send(request)
+            finally:
+                self._used.discard(connection)
+                if connection.is_free():
+                    self._idle.append(connection)
+                else:
+                    connection.abort()
+
+    def close(self) -> None:
+        """Ends all requests and all connections."""
+        self._is_closed = True
+        for connection in (*self._idle, *self._used):
+            connection.abort()
+
+    def _kept(self) -> "_CallConnection | None":
+        oldest = asyncio.get_running_loop().time() - self._idle_seconds
+        while self._idle and self._idle[0].used_at < oldest:
+            self._idle.popleft().abort()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.is_free():
+                return connection
+        return None
+
+    async def _connected(self) -> "_CallConnection":
+        transport, connection = await asyncio.get_running_loop().create_connection(
+            _CallConnection,
+            self._host,
+            self._port,
+            ssl=self._tls,
+            server_hostname=self._server_hostname,
+            happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS,
+        )
+        opened = transport.get_extra_info("socket")
+        for level, option, value in self._options:
+            opened.setsockopt(level, option, value)
+        return connection
+
+
+class _CallConnection(asyncio.Protocol):
+    """One connection; the parser calls the `on_…` methods."""
+
+    def __init__(self) -> None:
+        self._parser = HttpResponseParser(self)
+        self._answer: asyncio.Future[Reply] | None = None
+        self._is_usable = True
+        self.used_at = 0.0
+        """Time of the event loop's clock."""
+        self.on_message_begin()
+
+    def is_free(self) -> bool:
+        return self._is_usable and self._answer is None and not self._transport.is_closing()
+
+    async def send(self, request: bytes) -> Reply:
+        """Sends a request on a free connection. Raises ConnectionError."""
+        loop = asyncio.get_running_loop()
+        answer = self._answer = loop.create_future()
+        self._transport.write(request)
+        reply: Reply = await answer
+        self.used_at = loop.time()
+        return reply
+
+    def abort(self) -> None:
+        self._is_usable = False
+        self._transport.abort()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's or TLS's
+        self._transport = transport
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._fail(str(error) if error else "the connection ended before the answer")
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer is None:
+            # Nothing was sent that this could answer.
+            self.abort()
+            return
+        try:
+            self._parser.feed_data(data)
+            self._bytes += len(data)
+            if self._answer is not None and self._bytes - self._size > LARGEST_HEAD_BYTES + self._size // 16:
+                raise HttpParserError("its header is too long")
+        except (HttpParserError, HttpParserUpgrade) as error:
+            self._fail(f"the answer cannot be read: {error.__context__ or error}")
+            self.abort()
+
+    def on_message_begin(self) -> None:
+        self._reason, self._retry_after, self._body = b"", b"", list[bytes]()
+        self._size = self._bytes = 0
+
+    def on_status(self, part: bytes) -> None:
+        self._reason += part
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"retry-after":
+            self._retry_after = value
+
+    def on_body(self, part: bytes) -> None:
+        self._size += len(part)
+        if self._size > LARGEST_REPLY_BYTES:
+            raise ValueError(f"it is longer than {LARGEST_REPLY_BYTES} bytes")
+        self._body.append(part)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < HTTPStatus.OK:
+            return
+        answer, self._answer = self._answer, None
+        # A second answer in the same data belongs to no request.
+        self._is_usable = self._is_usable and answer is not None and self._parser.should_keep_alive()
+        if answer is not None and not answer.done():
+            body, reason = b"".join(self._body), self._reason.decode(errors="replace")
+            answer.set_result(Reply(status, body, reason, self._retry_after.decode(errors="replace")))
+        self._body = []
+
+    def _fail(self, problem: str) -> None:
+        self._is_usable = False
+        answer, self._answer = self._answer, None
+        if answer is not None and not answer.done():
+            answer.set_exception(ConnectionError(problem))
