@@ -24,7 +24,7 @@ POLICIES = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 def documents(*kinds: str) -> list[JsonObject]:
     """Those of these kinds among the rendered manifests."""
     texts = [path.read_text(encoding="utf-8") for path in sorted(BASE.glob("*.yaml"))]
-    found = [document for text in texts for document in yaml.safe_load_all(text) if document]
+    found = [document for text in texts for document in yaml.load_all(text, yaml.CSafeLoader) if document]
     return [document for kind in kinds for document in found if document["kind"] == kind]
 
 

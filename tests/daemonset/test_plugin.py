@@ -35,13 +35,21 @@ def run(file: Path, home: Path, *arguments: str, flags: str = "-IS") -> subproce
     )
 
 
+@pytest.fixture(scope="module")
+def home(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file has unpacked itself in it."""
+    folder = tmp_path_factory.mktemp("home")
+    assert run(built, folder, "--version").returncode == 0
+    return folder
+
+
 COMMANDS = ["top", "who n1", "why target", "fit", "topo n1", "waste", "frag"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_one_file_needs_nothing_but_python(built: Path, tmp_path: Path, command: str) -> None:
+def test_one_file_needs_nothing_but_python(built: Path, home: Path, command: str) -> None:
     for output in ("wide", "json", "yaml", "csv"):
-        done = run(built, tmp_path, *command.split(), "--state", "-", "-o", output)
+        done = run(built, home, *command.split(), "--state", "-", "-o", output)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
 
@@ -87,10 +95,10 @@ def test_a_home_that_cannot_be_written_is_no_obstacle(built: Path, tmp_path: Pat
     assert run(built, home, "top", "--state", "-").returncode == 0
 
 
-def test_under_another_name_it_completes(built: Path, tmp_path: Path) -> None:
+def test_under_another_name_it_completes(built: Path, tmp_path: Path, home: Path) -> None:
     link = tmp_path / "kubectl_complete-topogpu"
     link.symlink_to(built)
-    assert run(link, tmp_path, "fit", "--gpu-policy", "b").stdout == "binpack\n:4\n"
+    assert run(link, home, "fit", "--gpu-policy", "b").stdout == "binpack\n:4\n"
 
 
 def test_the_same_files_make_the_same_bytes() -> None:

@@ -1,7 +1,7 @@
 """The matrix: which fault happens at which step, and why some do not.
 
-`+` is run by `make test-faults`, `*` by the ordinary tests, too. `i` is `+` for a node that allocates immediately
-afterwards. Another letter is the reason why the cell makes no sense.
+`+` is run by `make test-faults`, `*`, one for each group, by the ordinary tests, too. `i` is `+` for a node that
+allocates immediately afterwards. Another letter is the reason why the cell makes no sense.
 """
 
 from collections.abc import Iterator
@@ -14,31 +14,31 @@ from tests.faults.steps import Step
 TABLE = """
                                  star regi repo filt rese bind answ Allo PreS rest end  unin
 API server
-API server away 1 s               +    +    +    +    +    *    +    +    *    +    +    +
+API server away 1 s               +    +    +    +    +    *    +    +    +    +    +    +
 API server away 60 s              +    +    +    +    +    +    +    +    +    +    +    +
-409 to every write                +    +    +    +    +    *    +    +    +    +    +    +
-410 to every watch                +    +    +    +    +    +    *    +    +    +    +    a
-429 to everything                 +    +    +    +    +    *    +    +    +    +    +    +
+409 to every write                +    +    +    +    +    +    +    +    +    +    +    +
+410 to every watch                +    +    +    +    +    +    +    +    +    +    +    a
+429 to everything                 +    +    +    +    +    +    +    +    +    +    +    +
 watch refused: 429                +    +    +    +    +    +    +    +    +    +    +    a
 watch refused: 403                +    +    +    +    +    +    +    +    +    +    +    a
 slow: 2 s for each answer         +    +    +    +    +    +    +    +    +    +    +    +
 half-open                         +    +    +    +    +    +    +    +    +    +    +    +
 kubelet
-kubelet's sockets made again      +    +    +    b    b    b    +    +    *    +    +    +
+kubelet's sockets made again      +    +    +    b    b    b    +    +    +    +    +    +
 kubelet dead                      i    +    +    b    b    b    *    +    +    +    +    +
-pod-resources absent              i    +    +    b    b    b    +    +    *    +    +    c
+pod-resources absent              i    +    +    b    b    b    +    +    +    +    +    c
 pod-resources lists nothing       +    +    +    b    b    b    +    +    +    +    +    c
-pod-resources names other pods    +    +    +    b    b    b    +    +    *    +    +    c
+pod-resources names other pods    +    +    +    b    b    b    +    +    +    +    +    c
 node
-disk full                         i    +    +    +    +    +    +    +    *    +    +    +
-CDI folder read-only              i    +    +    b    b    b    +    +    +    *    +    +
-NVML hangs                        *    +    +    b    b    b    +    +    +    +    +    d
+disk full                         i    +    +    +    +    +    +    +    +    +    +    +
+CDI folder read-only              i    +    +    b    b    b    +    +    +    +    +    +
+NVML hangs                        +    +    +    b    b    b    +    +    +    +    +    d
 GPU lost                          +    +    +    +    +    *    +    +    +    +    +    d
-clock back 1 h                    +    +    +    *    +    +    +    +    +    +    +    +
+clock back 1 h                    +    +    +    +    +    +    +    +    +    +    +    +
 clock forward 1 h                 +    +    +    +    +    +    +    +    +    +    +    +
 programs
-SIGKILL of the daemon             +    +    +    b    b    b    +    +    *    +    +    *
-SIGKILL of the extender           +    e    e    +    +    *    *    f    f    f    +    e
+SIGKILL of the daemon             +    +    +    b    b    b    +    +    *    +    +    +
+SIGKILL of the extender           +    e    e    +    +    +    +    f    f    f    +    e
 SIGSTOP of the daemon 30 s        +    +    +    b    b    b    +    +    +    +    +    +
 SIGSTOP of the extender 30 s      +    e    e    +    +    +    +    f    f    f    +    e
 """

@@ -40,7 +40,7 @@ class Demo:
 
     def start_until(self, said: str) -> subprocess.Popen[str]:
         """Comes back with the first line that begins so."""
-        process = self.start("--json")
+        process = self.start("--json", "--nodes", "3")
         assert process.stderr is not None
         for line in process.stderr:
             if line.startswith(said):

@@ -80,7 +80,7 @@ class Up:
         while not condition():
             assert time.monotonic() < deadline, what
             assert self.process.poll() is None, self.process.communicate()[1]
-            time.sleep(0.2)
+            time.sleep(0.5)
 
     def programs(self) -> list[psutil.Process]:
         """Without what the programs themselves start for a moment."""
