@@ -22,6 +22,7 @@ from simulation.apiserver.watching import Watching
 from simulation.moments import Moments
 
 _LARGEST_BODY = 16 * 1024 * 1024
+_RESTORING_SECONDS = 0.3
 _AT_ONCE: JsonObject = {"gracePeriodSeconds": 0}
 _FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 _FIRST_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
@@ -184,8 +185,11 @@ class EmbeddedApiServer:
         self._watching.wake()
 
     async def restore(self, backup: Backup) -> None:
-        """Goes back to a backup of `store`, as after etcd was restored: the server is offline meanwhile."""
+        """Goes back to a backup of `store`, as after etcd was restored: the server is offline meanwhile, longer than
+        from a client's list to its watch.
+        """
         await self.go_offline()
+        await asyncio.sleep(_RESTORING_SECONDS)
         self.store.restore(backup)
         self._seen_version = backup.version
         await self.go_online()

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 import yaml
 
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 SCHEMA = "gpu-machine/1"
 
 MOST_GPUS = 64
@@ -25,7 +23,7 @@ class MachineDescriptionError(Exception):
 def yaml_mapping(text: str, file: str) -> dict[str, object]:
     """Raises MachineDescriptionError."""
     try:
-        tree = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader
+        tree = yaml.safe_load(text)
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""

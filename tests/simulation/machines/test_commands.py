@@ -65,7 +65,7 @@ def test_a_machine_without_gpus_says_so() -> None:
         (("--smi", "-"), "", "line 1, column 1"),
         (("--smi", "-"), "a\0b", "zero byte"),
         (("--smi", "-"), "\tGPU0\tGPU1\nGPU0\t X \tSYS\n", "line 2, column 1: the text ends before row GPU1"),
-        (("--machine", "-"), "gpus: [", "standard input: line "),
+        (("--machine", "-"), "gpus: [", "line 1"),
         (("--machine", "/nonexistent/machine.yaml"), None, "/nonexistent/machine.yaml: no such file"),
     ],
 )

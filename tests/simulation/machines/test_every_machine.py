@@ -9,7 +9,7 @@ from simulation.machines.description import MachineDescription
 from simulation.machines.nvidia_smi import parse_topology
 from simulation.machines.printed import score_printed
 
-WITH_GPUS = [name for name in names() if load(name).gpus]
+WITH_GPUS = [name for name in names() if name != "cpu-only"]
 
 
 def printout(machine: MachineDescription) -> str:
