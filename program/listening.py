@@ -42,6 +42,8 @@ _MOST_WAITING = 1024
 _FULL_SECONDS = 0.01
 _ARRIVAL_PASSES = 10
 """Passes of the event loop in which a connection can send its request, however long the system delays us."""
+_PASSES_BETWEEN_COUNTS = 16
+"""Connections that have ended are forgotten so often: to look for them passes all."""
 _SHARE_OF_FILES = 8
 """A port's connections may use this part of the files that the process may open."""
 _AFTER_FAILED_ACCEPT_SECONDS = 0.2
@@ -220,10 +222,8 @@ class _Entrance:
             await self._lobby.wait()
             await asyncio.sleep(0)
             self._passes += 1
-            self._forget_those_gone(server)
-            places = Counter(visitor.address for visitor in self._visitors.values())
-            address = self._lobby.next(places)
-            if not self._make_room(address, places):
+            address = self._next(server)
+            if address is None:
                 await asyncio.sleep(_FULL_SECONDS)
                 continue
             connection, now = self._lobby.take(address), self._loop.time()
@@ -232,6 +232,18 @@ class _Entrance:
             self._allow(visitor, self._patience.header_seconds)
             visitor.greeting = self.tasks.begin(self._greet(visitor, connection))
             visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
+
+    def _next(self, server: web.Server) -> str | None:
+        """Returns the address that has a place now, if need be after another connection has left."""
+        is_full = len(self._visitors) >= self._patience.most_connections
+        if is_full or self._passes % _PASSES_BETWEEN_COUNTS == 0:
+            self._forget_those_gone(server)
+        alone = self._lobby.alone()
+        if alone is not None and not is_full:
+            return alone
+        places = Counter(visitor.address for visitor in self._visitors.values())
+        address = self._lobby.next(places)
+        return address if self._make_room(address, places) else None
 
     async def _greet(self, visitor: _Visitor, connection: socket.socket) -> None:
         handshake = None if self._tls is None else self._patience.header_seconds

@@ -34,6 +34,10 @@ class Lobby:
         self._remove(crowd, -1).close()
         return False
 
+    def alone(self) -> str | None:
+        """Returns the address of all that wait, where they have the same."""
+        return next(iter(self._waiting)) if len(self._waiting) == 1 else None
+
     def next(self, places: Mapping[str, int]) -> str:
         """Returns the address that has the fewest of the `places`."""
         return min(self._waiting, key=lambda address: places.get(address, 0))

@@ -19,6 +19,8 @@ from proto.kubernetes.requests import requested as requested_of
 from proto.quantity import QuantityError, integer_quantity
 from scheduler_ext.requests import RequestError, RequestSettings, ResourceNames, gpu_count, read_needs
 
+_Amounts = Mapping[str, str | int | float]
+
 
 class KubeletTotals(Struct, frozen=True):
     """A pod's requests by resource, as kubelet counts them. `plain` is true if they are no more than what is charged to
@@ -38,25 +40,26 @@ def totals_of(pod: Pod, settings: RequestSettings) -> KubeletTotals:
     """Returns the requests of a pod for the memory and cores of GPUs; `NO_TOTALS` for an ended pod."""
     names = settings.names
     ours = (names.memory, names.memory_percentage, names.cores, *SUMS)
-    naming = [each for each in pod.all_containers if not _asked(each).keys().isdisjoint(ours)]
+    asked = [(each, _asked(each)) for each in pod.all_containers]
+    naming = [(each, amounts) for each, amounts in asked if not amounts.keys().isdisjoint(ours)]
     if not naming or pod.has_ended:
         return NO_TOTALS
-    named = {name for each in naming for name in _asked(each)}
+    named = {name for _, amounts in naming for name in amounts}
     amounts = {name: requested_of(pod, name) for name in ours if name in named}
     is_charged = not pod.spec.node_name or DEVICES_ALLOCATED in pod.metadata.annotations
-    plain = is_charged and all(_is_plain(each, names) for each in naming)
+    plain = is_charged and all(_is_plain(each, amounts, names) for each, amounts in naming)
     gpu_mib: int | None = 0 if named.isdisjoint(SUMS) else _counted_gpu(naming, settings)
     return KubeletTotals(
         {name: amount for name, amount in amounts.items() if amount}, plain and gpu_mib is not None, gpu_mib or 0
     )
 
 
-def _counted_gpu(naming: Sequence[Container], settings: RequestSettings) -> int | None:
+def _counted_gpu(naming: Sequence[tuple[Container, _Amounts]], settings: RequestSettings) -> int | None:
     """Returns the MiB of the smallest GPU on which no container's sum exceeds what is charged; None without one."""
     least = 0
     try:
-        needs = read_needs(naming, settings)
-        sums = [[integer_quantity(_asked(each).get(name, 0)) for name in SUMS] for each in naming]
+        needs = read_needs([each for each, _ in naming], settings)
+        sums = [[integer_quantity(amounts.get(name, 0)) for name in SUMS] for _, amounts in naming]
     except (RequestError, QuantityError):
         return None
     for need, (memory_mib, cores) in zip(needs, sums, strict=True):
@@ -72,8 +75,7 @@ def _counted_gpu(naming: Sequence[Container], settings: RequestSettings) -> int 
     return least
 
 
-def _is_plain(container: Container, names: ResourceNames) -> bool:
-    asked = _asked(container)
+def _is_plain(container: Container, asked: _Amounts, names: ResourceNames) -> bool:
     try:
         memory, percent, cores = (
             integer_quantity(asked.get(name, 0)) for name in (names.memory, names.memory_percentage, names.cores)
@@ -83,5 +85,5 @@ def _is_plain(container: Container, names: ResourceNames) -> bool:
     return gpu_count(container, names) > 0 and cores <= 100 and percent <= 100 and not (memory and percent)
 
 
-def _asked(container: Container) -> Mapping[str, str | int | float]:
+def _asked(container: Container) -> _Amounts:
     return {**container.resources.limits, **container.resources.requests}

@@ -1,10 +1,12 @@
 """Knows which nodes give out GPUs, and how much of each GPU is used: the sum of what pods hold there."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from proto.devices import Device
+from proto.devices import MIG_MODE, Device, DeviceUUID
 from proto.kubernetes.objects import Node, Toleration
+from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.closed_nodes import SetAsides
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, RecordState
@@ -47,6 +49,10 @@ class Nodes:
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
     _usages: dict[str, NodeUsage] = field(default_factory=dict)
+    _used: dict[str, dict[DeviceUUID, Footprint]] = field(default_factory=dict)
+    """The sums of what pods hold of each GPU, by node. Nothing stays of nodes and GPUs without pods."""
+    _special: Counter[str] = field(default_factory=Counter)
+    """The parts on each node whose footprints are not all that matters."""
     _outdated: set[str] = field(default_factory=set)
     """Nodes whose entry in `_usages` must be rebuilt."""
     _changed: set[str] = field(default_factory=set)
@@ -81,11 +87,31 @@ class Nodes:
         self._outdated.discard(name)
 
     def add(self, record: PodRecord) -> None:
-        """Marks each of the pod's nodes."""
-        if record.gpus is not NO_GPUS:
-            self.touch(*record.nodes)
+        """Counts the pod on each of its nodes, and marks them."""
+        for name, part in _parts(record):
+            if _is_special(record, part):
+                self._special[name] += 1
+            if part.footprints and record.state is not RecordState.KEPT:
+                used = self._used.setdefault(name, {})
+                for uuid, footprint in part.footprints.items():
+                    used[uuid] = used.get(uuid, NOTHING) + footprint
+            self.touch(name)
 
-    subtract = add
+    def subtract(self, record: PodRecord) -> None:
+        for name, part in _parts(record):
+            if _is_special(record, part):
+                self._special[name] -= 1
+                if not self._special[name]:
+                    del self._special[name]
+            if part.footprints and record.state is not RecordState.KEPT:
+                used = self._used[name]
+                for uuid, footprint in part.footprints.items():
+                    used[uuid] -= footprint
+                    if used[uuid] == NOTHING:
+                        del used[uuid]
+                if not used:
+                    del self._used[name]
+            self.touch(name)
 
     def touch(self, *names: str) -> None:
         """Marks registered nodes, so that their usage is computed again."""
@@ -153,10 +179,19 @@ class Nodes:
 
     def _rebuild(self) -> None:
         for name in self._outdated:
-            kept, held = list[GpuPart](), list[GpuPart]()
-            for record in self._records.on_node(name).values():
-                (kept if record.state is RecordState.KEPT else held).append(record.on(name))
-            usage = usage_of(self._registered[name], summed(held), held, kept)
+            node, kept, held = self._registered[name], list[GpuPart](), list[GpuPart]()
+            if self._special[name] or any(device.mode == MIG_MODE for device in node.devices):
+                for record in self._records.on_node(name).values():
+                    (kept if record.state is RecordState.KEPT else held).append(record.on(name))
+            usage = usage_of(node, self._used.get(name, {}), held, kept)
             aside = self._set_asides.on(name)
             self._usages[name] = usage if aside is None else replace(usage, set_aside=aside)
         self._outdated.clear()
+
+
+def _parts(record: PodRecord) -> Iterable[tuple[str, GpuPart]]:
+    return ((name, record.on(name)) for name in record.nodes) if record.gpus is not NO_GPUS else ()
+
+
+def _is_special(record: PodRecord, part: GpuPart) -> bool:
+    return record.state is RecordState.KEPT or part.is_special or bool(part.pinned)

@@ -39,7 +39,9 @@ def left_of(
 def usage_of(
     node: RegisteredNode, used: Mapping[DeviceUUID, Footprint], held: Collection[GpuPart], kept: Sequence[GpuPart]
 ) -> NodeUsage:
-    """Returns the usage of the node with its kept room. `used` is the sum of what is `held`, by GPU."""
+    """Returns the usage of the node with its kept room. `used` is the sum of what is held, by GPU. Parts with nothing
+    else that matters may be missing in `held`.
+    """
     in_mig_mode = any(device.mode == MIG_MODE for device in node.devices)
     special = [each for each in (*held, *kept) if in_mig_mode or each.is_special]
     full = frozenset[DeviceUUID]().union(*(_counted_as_full(each, node) for each in special))
