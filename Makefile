@@ -131,7 +131,7 @@ fuzz: $(DEVELOPMENT) ## coverage-guided fuzzing of each decoder, FUZZ_SECONDS=10
 	  && echo "$$target: $$(sed -n 's/stat::number_of_executed_units: *//p' build/fuzz-$$target.log) inputs" \
 	  || { tail -40 build/fuzz-$$target.log; exit 1; }; done
 
-check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs, plain words
+check: $(DEVELOPMENT) ## lint, format, types, import contracts, generated stubs, sentences, workflows, plain words
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy

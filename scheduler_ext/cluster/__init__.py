@@ -1,3 +1,1 @@
-"""The nodes' registered GPUs and the pods that hold them: holdings, reservations, the ledger. Events enter, effects
-leave.
-"""
+"""The nodes' registered GPUs and the records of pods that hold them, in the ledger. Events enter, effects leave."""

@@ -33,7 +33,7 @@ _VGPU = ("namespace", "node", "pod", "container_index", "device_uuid")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsInput:
-    """The input of one page. `holdings` and `names` are by pod UID."""
+    """The input of one page. `records` and `names` are by pod UID."""
 
     snapshot: Snapshot
     records: Mapping[str, PodRecord]
@@ -46,7 +46,7 @@ class MetricsInput:
     synced: bool
     problems: int
     detail: MetricsDetail = MetricsDetail.PODS
-    """The detail of the metrics. Without metrics for pods, `holdings` and `names` may be empty."""
+    """The detail of the metrics. Without metrics for pods, `records` and `names` may be empty."""
     legacy_names: bool = False
     """True if HAMi's names from before 2.9 are written as well."""
 
