@@ -78,7 +78,7 @@ class Played:
     def poller(self, show: Callable[[Poll], Any], watched: Callable[[], bool]) -> Poller:
         return Poller(
             cluster=self.live,
-            explainer=Explainer(cluster=self.live, watched=lambda: False),
+            explainer=Explainer(self.live),
             uses=lambda: self._uses,
             standing=Standing,
             show=show,

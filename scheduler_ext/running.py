@@ -3,11 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from secrets import token_hex
+from typing import ParamSpec, TypeVar
 
 from aiohttp import web
 
@@ -26,13 +27,13 @@ from scheduler_ext.http.server import web_routes
 from scheduler_ext.metrics.counters import CONTENT_TYPE
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.settings import LeaseSettings, ServeSettings
-from scheduler_ext.status.access import AccessRefusal, TokenAccess
+from scheduler_ext.status.access import TokenAccess
 from scheduler_ext.status.event_reader import EventReader
 from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.history_object import HistoryObject
 from scheduler_ext.status.pod_page import ShownPod, shown_pod
 from scheduler_ext.status.poller import Poller
-from scheduler_ext.status.server import Admission, StatusServer
+from scheduler_ext.status.server import StatusServer
 from scheduler_ext.status.use_reader import UseReader
 from scheduler_ext.status.view import Standing
 from scheduler_ext.verbs.binder import Binder
@@ -40,6 +41,9 @@ from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.webhook_server import Webhook
 
 log = logging.getLogger(__name__)
+P = ParamSpec("P")
+T = TypeVar("T")
+LongWork = Callable[[], Coroutine[None, None, None]]
 
 PAGE_REST_SECONDS = 10.0
 FLUSH_SECONDS = 2.0
@@ -106,15 +110,10 @@ class Applications:
         cluster = self.parts.cluster
         access = TokenAccess(self.parts.api, cluster.monotonic)
         events = EventReader(self.parts.api, cluster.monotonic)
-        loop = asyncio.get_running_loop()
-
-        async def pod_of(namespace: str, name: str) -> ShownPod | None:
-            # The API client belongs to this thread's event loop, and the page has another one.
-            return await asyncio.wrap_future(
-                asyncio.run_coroutine_threadsafe(self._shown_pod(explainer, events, namespace, name), loop)
-            )
-
-        server = StatusServer(token_hex(4), _from_any_thread(access) if for_other_hosts else None, pod_of=pod_of)
+        explainer = Explainer(cluster)
+        pod_of = _from_any_thread(partial(self._shown_pod, explainer, events))
+        admission = _from_any_thread(access.refusal) if for_other_hosts else None
+        server = StatusServer(token_hex(4), admission, pod_of=pod_of)
 
         def watched() -> bool:
             return server.watched
@@ -122,7 +121,6 @@ class Applications:
         def searched() -> bool:
             return server.watched and self.parts.watch.listed
 
-        explainer = Explainer(cluster=cluster, watched=searched)
         reader = UseReader(api=self.parts.api, namespace=self.namespace, watched=watched, monotonic=cluster.monotonic)
         poller = Poller(
             cluster=cluster,
@@ -133,7 +131,7 @@ class Applications:
             watched=watched,
             seconds_since_1970=time.time,
         )
-        works = [poller.run, explainer.run, reader.run]
+        works: list[LongWork] = [poller.run, partial(explainer.run, searched), reader.run]
         if history:
             kept = HistoryObject(
                 api=self.parts.api,
@@ -223,17 +221,17 @@ class DecidedBefore:
             await self.watch.list_pods_again()
 
 
-def _from_any_thread(access: TokenAccess) -> Admission:
-    """The API client belongs to this thread's event loop, and the page has another one."""
+def _from_any_thread(work: Callable[P, Coroutine[None, None, T]]) -> Callable[P, Awaitable[T]]:
+    """Returns work that runs here for callers on another event loop: the API client belongs to this one."""
     loop = asyncio.get_running_loop()
 
-    async def refusal(token: str) -> AccessRefusal | None:
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(access.refusal(token), loop))
+    def call(*args: P.args, **kwargs: P.kwargs) -> Awaitable[T]:
+        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(*args, **kwargs), loop))
 
-    return refusal
+    return call
 
 
-async def _reported(work: Callable[[], Coroutine[None, None, None]], failed: asyncio.Event) -> None:
+async def _reported(work: LongWork, failed: asyncio.Event) -> None:
     try:
         await work()
     except Exception:
@@ -241,9 +239,7 @@ async def _reported(work: Callable[[], Coroutine[None, None, None]], failed: asy
         failed.set()
 
 
-async def without_need(
-    work: Callable[[], Coroutine[None, None, None]], rest_seconds: float = PAGE_REST_SECONDS
-) -> None:
+async def without_need(work: LongWork, rest_seconds: float = PAGE_REST_SECONDS) -> None:
     """Does work of the status page, which no decision needs: after its end, by a failure or not, it begins again
     later.
     """

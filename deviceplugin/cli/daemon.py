@@ -31,6 +31,7 @@ def serve_until_stopped(chosen: ChosenConfiguration, check: Callable[[str], str]
     click.ClickException.
     """
     configuration = chosen.effective.configuration
+    nvml = build_nvml(configuration)
 
     def build(api: ApiServer, restart: Callable[[], None]) -> Coroutine[None, None, None]:
         choice = Choice(name=chosen.name, wanted=chosen.wanted, check=check, restart=restart) if chosen.label else None
@@ -42,7 +43,6 @@ def serve_until_stopped(chosen: ChosenConfiguration, check: Callable[[str], str]
             log.error("SIGHUP ignored, because a restart would fail: %s", problem)
         return not problem
 
-    nvml = build_nvml(configuration)
     problem = ""
     try:
         asyncio.run(_run_until_signalled(configuration.kubeconfig or None, build, may_restart))

@@ -26,10 +26,9 @@ class Explainer:
     share an answer.
     """
 
-    def __init__(self, *, cluster: LiveCluster, watched: Callable[[], bool]) -> None:
+    def __init__(self, cluster: LiveCluster) -> None:
         self._cluster = cluster.state
         self._monotonic = cluster.monotonic
-        self._watched = watched
         self._groups = WaitingGroups(cluster.state.requests)
         self._whys: dict[bytes, WhyWaiting] = {}
         """The kind searched for longest ago comes first."""
@@ -43,11 +42,11 @@ class Explainer:
         """Returns the last answer about a pod that waits; None without one yet."""
         return self._whys.get(likeness_of(pod))
 
-    async def run(self) -> None:
-        """Searches until cancelled, one kind of pod after the other."""
+    async def run(self, watched: Callable[[], bool]) -> None:
+        """Searches until cancelled, one kind of pod after the other, while `watched` returns True."""
         while True:
             began = self._monotonic()
-            if self._watched():
+            if watched():
                 await self.search()
             spent = self._monotonic() - began
             await asyncio.sleep(min(max(POLL_SECONDS, PAUSE * spent), LONGEST_PAUSE_SECONDS))

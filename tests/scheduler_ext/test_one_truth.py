@@ -172,7 +172,7 @@ class Extender:
     async def poll(self) -> Poll:
         """What the page shows once every kind of pod was searched for."""
         standing = Standing(synced=not self.lists)
-        explainer = Explainer(cluster=self.live, watched=lambda: True)
+        explainer = Explainer(self.live)
         poller = Poller(
             cluster=self.live,
             explainer=explainer,
