@@ -66,3 +66,11 @@ def integer_quantity(text: str | int | float) -> int:
     if value.denominator != 1:
         raise QuantityError(f"expected a whole number, found {str(text)!r}")
     return value.numerator
+
+
+def readable_quantity(text: str | int | float) -> int:
+    """Returns the value as a whole number, 0 if it cannot be read as one."""
+    try:
+        return integer_quantity(text)
+    except QuantityError:
+        return 0

@@ -7,7 +7,7 @@ from proto.annotations.errors import AnnotationError
 from proto.annotations.pod_devices import aligned, decode_pod_devices
 from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Container, Pod
-from proto.quantity import QuantityError, integer_quantity
+from proto.quantity import readable_quantity
 
 
 def decided_devices(pod: Pod, key: str, resource: str) -> PodShares:
@@ -49,8 +49,5 @@ def unfit(
 
 def gpus_asked(container: Container, resource: str) -> int:
     """Returns how many GPUs the container requests, 0 if that cannot be read."""
-    asked = container.resources.limits.get(resource, container.resources.requests.get(resource, "0"))
-    try:
-        return integer_quantity(asked)
-    except QuantityError:
-        return 0
+    limits, requests = container.resources.limits, container.resources.requests
+    return readable_quantity(limits.get(resource, requests.get(resource, 0)))

@@ -15,7 +15,7 @@ from proto.annotations.values import decode_json
 from proto.devices import DeviceUUID, Positive
 
 Given = Mapping[DeviceUUID, int]
-"""Slots by GPU, 1 or more for each."""
+"""Replicas by GPU, 1 or more for each."""
 
 MOST_PODS = 64
 """The most pods: with 16 GPUs each about 50 KB. A Node's annotations together may have 256 KiB."""

@@ -10,7 +10,7 @@ from math import ceil
 from typing import NamedTuple
 
 from proto.kubernetes.objects import Container, Pod, Resources
-from proto.quantity import LARGEST_QUANTITY, QuantityError, integer_quantity, parse_quantity
+from proto.quantity import LARGEST_QUANTITY, QuantityError, parse_quantity, readable_quantity
 
 
 def requested(pod: Pod, resource: str) -> int:
@@ -44,10 +44,7 @@ def requested_resources(pod: Pod) -> frozenset[str]:
 def _amount(container: Container, resource: str) -> int:
     """Returns its request; a limit alone is a request too."""
     asked, limits = container.resources.requests, container.resources.limits
-    try:
-        return integer_quantity(asked.get(resource, limits.get(resource, 0)))
-    except QuantityError:
-        return 0
+    return readable_quantity(asked.get(resource, limits.get(resource, 0)))
 
 
 def exclusive_cpus(pod: Pod) -> tuple[int, ...]:

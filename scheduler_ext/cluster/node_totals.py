@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from proto.annotations.keys import RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
 from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_amount
-from proto.quantity import QuantityError, integer_quantity
+from proto.quantity import readable_quantity
 from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.records import PodRecord, Records
 from scheduler_ext.kubelet_totals import totals_of
@@ -30,7 +30,10 @@ class KubeletSums:
         """
         names, amounts = self.settings.names, node.status.allocatable
         limited = (names.memory, names.memory_percentage, names.cores, *SUMS)
-        self._totals[node.metadata.name] = {each: _amount(amounts[each]) for each in limited if each in amounts}
+        # Kubelet admits nothing against an unreadable amount.
+        self._totals[node.metadata.name] = {
+            each: readable_quantity(amounts[each]) for each in limited if each in amounts
+        }
         self._judge(node.metadata.name)
 
     def remove(self, node: str) -> None:
@@ -100,14 +103,6 @@ class KubeletSums:
             if resource in totals and requested + amount > totals[resource]:
                 return resource
         return ""
-
-
-def _amount(value: str | float) -> int:
-    """Returns 0 for an unreadable amount, because kubelet then admits nothing."""
-    try:
-        return integer_quantity(value)
-    except QuantityError:
-        return 0
 
 
 @dataclass(slots=True)

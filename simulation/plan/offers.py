@@ -13,7 +13,7 @@ from proto.annotations.keys import SUMS
 from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import host_amount, host_requested, requested, requested_resources
 from proto.kubernetes.taints import CORDON, NO_SCHEDULE, Taint, repelling, untolerated
-from proto.quantity import QuantityError, integer_quantity
+from proto.quantity import readable_quantity
 from scheduler_ext.requests import ResourceNames
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Constraints, SelectorRule, SelectorTerm
@@ -153,7 +153,9 @@ class NodeOffers:
         left = self._other_left.get(node)
         if left is None:
             allocatable = self._nodes[node].status.allocatable
-            left = self._other_left[node] = Counter({name: _whole(amount) for name, amount in allocatable.items()})
+            left = self._other_left[node] = Counter(
+                {name: readable_quantity(amount) for name, amount in allocatable.items()}
+            )
         return left
 
     def _allowed(self, constraints: Constraints) -> tuple[Sequence[str], Mapping[str, str]]:
@@ -235,12 +237,5 @@ def _total(node: Node) -> _Left:
     return _Left(
         host.cpu_milli if "cpu" in amounts else _UNLIMITED,
         host.memory_mib if "memory" in amounts else _UNLIMITED,
-        _whole(amounts["pods"]) if "pods" in amounts else _UNLIMITED,
+        readable_quantity(amounts["pods"]) if "pods" in amounts else _UNLIMITED,
     )
-
-
-def _whole(amount: str | int | float) -> int:
-    try:
-        return integer_quantity(amount)
-    except QuantityError:
-        return 0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.quantity import QuantityError, integer_quantity, parse_quantity
+from proto.quantity import QuantityError, integer_quantity, parse_quantity, readable_quantity
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,10 @@ def test_whole_numbers_may_be_written_with_a_suffix() -> None:
 def test_half_a_device_is_no_whole_number() -> None:
     with pytest.raises(QuantityError, match="expected a whole number, found '500m'"):
         integer_quantity("500m")
+
+
+def test_an_unreadable_quantity_counts_as_none() -> None:
+    assert [readable_quantity(text) for text in ("4k", "500m", "many", -1)] == [4000, 0, 0, -1]
 
 
 @given(st.integers(min_value=-(10**18), max_value=10**18))
