@@ -40,7 +40,7 @@ class GpuSizes:
 
 @dataclass(slots=True)
 class Nodes:
-    """Nodes and their usage. Each change marks a node. Only marked nodes are summed up again, at the next read."""
+    """Nodes and their usage. A change marks a node. The next read computes the usage of marked nodes again."""
 
     _records: Records = field(compare=False)
     _set_asides: SetAsides = field(compare=False)
