@@ -19,6 +19,7 @@ LARGEST_REPLY_BYTES = 16 * 1024 * 1024
 LARGEST_HEAD_BYTES = 1024 * 1024
 _HAPPY_EYEBALLS_SECONDS = 0.25
 """Before the other address family is tried as well (RFC 8305)."""
+_CLOSED = "the client was closed"
 SocketOptions = tuple[tuple[int, int, int], ...]
 
 
@@ -52,7 +53,8 @@ class Calls:
         is_safe = where.scheme == "https"
         self._host, self._port = where.hostname or "", where.port or (443 if is_safe else 80)
         self._tls = tls if is_safe else None
-        self._server_hostname = (server_hostname or self._host) if is_safe else None
+        # Certificates name hosts without the root's dot.
+        self._server_hostname = (server_hostname or self._host).rstrip(".") if is_safe else None
         self._host_header, self._prefix = where.netloc.rpartition("@")[2], where.path.rstrip("/")
         self._options = options
         self._turns = asyncio.Semaphore(most)
@@ -69,9 +71,6 @@ class Calls:
         request = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
         async with self._turns:
             connection = self._kept() or await self._connected()
-            if self._is_closed:
-                connection.abort()
-                raise ConnectionError("the client was closed")
             self._used.add(connection)
             try:
                 return await connection.send(request)
@@ -99,6 +98,8 @@ class Calls:
         return None
 
     async def _connected(self) -> "_CallConnection":
+        if self._is_closed:
+            raise ConnectionError(_CLOSED)
         transport, connection = await asyncio.get_running_loop().create_connection(
             _CallConnection,
             self._host,
@@ -110,6 +111,9 @@ class Calls:
         opened = transport.get_extra_info("socket")
         for level, option, value in self._options:
             opened.setsockopt(level, option, value)
+        if self._is_closed:
+            connection.abort()
+            raise ConnectionError(_CLOSED)
         return connection
 
 
@@ -119,10 +123,10 @@ class _CallConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
         self._answer: asyncio.Future[Reply] | None = None
+        self.on_message_begin()
         self._is_usable = True
         self.used_at = 0.0
         """Time of the event loop's clock."""
-        self.on_message_begin()
 
     def is_free(self) -> bool:
         return self._is_usable and self._answer is None and not self._transport.is_closing()
@@ -143,6 +147,10 @@ class _CallConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP's or TLS's
         self._transport = transport
 
+    def eof_received(self) -> None:
+        if self._answer is not None and self._lasts_until_eof:
+            self.on_message_complete()
+
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(str(error) if error else "the connection ended before the answer")
 
@@ -161,15 +169,25 @@ class _CallConnection(asyncio.Protocol):
             self.abort()
 
     def on_message_begin(self) -> None:
+        if self._answer is None:
+            # A second answer belongs to no request.
+            self._is_usable = False
         self._reason, self._retry_after, self._body = b"", b"", list[bytes]()
         self._size = self._bytes = 0
+        self._has_length = self._lasts_until_eof = False
 
     def on_status(self, part: bytes) -> None:
         self._reason += part
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == b"retry-after":
+        name = name.lower()
+        if name == b"retry-after":
             self._retry_after = value
+        elif name in (b"content-length", b"transfer-encoding"):
+            self._has_length = True
+
+    def on_headers_complete(self) -> None:
+        self._lasts_until_eof = not self._has_length
 
     def on_body(self, part: bytes) -> None:
         self._size += len(part)
@@ -179,11 +197,10 @@ class _CallConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
-        if status < HTTPStatus.OK:
+        if HTTPStatus.CONTINUE <= status < HTTPStatus.OK and status != HTTPStatus.SWITCHING_PROTOCOLS:
             return
         answer, self._answer = self._answer, None
-        # A second answer in the same data belongs to no request.
-        self._is_usable = self._is_usable and answer is not None and self._parser.should_keep_alive()
+        self._is_usable = self._is_usable and self._parser.should_keep_alive()
         if answer is not None and not answer.done():
             body, reason = b"".join(self._body), self._reason.decode(errors="replace")
             answer.set_result(Reply(status, body, reason, self._retry_after.decode(errors="replace")))
