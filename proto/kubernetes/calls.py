@@ -5,6 +5,7 @@ Nothing is repeated. There are no proxies, no redirects and no compression (edge
 """
 
 import asyncio
+import socket
 import ssl
 from collections import deque
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
+from aiohappyeyeballs import SocketFactoryType, start_connection
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 LARGEST_REPLY_BYTES = 16 * 1024 * 1024
@@ -20,7 +22,6 @@ LARGEST_HEAD_BYTES = 1024 * 1024
 _HAPPY_EYEBALLS_SECONDS = 0.25
 """Before the other address family is tried as well (RFC 8305)."""
 _CLOSED = "the client was closed"
-SocketOptions = tuple[tuple[int, int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,13 @@ class Calls:
         url: str,
         tls: ssl.SSLContext,
         server_hostname: str | None,
-        options: SocketOptions,
+        opened: SocketFactoryType,
         *,
         most: int,
         idle_seconds: float,
     ) -> None:
-        """Opens nothing yet. `server_hostname` is expected in the certificate instead of the URL's host. A connection
-        that was idle for `idle_seconds` is not used again.
+        """Opens nothing yet; `opened` makes sockets. `server_hostname` is expected in the certificate instead of the
+        URL's host. A connection that was idle for `idle_seconds` is not used again.
         """
         where = urlsplit(url)
         is_safe = where.scheme == "https"
@@ -56,7 +57,7 @@ class Calls:
         # Certificates name hosts without the root's dot.
         self._server_hostname = (server_hostname or self._host).rstrip(".") if is_safe else None
         self._host_header, self._prefix = where.netloc.rpartition("@")[2], where.path.rstrip("/")
-        self._options = options
+        self._opened = opened
         self._turns = asyncio.Semaphore(most)
         self._idle_seconds = idle_seconds
         self._idle: deque[_CallConnection] = deque()
@@ -100,17 +101,16 @@ class Calls:
     async def _connected(self) -> "_CallConnection":
         if self._is_closed:
             raise ConnectionError(_CLOSED)
-        transport, connection = await asyncio.get_running_loop().create_connection(
-            _CallConnection,
-            self._host,
-            self._port,
-            ssl=self._tls,
-            server_hostname=self._server_hostname,
+        loop = asyncio.get_running_loop()
+        # asyncio's own race between addresses loses the winner's socket where the call is cancelled.
+        connected = await start_connection(
+            await loop.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM),
             happy_eyeballs_delay=_HAPPY_EYEBALLS_SECONDS,
+            socket_factory=self._opened,
         )
-        opened = transport.get_extra_info("socket")
-        for level, option, value in self._options:
-            opened.setsockopt(level, option, value)
+        _, connection = await loop.create_connection(
+            _CallConnection, sock=connected, ssl=self._tls, server_hostname=self._server_hostname
+        )
         if self._is_closed:
             connection.abort()
             raise ConnectionError(_CLOSED)

@@ -72,7 +72,7 @@ def binding_calls(configuration: Any) -> Calls | None:
         return None
     most, idle_seconds = MOST[Pool.BINDINGS], _idle_seconds(Pool.BINDINGS)
     tls, name = _tls(configuration), configuration.tls_server_name
-    return Calls(configuration.host, tls, name, _SOCKET_OPTIONS, most=most, idle_seconds=idle_seconds)
+    return Calls(configuration.host, tls, name, _socket, most=most, idle_seconds=idle_seconds)
 
 
 def request_settings(configuration: Any) -> Mapping[str, Any]:

@@ -1,6 +1,8 @@
 """Short requests over real sockets, against a peer that answers whatever it is given."""
 
 import asyncio
+import gc
+import os
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,6 +17,7 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.official import Configuration
 from proto.kubernetes.transport import Transport
 from scheduler_ext.certificates.issue import issue
+from tests.polling import until
 from tests.scheduler_ext.rig import now
 
 OK = b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}"
@@ -154,6 +157,24 @@ async def test_who_gives_up_leaves_no_late_answer_to_the_next(pool: Pool) -> Non
         await asyncio.gather(giving_up, return_exceptions=True)
         assert await post(to, pool) == b"{}"
         assert peer.connections == 2
+
+
+async def test_whoever_gives_up_at_any_moment_of_connecting_leaves_no_socket(pool: Pool) -> None:
+    gc.disable()
+    try:
+        async with a_peer() as peer:
+            before = len(os.listdir("/proc/self/fd"))
+            async with transport(peer) as to:
+                for turns in range(20):
+                    giving_up = asyncio.ensure_future(post(to, pool))
+                    for _ in range(turns):
+                        await asyncio.sleep(0)
+                    giving_up.cancel()
+                    await asyncio.gather(giving_up, return_exceptions=True)
+            async with asyncio.timeout(5):
+                await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+    finally:
+        gc.enable()
 
 
 async def test_calls_of_a_client_that_is_closed_find_the_api_server_unreachable(pool: Pool) -> None:
