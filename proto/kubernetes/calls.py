@@ -7,7 +7,6 @@ Nothing is repeated. There are no proxies, no redirects and no compression (edge
 import asyncio
 import socket
 import ssl
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -48,7 +47,7 @@ class Calls:
         idle_seconds: float,
     ) -> None:
         """Opens nothing yet; `opened` makes sockets. `server_hostname` is expected in the certificate instead of the
-        URL's host. A connection that was idle for `idle_seconds` is not used again.
+        URL's host. A connection that was idle for `idle_seconds` is closed.
         """
         where = urlsplit(url)
         is_safe = where.scheme == "https"
@@ -60,8 +59,8 @@ class Calls:
         self._opened = opened
         self._turns = asyncio.Semaphore(most)
         self._idle_seconds = idle_seconds
-        self._idle: deque[_CallConnection] = deque()
-        """Free connections; the most recently used is last."""
+        self._idle: dict[_CallConnection, asyncio.TimerHandle] = {}
+        """Free connections and their ends; the most recently used is last."""
         self._used: set[_CallConnection] = set()
         self._is_closed = False
 
@@ -78,7 +77,8 @@ class Calls:
             finally:
                 self._used.discard(connection)
                 if connection.is_free():
-                    self._idle.append(connection)
+                    end = asyncio.get_running_loop().call_later(self._idle_seconds, self._end, connection)
+                    self._idle[connection] = end
                 else:
                     connection.abort()
 
@@ -89,14 +89,16 @@ class Calls:
             connection.abort()
 
     def _kept(self) -> "_CallConnection | None":
-        oldest = asyncio.get_running_loop().time() - self._idle_seconds
-        while self._idle and self._idle[0].used_at < oldest:
-            self._idle.popleft().abort()
         while self._idle:
-            connection = self._idle.pop()
+            connection, end = self._idle.popitem()
+            end.cancel()
             if connection.is_free():
                 return connection
         return None
+
+    def _end(self, connection: "_CallConnection") -> None:
+        del self._idle[connection]
+        connection.abort()
 
     async def _connected(self) -> "_CallConnection":
         if self._is_closed:
@@ -125,19 +127,15 @@ class _CallConnection(asyncio.Protocol):
         self._answer: asyncio.Future[Reply] | None = None
         self.on_message_begin()
         self._is_usable = True
-        self.used_at = 0.0
-        """Time of the event loop's clock."""
 
     def is_free(self) -> bool:
         return self._is_usable and self._answer is None and not self._transport.is_closing()
 
     async def send(self, request: bytes) -> Reply:
         """Sends a request on a free connection. Raises ConnectionError."""
-        loop = asyncio.get_running_loop()
-        answer = self._answer = loop.create_future()
+        answer = self._answer = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         reply: Reply = await answer
-        self.used_at = loop.time()
         return reply
 
     def abort(self) -> None:

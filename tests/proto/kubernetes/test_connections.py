@@ -12,7 +12,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from proto.kubernetes.connections import MOST, Pool
+from proto.kubernetes.connections import _IDLE_SECONDS, MOST, Pool
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.official import Configuration
 from proto.kubernetes.transport import Transport
@@ -89,6 +89,10 @@ def pool(request: pytest.FixtureRequest) -> Pool:
     return found
 
 
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
 async def post(to: Transport, pool: Pool) -> bytes:
     return await to.call("POST", "/api/v1/x", body={"a": 1}, pool=pool)
 
@@ -163,7 +167,7 @@ async def test_whoever_gives_up_at_any_moment_of_connecting_leaves_no_socket(poo
     gc.disable()
     try:
         async with a_peer() as peer:
-            before = len(os.listdir("/proc/self/fd"))
+            before = open_files()
             async with transport(peer) as to:
                 for turns in range(20):
                     giving_up = asyncio.ensure_future(post(to, pool))
@@ -172,9 +176,20 @@ async def test_whoever_gives_up_at_any_moment_of_connecting_leaves_no_socket(poo
                     giving_up.cancel()
                     await asyncio.gather(giving_up, return_exceptions=True)
             async with asyncio.timeout(5):
-                await until(lambda: len(os.listdir("/proc/self/fd")) <= before)
+                await until(lambda: open_files() <= before)
     finally:
         gc.enable()
+
+
+async def test_connections_that_were_idle_for_a_while_are_closed(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(_IDLE_SECONDS, pool, 0.05)
+    async with a_peer() as peer, transport(peer) as to:
+        before = open_files()
+        await asyncio.gather(*(post(to, pool) for _ in range(10)))
+        assert open_files() >= before + 10
+        async with asyncio.timeout(5):
+            await until(lambda: open_files() <= before)
+        assert await post(to, pool) == b"{}"
 
 
 async def test_calls_of_a_client_that_is_closed_find_the_api_server_unreachable(pool: Pool) -> None:
