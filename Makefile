@@ -44,10 +44,10 @@ demo: $(RUNTIME) ## the whole path, from GPU to container, without a GPU
 # Five also on two cores: a test waits for real programs longer than it computes.
 # The tests start hundreds of programs. If this variable is set, each of them compiles all of its modules again.
 test coverage: export PYTHONDONTWRITEBYTECODE :=
-# They meet no public authority, whose certificates aiohttp makes each program read: a tenth of its start.
-test coverage: export SSL_CERT_FILE := /dev/null
+# They meet no public authority, whose certificates aiohttp makes each program read: a tenth of its start. The variable
+# is set in the recipes alone: what is installed first is fetched from such authorities.
 test: $(DEVELOPMENT) ## the test suite, in five processes
-	@$(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@SSL_CERT_FILE=/dev/null $(BIN)/python -m pytest --numprocesses 5 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-index
 test-index: $(DEVELOPMENT) ## where a behaviour is tested, by nouns of tests' names: NOUN=lease; without, all nouns
@@ -56,7 +56,7 @@ test-index: $(DEVELOPMENT) ## where a behaviour is tested, by nouns of tests' na
 # It takes longer than `make test`: Python 3.11 can only trace, and each law is tried with five times as many examples.
 coverage: $(DEVELOPMENT) ## the test suite, and how much of the product it reaches: never less than before
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@$(BIN)/python -m coverage run -m pytest --hypothesis-profile thorough --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@SSL_CERT_FILE=/dev/null $(BIN)/python -m coverage run -m pytest --hypothesis-profile thorough --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 	@$(MAKE) --no-print-directory coverage-report
 
 .PHONY: coverage-report
