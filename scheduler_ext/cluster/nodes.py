@@ -12,7 +12,7 @@ from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, RecordState
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.snapshot import NodeUsage
-from scheduler_ext.cluster.usage import NodeAlone, summed, usage_of
+from scheduler_ext.cluster.usage import NodeAlone, usage_of
 from scheduler_ext.domains.levels import LEVELS, Domains
 from scheduler_ext.requests import DeviceFilter
 
@@ -142,7 +142,7 @@ class Nodes:
         on_node = [each for each in self._records.on_node(name).values() if each.gpus is not NO_GPUS]
         held = {each.uid: each for each in on_node if each.state is not RecordState.KEPT}
         kept = {each.uid: each for each in on_node if each.state is RecordState.KEPT}
-        used = summed(each.on(name) for each in held.values())
+        used = self._used.get(name, {}).copy()
         return NodeAlone(node=registered, used=used, held=held, kept=kept, quotas=quotas)
 
     def repelling(self, tolerations: Iterable[Toleration]) -> Mapping[str, str]:
