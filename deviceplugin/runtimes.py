@@ -93,7 +93,7 @@ def enabled_cdi(info: Mapping[str, str]) -> bool | None:
     """Returns the switch for CDI in a runtime's verbose Status; None where it has none, or does not report it."""
     try:
         return decoded(info.get("config", "{}"), _Config).enable_cdi
-    except (msgspec.DecodeError, RecursionError):
+    except msgspec.DecodeError:
         return None
 
 

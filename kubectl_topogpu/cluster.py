@@ -280,9 +280,9 @@ def asked_for(pod: Pod, settings: RequestSettings) -> str:
 
 
 def _asked(need: ContainerNeed) -> str:
-    memory = f"{need.memory_percent} % of the memory" if need.is_relative else f"{spaced(need.memory_mib)} MiB"
+    memory = f"{need.memory_percentage} % of the memory" if need.is_relative else f"{spaced(need.memory_mib)} MiB"
     cores = f", {need.cores} %" if need.cores else ""
-    return f"{need.count} × {'whole memory' if need.is_relative and need.memory_percent == 100 else memory}{cores}"
+    return f"{need.count} × {'whole memory' if need.is_relative and need.memory_percentage == 100 else memory}{cores}"
 
 
 def phase(pod: Pod) -> str:

@@ -163,7 +163,7 @@ class Recorded:
             items = decoding.decoded(text, _File).items
         except OSError as error:
             raise ObjectsUnreadable(f"{file}: {error.strerror or error}") from error
-        except (msgspec.DecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             raise ObjectsUnreadable(f"{file}: is not what kubectl prints ({error}); write it with {_HOW}") from error
         if items is None:
             raise ObjectsUnreadable(f"{file}: has no list of objects; write it with {_HOW}")
@@ -214,7 +214,7 @@ class Recorded:
     def _decoded(self, at: int, item: msgspec.Raw, kind: type[T]) -> T:
         try:
             return decoding.decoded(item, kind)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except msgspec.DecodeError as error:
             raise ObjectsUnreadable(f"{self._file}: items[{at}]: {error}") from error
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from proto.decoding import decoded, decoder
+from proto.decoding import decoded
 from proto.kubernetes.objects import Object, Pod, Status
 from proto.kubernetes.wire import NotJson, UnreadableObject, decode_object
 
@@ -130,9 +130,6 @@ class _Outline(Object):
     spec: _OutlineSpec | None = None
 
 
-_NO_NULLS = decoder(Pod)
-
-
 class _Response(Object):
     uid: str
     allowed: bool
@@ -153,7 +150,7 @@ def decode_template_review(body: bytes) -> TemplateReview:
     identity, request = _question(body)
     try:
         return TemplateReview(identity=identity, object=decoded(request.object, Json))
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise AdmissionError(f"request.object is not an object: {error}", identity=identity) from error
 
 
@@ -162,7 +159,7 @@ def _question(body: bytes) -> tuple[ReviewIdentity, _Request]:
         raise AdmissionError("the request body is empty")
     try:
         review = decoded(body, _Review)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise AdmissionError(f"the request body is not an {KIND}: {error}") from error
     version, kind = review.api_version or API_VERSIONS[0], review.kind or KIND
     if version not in API_VERSIONS or kind != KIND:
@@ -192,9 +189,9 @@ def _pod_review(identity: ReviewIdentity, request: _Request) -> PodReview:
         problem = _too_much(raw)
         if problem:
             raise AdmissionError(f"request.object: {problem}", identity=identity)
-        pod = _NO_NULLS.decode(raw) if len(raw) > LONGEST_WITH_NULLS else decode_object(Pod, raw)
+        pod = decoded(raw, Pod) if len(raw) > LONGEST_WITH_NULLS else decode_object(Pod, raw)
         json = _shallow(raw)
-    except (UnreadableObject, NotJson, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (UnreadableObject, NotJson, msgspec.DecodeError) as error:
         raise AdmissionError(f"request.object is not a pod: {error}", identity=identity) from error
     if json.get("kind", "Pod") != "Pod":
         raise AdmissionError(f"request.object is a {json['kind']}; only pods are admitted here", identity=identity)
@@ -224,15 +221,15 @@ def _shallow(raw: msgspec.Raw) -> Json:
     """Decodes the pod's JSON only as deep as patches reach; the rest stays as written, at no cost."""
     pod = _members(raw)
     if "kind" in pod:
-        pod["kind"] = msgspec.json.decode(pod["kind"])
+        pod["kind"] = decoded(pod["kind"], Any)
     if "metadata" in pod:
         pod["metadata"] = metadata = _members(pod["metadata"])
         for name in _PATCHED_METADATA & metadata.keys():
-            metadata[name] = msgspec.json.decode(metadata[name])
+            metadata[name] = decoded(metadata[name], Any)
     if "spec" in pod:
         pod["spec"] = spec = _members(pod["spec"])
         for name in _PATCHED_SPEC & spec.keys():
-            spec[name] = msgspec.json.decode(spec[name])
+            spec[name] = decoded(spec[name], Any)
         for name in _CONTAINERS & spec.keys():
             spec[name] = [_container(each) for each in decoded(spec[name], _Rows) or ()]
     return pod
@@ -241,7 +238,7 @@ def _shallow(raw: msgspec.Raw) -> Json:
 def _container(raw: msgspec.Raw) -> Json:
     container = _members(raw)
     for name in _PATCHED_CONTAINER & container.keys():
-        container[name] = msgspec.json.decode(container[name])
+        container[name] = decoded(container[name], Any)
     return container
 
 

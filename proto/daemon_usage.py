@@ -105,7 +105,7 @@ def decode_node_use(content: bytes, node: str) -> NodeUse:
     """Raises UsageUnreadable, also for the use of another node."""
     try:
         use = decoded(content, NodeUse)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise UsageUnreadable(f"the answer is not the use of GPUs: {error}") from error
     if use.node != node:
         raise UsageUnreadable("the daemon there is another node's")

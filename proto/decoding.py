@@ -28,11 +28,13 @@ def decoded(text: bytes | bytearray | str | msgspec.Raw, kind: type[T]) -> T: ..
 @overload
 def decoded(text: bytes | bytearray | str | msgspec.Raw, kind: Any) -> Any: ...
 def decoded(text: bytes | bytearray | str | msgspec.Raw, kind: Any) -> Any:
-    """Decodes JSON. Raises msgspec.DecodeError, also for bytes that are not UTF-8, and RecursionError."""
+    """Decodes JSON. Raises msgspec.DecodeError, also for text that is not UTF-8 or nested too deeply."""
     try:
         return decoder(kind).decode(text)
-    except UnicodeDecodeError as error:
-        raise msgspec.DecodeError(str(error)) from error
+    except UnicodeError as error:
+        raise msgspec.DecodeError("not UTF-8 text") from error
+    except RecursionError as error:
+        raise msgspec.DecodeError("nested too deeply") from error
 
 
 @overload

@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from proto.decoding import decoded, decoder
+from proto.decoding import decoded
 from proto.kubernetes.objects import Node, Object, Pod
 from proto.kubernetes.wire import NotJson, UnreadableObject, decode_object
 
@@ -20,7 +20,6 @@ MOST_NODES = 100_000
 """The most nodes of a request: more than clusters have. Each costs time, also one that is unknown."""
 
 _AtMost = msgspec.Meta(max_length=MOST_NODES)
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 class ExtenderError(ValueError):
@@ -132,8 +131,8 @@ def encode_preemption_result(victims: Mapping[str, NodeVictims]) -> bytes:
 def decode_extender_args(body: bytes) -> ExtenderArgs:
     """Raises ExtenderError."""
     try:
-        args = _PLAIN_ARGS.decode(body)
-    except _NOT_JSON:
+        args = decoded(body, _PlainArgs)
+    except msgspec.DecodeError:
         return _decode_unusual_args(body)
     return ExtenderArgs(pod=args.pod, nodes=None, node_names=args.node_names)
 
@@ -199,7 +198,7 @@ def _fields(body: bytes) -> dict[str, msgspec.Raw]:
         members = decoded(body, dict[str, msgspec.Raw])
     except msgspec.ValidationError:
         raise ExtenderError("$", "expected an object") from None
-    except _NOT_JSON as error:
+    except msgspec.DecodeError as error:
         raise ExtenderError("$", f"not JSON: {error}" if body.strip() else "the body is empty") from error
     return {name.lower(): value for name, value in members.items() if bytes(value) != b"null"}
 
@@ -266,9 +265,6 @@ class _PlainArgs(msgspec.Struct, forbid_unknown_fields=True):
     node_names: Annotated[list[str], _AtMost] | None = msgspec.field(name="NodeNames", default=None)
 
 
-_PLAIN_ARGS = decoder(_PlainArgs)
-
-
 class _NodeList(msgspec.Struct):
     items: Annotated[list[msgspec.Raw], _AtMost] | None = None
 
@@ -276,7 +272,7 @@ class _NodeList(msgspec.Struct):
 def _value(where: str, kind: Any, raw: msgspec.Raw) -> Any:
     try:
         return decoded(raw, kind)
-    except _NOT_JSON as error:
+    except msgspec.DecodeError as error:
         raise _at(where, error) from error
 
 

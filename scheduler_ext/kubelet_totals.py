@@ -69,7 +69,7 @@ def _counted_gpu(naming: Sequence[tuple[Container, _Amounts]], settings: Request
             return None
         of_each = -(-memory_mib // need.count)
         if need.is_relative:
-            least = max(least, -(-of_each * 100 // (need.memory_percent or 1)))
+            least = max(least, -(-of_each * 100 // (need.memory_percentage or 1)))
         elif of_each > need.memory_mib:
             return None
     return least

@@ -130,7 +130,7 @@ class ContainerNeed:
     count: int
     memory_mib: int
     """The amount is 0 if the container requests only a percentage."""
-    memory_percent: int | None
+    memory_percentage: int | None
     cores: int
     """Percent of one GPU as requested, also above 100: the device score counts it so. 0 means no limit."""
     priority: int | None = None
@@ -143,7 +143,7 @@ class ContainerNeed:
     @property
     def is_relative(self) -> bool:
         """Returns whether the container gets a percentage of a GPU's memory: an absolute amount wins over that."""
-        return not self.memory_mib and self.memory_percent is not None
+        return not self.memory_mib and self.memory_percentage is not None
 
     @property
     def reserved_cores(self) -> int:
@@ -156,7 +156,7 @@ class ContainerNeed:
 
     def reserved_mib(self, total_mib: int) -> int:
         """Returns the MiB that are taken of a GPU with `total_mib`."""
-        return total_mib * (self.memory_percent or 0) // 100 if self.is_relative else self.memory_mib
+        return total_mib * (self.memory_percentage or 0) // 100 if self.is_relative else self.memory_mib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +309,7 @@ def _need(container: Container, settings: RequestSettings) -> ContainerNeed | No
     return ContainerNeed(
         count=count,
         memory_mib=memory_mib,
-        memory_percent=percent,
+        memory_percentage=percent,
         cores=settings.default_cores if cores is None else min(cores, _INT32_MAX),
         priority=_amount(container, names.priority),
         container=container.name,

@@ -103,7 +103,7 @@ def class_of(request: GpuRequest) -> PodClass:
     return PodClass(
         host=request.host,
         need=ContainerNeed(
-            count=need.count, memory_mib=need.memory_mib, memory_percent=need.memory_percent, cores=need.cores
+            count=need.count, memory_mib=need.memory_mib, memory_percentage=need.memory_percentage, cores=need.cores
         ),
         types=request.filter.types,
         refused_types=request.filter.refused_types,
@@ -120,7 +120,7 @@ def _merged(needs: Sequence[ContainerNeed]) -> ContainerNeed:
     return ContainerNeed(
         count=sum(need.count for need in needs),
         memory_mib=max(need.memory_mib for need in needs),
-        memory_percent=max((need.memory_percent or 0 for need in needs), default=0) or None,
+        memory_percentage=max((need.memory_percentage or 0 for need in needs), default=0) or None,
         cores=max(need.cores for need in needs),
     )
 

@@ -32,14 +32,14 @@ class Ask:
     name: str
     gpus: int = 0
     memory_mib: int | None = None
-    memory_percent: int | None = None
+    memory_percentage: int | None = None
     cores: int | None = None
 
     def limits(self) -> dict[str, str]:
         amounts = {
             RESOURCE_COUNT: self.gpus or None,
             RESOURCE_MEMORY: self.memory_mib,
-            RESOURCE_MEMORY_PERCENTAGE: self.memory_percent,
+            RESOURCE_MEMORY_PERCENTAGE: self.memory_percentage,
             RESOURCE_CORES: self.cores,
         }
         return {resource: str(amount) for resource, amount in amounts.items() if amount is not None}
@@ -102,7 +102,9 @@ SHAPES = (
     Shape(
         name="serve-spread-more", why="fraction, spread", containers=_SERVE, annotations=_policies("spread", "spread")
     ),
-    Shape(name="half-card", why="half of one GPU", containers=(Ask(name="half", gpus=1, memory_percent=50, cores=50),)),
+    Shape(
+        name="half-card", why="half of one GPU", containers=(Ask(name="half", gpus=1, memory_percentage=50, cores=50),)
+    ),
     Shape(name="whole-card", why="one whole GPU", containers=_train(1)),
     Shape(
         name="two-containers",
@@ -126,7 +128,7 @@ SHAPES = (
     Shape(
         name="two-halves",
         why="half a GPU for each container",
-        containers=tuple(Ask(name=name, gpus=1, memory_percent=50, cores=50) for name in ("left", "right")),
+        containers=tuple(Ask(name=name, gpus=1, memory_percentage=50, cores=50) for name in ("left", "right")),
     ),
     Shape(
         name="too-big",
@@ -154,7 +156,7 @@ SHAPES = (
     Shape(
         name="third-card",
         why="a third of one GPU",
-        containers=(Ask(name="third", gpus=1, memory_percent=33, cores=33),),
+        containers=(Ask(name="third", gpus=1, memory_percentage=33, cores=33),),
     ),
     Shape(
         name="spread-quad",

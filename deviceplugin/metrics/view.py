@@ -20,7 +20,7 @@ class DaemonView:
     pods: Mapping[str, Pod] = field(default_factory=dict)
     """The pods of this node, by UID."""
     pods_known: bool = False
-    mode_known: bool = True
+    mode_known: bool
     """False until it is chosen how containers are given their GPUs: nothing is registered before."""
     registered: bool = False
     """True if the kubelet that runs now has registered the plugin."""

@@ -74,7 +74,7 @@ def decode_checkpoint(text: bytes) -> tuple[Holding, ...]:
     """
     try:
         return tuple(decoded(text, _Checkpoint).data.pod_device_entries or ())
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise CheckpointUnreadable(f"kubelet's checkpoint cannot be read: {error}") from error
 
 

@@ -65,7 +65,7 @@ def decode_memory(text: bytes) -> Memory:
     """Raises MemoryUnreadable."""
     try:
         memory = decoded(text, Memory)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise MemoryUnreadable(f"cannot be read: {error}") from error
     if memory.form != FORM:
         raise MemoryUnreadable(f"has form {memory.form}, this release reads {FORM}")

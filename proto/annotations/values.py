@@ -22,10 +22,6 @@ def decode_json(key: str, text: str, kind: type[V]) -> V:
     except msgspec.DecodeError as error:
         problem, _, where = str(error).partition(" - at `")
         raise AnnotationError(key, where.removeprefix("key` in `").rstrip("`"), problem) from error
-    except UnicodeError as error:
-        raise AnnotationError(key, "", "not UTF-8 text") from error
-    except RecursionError as error:
-        raise AnnotationError(key, "", "nested too deeply") from error
 
 
 def decode_integer(key: str, where: str, text: str) -> int:

@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from proto.decoding import converted, decoded, decoder
+from proto.decoding import converted, decoded
 from proto.kubernetes.objects import ListMeta, Object, ObjectList, ObjectMeta, Status
 
 T = TypeVar("T", bound=Object)
@@ -77,10 +77,6 @@ class _Identity(Object):
     metadata: ObjectMeta = msgspec.field(default_factory=ObjectMeta)
 
 
-_NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_ENVELOPE = decoder(_Envelope)
-
-
 def decode_object(kind: type[S], body: bytes | bytearray | msgspec.Raw) -> S:
     """Decodes one object. A null counts as a missing field, as in Go.
 
@@ -90,7 +86,7 @@ def decode_object(kind: type[S], body: bytes | bytearray | msgspec.Raw) -> S:
         return decoded(body, kind)
     except msgspec.ValidationError:
         return _decode_without_nulls(kind, body)
-    except _NOT_JSON as error:
+    except msgspec.DecodeError as error:
         raise NotJson(str(error)) from error
 
 
@@ -100,7 +96,7 @@ def decode_list(kind: type[T], body: bytes | bytearray, unreadable: Unreadable) 
         return decoded(body, ObjectList[kind])  # type: ignore[valid-type]
     except msgspec.ValidationError:
         raw = decode_object(_RawList, body)
-    except _NOT_JSON as error:
+    except msgspec.DecodeError as error:
         raise NotJson(str(error)) from error
     items = [item for row in raw.items or [] if (item := _readable(kind, row, unreadable)) is not None]
     return ObjectList(metadata=raw.metadata, items=items)
@@ -113,8 +109,8 @@ def decode_watch_line(kind: type[T], line: bytes, unreadable: Unreadable) -> Wat
     is still seen.
     """
     try:
-        envelope = _ENVELOPE.decode(line)
-    except _NOT_JSON as error:
+        envelope = decoded(line, _Envelope)
+    except msgspec.DecodeError as error:
         raise NotJson(str(error)) from error
     match envelope.type:
         case "ADDED":
@@ -135,10 +131,10 @@ def decode_watch_line(kind: type[T], line: bytes, unreadable: Unreadable) -> Wat
 
 def _decode_without_nulls(kind: type[S], body: bytes | bytearray | msgspec.Raw) -> S:
     try:
-        return converted(_without_nulls(msgspec.json.decode(body)), kind)
+        return converted(_without_nulls(decoded(body, Any)), kind)
     except msgspec.ValidationError as error:
         raise UnreadableObject(str(error)) from error
-    except _NOT_JSON as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise NotJson(str(error)) from error
 
 

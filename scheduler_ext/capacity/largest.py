@@ -150,7 +150,7 @@ def _offered(amount: Amount, request: GpuRequest, usage: NodeUsage, quota: Quota
 def _lowered(need: ContainerNeed, amount: Amount, most: int) -> ContainerNeed:
     match amount:
         case Amount.MEMORY:
-            return replace(need, memory_mib=min(need.reserved_mib(_BEYOND), most), memory_percent=None)
+            return replace(need, memory_mib=min(need.reserved_mib(_BEYOND), most), memory_percentage=None)
         case Amount.CORES:
             return replace(need, cores=min(need.cores, most))
         case Amount.GPUS:
@@ -175,7 +175,7 @@ def _asking_for(count: int) -> GpuRequest:
         namespace="",
         uid="",
         quota_class=QuotaClass(),
-        needs=(ContainerNeed(count=count, memory_mib=0, memory_percent=100, cores=0),),
+        needs=(ContainerNeed(count=count, memory_mib=0, memory_percentage=100, cores=0),),
         kinds=(ContainerKind.APP,),
         policies=Policies(node=NodePolicy.BINPACK, gpu=parse_gpu_policy("binpack")),
     )

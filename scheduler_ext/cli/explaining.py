@@ -23,7 +23,7 @@ def print_account(url: str, question: dict[str, str], *, as_json: bool) -> None:
         return
     try:
         account = decoded(body, Account)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except msgspec.DecodeError as error:
         raise click.ClickException(f"{url} does not answer as this version of the extender: {error}") from error
     _show(account)
 

@@ -200,6 +200,6 @@ def _type_sentence(refusal: GpuRefusal, wanted: DeviceFilter) -> str:
 
 
 def _memory(need: ContainerNeed) -> str:
-    if need.memory_mib or need.memory_percent is None:
+    if need.memory_mib or need.memory_percentage is None:
         return f"{spaced(need.memory_mib)} MiB"
-    return "its whole memory" if need.memory_percent == 100 else f"{need.memory_percent} % of its memory"
+    return "its whole memory" if need.memory_percentage == 100 else f"{need.memory_percentage} % of its memory"

@@ -95,7 +95,7 @@ def _scored_mib(need: ContainerNeed, total_mib: int) -> int:
     """Returns the MiB that count for the score. Unlike in the reservation, the percentage wins over the absolute
     amount.
     """
-    return need.memory_mib if need.memory_percent is None else total_mib * need.memory_percent // 100
+    return need.memory_mib if need.memory_percentage is None else total_mib * need.memory_percentage // 100
 
 
 _Term = tuple[int, int, int]

@@ -83,4 +83,4 @@ def bound_of(alone: NodeAlone | None, request: GpuRequest) -> RoomBound:
 
 
 def _wanted(need: ContainerNeed) -> tuple[int, int, int]:
-    return need.count, need.memory_percent or 0, need.memory_mib
+    return need.count, need.memory_percentage or 0, need.memory_mib

@@ -20,7 +20,7 @@ class Work:
     """`hours` is the mean time for which a pod runs; 0 GPUs is a pod without GPUs."""
 
     gpus: int
-    memory_percent: int = 100
+    memory_percentage: int = 100
     cores: int = 0
     cpus: int
     memory_gib: int
@@ -29,8 +29,8 @@ class Work:
 
 
 KINDS: Mapping[str, Work] = {
-    "notebook": Work(gpus=1, memory_percent=20, cores=10, cpus=2, memory_gib=8, hours=6),
-    "inference": Work(gpus=1, memory_percent=50, cores=50, cpus=4, memory_gib=16, hours=48),
+    "notebook": Work(gpus=1, memory_percentage=20, cores=10, cpus=2, memory_gib=8, hours=6),
+    "inference": Work(gpus=1, memory_percentage=50, cores=50, cpus=4, memory_gib=16, hours=48),
     "training-1": Work(gpus=1, cpus=8, memory_gib=32, hours=4),
     "training-2": Work(gpus=2, cpus=16, memory_gib=64, hours=6, linked=True),
     "training-4": Work(gpus=4, cpus=32, memory_gib=128, hours=8, linked=True),
@@ -72,7 +72,7 @@ def read_mix(text: str, pods: int, seed: int, names: ResourceNames) -> list[Arri
 def _pod(name: str, work: Work, names: ResourceNames) -> Pod:
     amounts = {
         names.count: work.gpus,
-        names.memory_percentage: work.memory_percent if work.gpus else 0,
+        names.memory_percentage: work.memory_percentage if work.gpus else 0,
         names.cores: work.cores,
         "cpu": work.cpus,
     }

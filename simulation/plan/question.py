@@ -91,9 +91,9 @@ class Kinds:
 
 def _words(need: ContainerNeed) -> str:
     """Returns `2 x GPU, 30000 MiB, 20 % of cores`."""
-    memory = f"{need.memory_percent} % of memory" if need.is_relative else gib(need.memory_mib)
+    memory = f"{need.memory_percentage} % of memory" if need.is_relative else gib(need.memory_mib)
     cores = f", {need.reserved_cores} % of cores" if need.reserved_cores else ""
-    whole = need.is_relative and need.memory_percent == 100
+    whole = need.is_relative and need.memory_percentage == 100
     gpus = "1 GPU" if need.count == 1 else f"{need.count} GPUs"
     return gpus if whole else f"{gpus} with {memory}{cores}"
 

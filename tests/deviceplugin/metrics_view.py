@@ -47,6 +47,7 @@ def view(*pods: Pod) -> DaemonView:
         devices=(device(A, 0), device(B, 1, healthy=False)),
         pods={each.metadata.uid: each for each in pods or (training(),)},
         pods_known=True,
+        mode_known=True,
         registered=True,
         gpus_known=True,
     )

@@ -4,10 +4,14 @@ import ast
 import subprocess
 import sys
 import textwrap
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from proto.daemon_usage import UsageUnreadable, decode_node_use
 from proto.decoding import decoded
@@ -76,9 +80,25 @@ def _is_typed(call: ast.Call) -> bool:
     return with_type or name in _TYPED
 
 
-def test_bytes_that_are_not_utf_8_are_an_error_as_every_other_malformed_text() -> None:
-    with pytest.raises(msgspec.DecodeError, match="can't decode byte 0xff"):
-        decoded(b'{"name":"\xff"}', dict[str, str])
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b'{"name":"\xff"}', "not UTF-8 text"),
+        ('{"name":"\ud800"}', "not UTF-8 text"),
+        (b"[" * 100_000, "nested too deeply"),
+    ],
+)
+def test_text_that_msgspec_gives_up_is_an_error_as_every_other_malformed_text(text: bytes | str, problem: str) -> None:
+    with pytest.raises(msgspec.DecodeError, match=problem):
+        decoded(text, Any)
+
+
+@given(
+    st.binary() | st.binary().map(lambda part: b'{"name":"' + part + b'"}') | st.text(), st.sampled_from([Any, dict])
+)
+def test_no_text_makes_decoding_raise_another_error(text: bytes | str, kind: Any) -> None:
+    with suppress(msgspec.DecodeError):
+        decoded(text, kind)
 
 
 def test_a_daemon_whose_answer_is_not_utf_8_is_unreadable() -> None:

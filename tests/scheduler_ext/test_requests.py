@@ -25,11 +25,11 @@ def test_a_pod_that_asks_for_no_gpu_is_none_even_with_bad_weights() -> None:
 
 
 def test_without_memory_a_container_gets_the_whole_gpu_or_the_default() -> None:
-    assert need(gpu=1) == ContainerNeed(count=1, memory_mib=0, memory_percent=100, cores=0)
+    assert need(gpu=1) == ContainerNeed(count=1, memory_mib=0, memory_percentage=100, cores=0)
     settings = RequestSettings(default_memory_mib=5000, default_cores=30)
     defaulted = read_request(pod(container(gpu=1)), settings)
     assert defaulted is not None
-    assert defaulted.needs == (ContainerNeed(count=1, memory_mib=5000, memory_percent=None, cores=30),)
+    assert defaulted.needs == (ContainerNeed(count=1, memory_mib=5000, memory_percentage=None, cores=30),)
 
 
 @pytest.mark.parametrize(("percent", "reserved"), [(33, 5406), (100, 16384), (0, 16384)])
@@ -109,9 +109,9 @@ def named(**amounts: int | str) -> ContainerNeed | None:
 def test_every_resource_may_have_another_name() -> None:
     assert named() is None
     assert named(gpu=2, mib=3000, cores=20, priority=1) == ContainerNeed(
-        count=2, memory_mib=3000, memory_percent=None, cores=20, priority=1
+        count=2, memory_mib=3000, memory_percentage=None, cores=20, priority=1
     )
-    assert named(gpu=1, percent=25) == ContainerNeed(count=1, memory_mib=0, memory_percent=25, cores=0)
+    assert named(gpu=1, percent=25) == ContainerNeed(count=1, memory_mib=0, memory_percentage=25, cores=0)
 
 
 @pytest.mark.parametrize("name", ["gpu", "mib", "percent", "cores", "priority"])
@@ -124,7 +124,7 @@ def test_the_memory_factor_turns_units_into_mib() -> None:
     settings = RequestSettings(memory_factor=1024)
     found = read_request(pod(container(gpu=1, gpumem=8)), settings)
     assert found is not None
-    assert found.needs == (ContainerNeed(count=1, memory_mib=8192, memory_percent=None, cores=0),)
+    assert found.needs == (ContainerNeed(count=1, memory_mib=8192, memory_percentage=None, cores=0),)
     with pytest.raises(RequestError, match=r"nvidia.com/gpumem: 2147483648 MiB is more than any GPU has"):
         read_request(pod(container(gpu=1, gpumem=2**21)), settings)
 
@@ -132,7 +132,7 @@ def test_the_memory_factor_turns_units_into_mib() -> None:
 def test_each_container_of_a_pod_asks_for_itself() -> None:
     wanted = pod(container("a", gpu=1, gpumem=1), container("b"), container("c", gpu=2, gpucores=100))
     assert request(wanted).needs == (
-        ContainerNeed(count=1, memory_mib=1, memory_percent=None, cores=0),
+        ContainerNeed(count=1, memory_mib=1, memory_percentage=None, cores=0),
         None,
-        ContainerNeed(count=2, memory_mib=0, memory_percent=100, cores=100),
+        ContainerNeed(count=2, memory_mib=0, memory_percentage=100, cores=100),
     )

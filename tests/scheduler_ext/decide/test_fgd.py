@@ -31,7 +31,7 @@ def gpus(*taken: int) -> NodeUsage:
 
 
 def asks(count: int = 1, milli: int = MIB, cores: int = 0, cpu_milli: int = 0) -> PodClass:
-    need = ContainerNeed(count=count, memory_mib=milli, memory_percent=None, cores=cores)
+    need = ContainerNeed(count=count, memory_mib=milli, memory_percentage=None, cores=cores)
     return PodClass(host=HostAmount(cpu_milli, 0), need=need)
 
 

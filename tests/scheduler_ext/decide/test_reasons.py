@@ -13,7 +13,7 @@ from scheduler_ext.decide.reasons import Reason, words_of
 from scheduler_ext.requests import ContainerNeed
 from tests.scheduler_ext.gpus import device
 
-NEED = ContainerNeed(count=1, memory_mib=1, memory_percent=None, cores=0)
+NEED = ContainerNeed(count=1, memory_mib=1, memory_percentage=None, cores=0)
 OF_GPUS = [reason for reason in Reason if reason not in (Reason.UNREGISTERED, Reason.NOT_LOOKED_AT)]
 
 
