@@ -171,7 +171,7 @@ class GroupAttempt:
         """Drops what was decided ahead for members about which kube-scheduler sent no question."""
         for uid, record in self.promises().items():
             if record.pending.ahead and not self.simulated(uid):
-                self._records.release(uid)
+                self._records.drop(record)
 
     def is_cut_short(self) -> bool:
         """Returns whether kube-scheduler, which goes on to another pod, has left out members that the group needs. What

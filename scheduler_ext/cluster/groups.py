@@ -158,7 +158,7 @@ class Groups:
                 ours.needed, ours.in_one_cycle = needed, pod.spec.scheduling_group is not None
             ours.place(uid, where)
             ours.refused &= ours.placements[-1].refused
-        self._records.release(*void)
+        self._records.drop(*map(self._records.reserved, void))
 
     def refused(self, pod: Pod, now: float) -> None:
         """Records that the pod fits nowhere. The other members are bound without it at once or not at all; they are not
@@ -178,7 +178,7 @@ class Groups:
         for uid, record in this.promises().items():
             self._unused.pop(uid, None)
             if record.pending.ahead:
-                self._records.release(uid)
+                self._records.drop(record)
             else:
                 self._records.put(replace(record, until=min(record.until, now + REFUSED_SECONDS)))
 
@@ -254,7 +254,7 @@ class Groups:
         record = self._records.reserved(uid)
         this = None if record is None else self._attempts.get(record.pending.group)
         if record is None or this is None or not this.needed:
-            self._records.release(uid)
+            self._records.drop(record)
             return False
         pending = replace(record.pending, binding=False, ahead=False)
         until = now + FAILED_BIND_SECONDS
@@ -298,7 +298,7 @@ class Groups:
         # A member of a group is tried again at once, and its status may show later that a bind failed.
         keeps = this is not None and this.needed > 0 and after.refusal.startswith(SCHEDULER_ERROR)
         if lets_go(record.pending.seen, after) and not keeps:
-            self._records.release(*({uid} if this is None else this.promises()))
+            self._records.drop(*([record] if this is None else this.promises().values()))
         elif after.version > record.pending.seen.version:
             self._records.put(replace(record, pending=replace(record.pending, seen=after)))
 

@@ -109,7 +109,7 @@ class Ledger:
         current = {pod_key(pod): pod for pod in pods}
         for record in [*self.records.every().values()]:
             if record.state is RecordState.BOUND and record.uid not in current:
-                self.records.drop(record.uid)
+                self.records.drop(record)
         for record in self.records.of(RecordState.OUTLIVING):
             if 0 < version < record.deleted_at:
                 self.records.put(replace(record, deleted_at=version))
@@ -140,19 +140,18 @@ class Ledger:
         if record is not None or pod.has_ended:
             self.groups.settled(uid)
         if record is not None:
-            self.records.give_up(uid)
+            self.records.drop(self.records.kept(uid))
         if pod.has_ended:
-            self.records.drop(uid)
+            self.records.drop(self.records.get(uid))
         elif pod.spec.node_name:
             totals, host = totals_of(pod, self._settings), _shared(host_requested(pod)) if self._fgd else NO_HOST
             if record is None and totals is NO_TOTALS and host == NO_HOST:
-                self.records.drop(uid)
+                self.records.drop(self.records.get(uid))
             else:
                 record = record or PodRecord(uid=uid, state=RecordState.BOUND, node=intern(pod.spec.node_name))
                 self.records.put(replace(record, totals=totals, host=host))
         else:
-            if known is not None:
-                self.records.drop(uid)
+            self.records.drop(known)
             self.groups.seen_unbound(uid, pod)
 
     def remove_pod(self, uid: str, until: float | None = None, *, deleted_at: int = 0, name: str = "") -> None:
@@ -168,8 +167,7 @@ class Ledger:
             self.records.put(known.outliving(until, deleted_at, name))
             self._settle(known.node)
             return
-        self.records.drop(uid)
-        self.records.give_up(uid)
+        self.records.drop(self.records.get(uid), self.records.kept(uid))
         self.groups.settled(uid)
 
     def reserve(
@@ -235,12 +233,10 @@ class Ledger:
         ended = [record for record in self.records.of(*RecordState) if self._ends_at(record) <= now]
         self.groups.lapse([record for record in ended if record.is_pending])
         for record in ended:
-            if record.state is RecordState.KEPT:
-                self.records.give_up(record.uid)
-            elif record.state is RecordState.OUTLIVING:
+            if record.state is RecordState.OUTLIVING:
                 self.remove_pod(record.uid)
             else:
-                self.records.drop(record.uid)
+                self.records.drop(record)
         self.records.first_end = min(map(self._ends_at, self.records.of(*RecordState)), default=inf)
 
     def _ends_at(self, record: PodRecord) -> float:

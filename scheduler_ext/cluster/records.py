@@ -262,31 +262,16 @@ class Records:
         self.first_end = min(self.first_end, record.until)
         self._change(before, self._counted(uid))
 
-    def drop(self, uid: str) -> None:
-        """Drops the pod's record, if it has one. Room kept for it counts again."""
-        before = self._counted(uid)
-        self._passing.pop(uid, None)
-        if self._records.pop(uid, None) is not None:
-            self._change(before, self._counted(uid))
-
-    def release(self, *uids: str) -> None:
-        """Drops the pods' records that are reserved or sent."""
-        for uid in uids:
-            if self.reserved(uid) is not None:
-                self.drop(uid)
-
-    def send(self, uid: str, attempt: int) -> None:
-        """Records that a Binding of this bind may be carried out from now on. No effect without a reservation."""
-        record = self.reserved(uid)
-        if record is not None:
-            self.put(replace(record, state=RecordState.SENT, sent_by=attempt))
-
-    def give_up(self, *uids: str) -> None:
-        """Frees the room kept for these pods, if any."""
-        for uid in uids:
-            before = self._counted(uid)
-            if self._kept.pop(uid, None) is not None:
-                self._change(before, self._counted(uid))
+    def drop(self, *records: PodRecord | None) -> None:
+        """Drops these pods' records, or the room kept for them. Kept room counts again once its pod has no record."""
+        for record in filter(None, records):
+            before = self._counted(record.uid)
+            if record.state is RecordState.KEPT:
+                self._kept.pop(record.uid, None)
+            else:
+                self._records.pop(record.uid, None)
+                self._passing.pop(record.uid, None)
+            self._change(before, self._counted(record.uid))
 
     def _counted(self, uid: str) -> PodRecord | None:
         return self._records.get(uid) or self._kept.get(uid)

@@ -46,9 +46,10 @@ def _decided(cluster: "Cluster", event: events.Decided, now: float) -> None:
 
 
 def _undone(cluster: "Cluster", event: events.GroupUndone, _: float) -> None:
-    cluster.ledger.records.release(*event.uids)
+    records = cluster.ledger.records
+    records.drop(*map(records.reserved, event.uids))
     for record in event.before:
-        cluster.ledger.records.put(record)
+        records.put(record)
 
 
 def _refused(cluster: "Cluster", event: events.PodRefused, now: float) -> None:
@@ -82,6 +83,12 @@ def _dropped(cluster: "Cluster", event: events.Dropped, now: float) -> None:
         cluster.log.add(now, name, LogKind.DROPPED)
 
 
+def _binding_sent(cluster: "Cluster", event: events.BindingSent, _: float) -> None:
+    record = cluster.ledger.records.reserved(event.uid)
+    if record is not None:
+        cluster.ledger.records.put(replace(record, state=RecordState.SENT, sent_by=event.attempt))
+
+
 def _requeued(cluster: "Cluster", event: events.Requeued, now: float) -> None:
     cluster.queue.requeued(event.uid, now)
     cluster.history.go_on(event.uid, now, "kube-scheduler was made to look again")
@@ -89,10 +96,14 @@ def _requeued(cluster: "Cluster", event: events.Requeued, now: float) -> None:
 
 def _room_wanted(cluster: "Cluster", event: events.RoomWanted, now: float) -> None:
     request, node = event.nomination.request, event.nomination.node
-    cluster.ledger.records.give_up(request.uid)
+    cluster.ledger.records.drop(cluster.ledger.records.kept(request.uid))
     cluster.nominations.put(event.nomination)
     cluster.history.go_on(request.uid, now, f"it was nominated for node {node}")
     cluster.log.add(now, PodName(namespace=request.namespace, name=request.pod), LogKind.NOMINATED, node)
+
+
+def _rooms_given_up(cluster: "Cluster", event: events.RoomsGivenUp, _: float) -> None:
+    cluster.ledger.records.drop(*map(cluster.ledger.records.kept, event.uids))
 
 
 def _set_asides_judged(cluster: "Cluster", event: events.SetAsidesJudged, _: float) -> None:
@@ -166,7 +177,7 @@ class Cluster:
         return self.gangs.of(pod, self.pods.pending())
 
     def end_nominations(self, uids: Iterable[str]) -> None:
-        self.ledger.records.give_up(*filter(self.nominations.end, uids))
+        self.ledger.records.drop(*map(self.ledger.records.kept, filter(self.nominations.end, uids)))
 
 
 _OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
@@ -179,7 +190,7 @@ _OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
     events.BindBegan: _bind_began,
     events.LockHeld: lambda cluster, event, now: cluster.pods.hold(event.node, event.lock, event.until, now),
     events.Dropped: _dropped,
-    events.BindingSent: lambda cluster, event, _: cluster.ledger.records.send(event.uid, event.attempt),
+    events.BindingSent: _binding_sent,
     events.BindStep: lambda cluster, event, now: cluster.history.go_on(event.uid, now, event.words),
     events.Requeued: _requeued,
     events.WaitEnded: lambda cluster, event, _: cluster.queue.settled(event.uid),
@@ -188,10 +199,10 @@ _OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
     events.RoomWanted: _room_wanted,
     events.RoomKept: lambda cluster, event, _: cluster.ledger.records.put(event.room),
     events.SetAsidesJudged: _set_asides_judged,
-    events.RoomsGivenUp: lambda cluster, event, _: cluster.ledger.records.give_up(*event.uids),
+    events.RoomsGivenUp: _rooms_given_up,
     events.NominationsEnded: lambda cluster, event, _: cluster.end_nominations(event.uids),
-    events.LeadershipGained: lambda cluster, *_: cluster.ledger.records.release(
-        *(record.uid for record in cluster.ledger.records.of(RecordState.RESERVED))
+    events.LeadershipGained: lambda cluster, *_: cluster.ledger.records.drop(
+        *cluster.ledger.records.of(RecordState.RESERVED)
     ),
     events.TimePassed: lambda *_: None,
 }

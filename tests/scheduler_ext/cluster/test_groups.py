@@ -91,7 +91,7 @@ def test_a_group_that_does_not_fit_holds_nothing_once_kube_scheduler_asks_about_
         assert [len(asked.filter(member(name))) for name in ("a", "b", "c")] == [1, 1, 0]
         other = member(f"other{attempt}", "")
         assert len(asked.filter(other)) == 1
-        asked.ledger.records.release(other.metadata.uid)
+        asked.ledger.records.drop(asked.ledger.records.reserved(other.metadata.uid))
         assert asked.held() == 0
 
 
@@ -300,7 +300,7 @@ def test_what_a_member_lost_is_forgotten_once_it_waits_no_more(sign: str) -> Non
     match sign:
         case "asked about again":
             asked.filter(waiting)
-            asked.ledger.records.release("uid-a")
+            asked.ledger.records.drop(asked.ledger.records.reserved("uid-a"))
         case "refused":
             asked.ledger.apply_pod(refused(waiting, "rejected by Permit", version=2))
         case "deleted":

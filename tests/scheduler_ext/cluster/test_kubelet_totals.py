@@ -71,7 +71,7 @@ def test_a_percentage_beside_an_amount_is_counted_too() -> None:
 
 def test_the_pods_own_reservation_does_not_stand_in_its_way_and_what_it_gave_up_is_free() -> None:
     made = ledger_with(small("wide", gpumem=100, gpucores=150), small("wide", gpumem=100, gpucores=150))
-    made.ledger.records.release("uid-wide")
+    made.ledger.records.drop(made.ledger.records.reserved("uid-wide"))
     assert why_not(made, small("a", gpumem=100, gpucores=100)) == ""
     assert why_not(made, small("b", gpumem=100, gpucores=100)) == ""
 
@@ -207,7 +207,7 @@ def test_kubelet_admits_what_is_placed_and_would_refuse_what_is_refused_for_it(
 @pytest.mark.parametrize("gone", ["pods", "node"])
 def test_nothing_stays_of_what_is_gone(gone: str) -> None:
     made = ledger_with(small("wide", gpumem=100, gpucores=150))
-    made.ledger.records.release("uid-wide")
+    made.ledger.records.drop(made.ledger.records.reserved("uid-wide"))
     made.ledger.apply_pod(pod(container(gpumem=1500), name="strange", node_name="n"))
     made.ledger.replace_pods([])
     if gone == "node":

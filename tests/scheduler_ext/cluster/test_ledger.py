@@ -322,7 +322,7 @@ def test_what_is_used_is_always_the_sum_of_what_each_pod_holds(history: list[tup
                 running.pop(name, None)
                 waiting.pop(name, None)
             case "forget", (name,):
-                made.records.release(f"uid-{name}")
+                made.records.drop(made.records.reserved(f"uid-{name}"))
                 waiting.pop(name, None)
             case "remove", (name,):
                 made.remove_pod(f"uid-{name}")

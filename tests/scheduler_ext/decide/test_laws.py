@@ -119,7 +119,7 @@ def test_no_gpu_and_no_quota_is_ever_overbooked(data: st.DataObject) -> None:
         if decision.node is not None and data.draw(st.booleans()):
             ledger.reserve(uid, wanted, decision.node, decision.shares, until=60.0)
         elif data.draw(st.booleans()):
-            ledger.records.release(uid)
+            ledger.records.drop(ledger.records.reserved(uid))
         _assert_within_capacity(ledger.snapshot(), limit)
 
 
@@ -165,7 +165,7 @@ def test_a_decision_depends_on_what_is_held_and_not_on_how_it_came_about(data: s
     )
     for each, decision in data.draw(st.permutations(held)):
         second.reserve(each.metadata.uid, each, "n", decision.shares, until=60.0)
-    second.records.release(passing.metadata.uid)
+    second.records.drop(second.records.reserved(passing.metadata.uid))
     wanted = request(data.draw(pods("wanted")))
     assert decide(wanted, first.snapshot(), ["n"]) == decide(wanted, second.snapshot(), ["n"])
 

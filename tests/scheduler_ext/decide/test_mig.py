@@ -137,7 +137,7 @@ def test_no_two_pods_ever_get_overlapping_instances(
         if decision.node is not None:
             made.reserve(each.metadata.uid, each, decision.node, decision.shares, until=1.0)
         if number in forgotten:
-            made.records.release(each.metadata.uid)
+            made.records.drop(made.records.reserved(each.metadata.uid))
         for gpu in made.snapshot().nodes["n"].gpus:
             assert gpu.memory_mib <= gpu.device.memory_mib
             assert gpu.replicas <= gpu.device.replicas

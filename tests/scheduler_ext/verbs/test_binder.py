@@ -10,7 +10,7 @@ import pytest
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.extender import BindingArgs
-from scheduler_ext.cluster.records import Records
+from scheduler_ext.cluster.records import PodRecord, Records, RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.settings import ServeSettings
@@ -366,11 +366,15 @@ async def test_a_bind_that_breaks_off_is_answered_and_leaves_no_lock(
         pod = rig.add_pod("p")
         await rig.filter(pod, "n")
 
-        def broken(*_: object) -> None:
-            raise ZeroDivisionError("of this test")
+        put = Records.put
+
+        def broken(records: Records, record: PodRecord) -> None:
+            if record.state is RecordState.SENT:
+                raise ZeroDivisionError("of this test")
+            put(records, record)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Records, "send", broken)
+            patched.setattr(Records, "put", broken)
             problem = await rig.bind(pod, "n")
         said = "internal error, see the log: ZeroDivisionError('of this test')"
         assert problem == f"pod default/p cannot be bound to node n: {said}"
