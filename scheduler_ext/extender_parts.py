@@ -25,9 +25,9 @@ from scheduler_ext.resizer import Resizer
 from scheduler_ext.set_aside import SetAsideWriter
 from scheduler_ext.settings import LeaseSettings, MetricsDetail, ServeSettings
 from scheduler_ext.verbs.answer_log import AnswerLog
-from scheduler_ext.verbs.bind import Bind
-from scheduler_ext.verbs.bind_actions import BindActions, BindingSender
-from scheduler_ext.verbs.binder import Binder
+from scheduler_ext.verbs.bind import Bind, Binder
+from scheduler_ext.verbs.bind_actions import BindActions
+from scheduler_ext.verbs.binding_sender import BindingSender
 from scheduler_ext.verbs.evictor import Evictor
 from scheduler_ext.verbs.filter import Filter, live_decision
 from scheduler_ext.verbs.journal import JournalFiles
@@ -71,8 +71,7 @@ class ExtenderParts:
         )
         prioritize = Prioritize(cluster=cluster.state, index=index, readiness=readiness, log=log)
         preempt = Preempt(cluster=cluster, readiness=readiness, log=log)
-        records = cluster.state.ledger.records
-        bind = Bind(bound=binder.bind, held=lambda uid: records.reserved(uid) is not None, readiness=readiness, log=log)
+        bind = Bind(binder=binder, readiness=readiness, log=log)
         debugging = Debugging(
             api=self.api, cluster=cluster.state, problem=readiness.problem, monotonic=cluster.monotonic
         )

@@ -36,7 +36,7 @@ from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.server import StatusServer
 from scheduler_ext.status.use_reader import UseReader
 from scheduler_ext.status.view import Standing
-from scheduler_ext.verbs.binder import Binder
+from scheduler_ext.verbs.bind import Binder
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.webhook_server import Webhook
 

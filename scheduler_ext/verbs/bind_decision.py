@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime
+from typing import NamedTuple
 
 from proto.annotations.bind_phase import BindPhase, encode_time
 from proto.annotations.keys import (
@@ -35,92 +36,113 @@ class BindRefused(Exception):
     event = BindEvent.STOPPED
 
 
-class Void(BindRefused):
+class BindImpossible(BindRefused):
     """Nothing that was sent for the pod can be carried out any more."""
 
-    event = BindEvent.VOID
+    event = BindEvent.IMPOSSIBLE
 
 
-def shown(pods: PodIndex, attempt: BindAttempt) -> BindEvent | None:
-    """Returns the event if the watch shows that the pod has the node; None if it shows none. Raises Void if it is
-    another node.
+class DecidedAttempt(NamedTuple):
+    """The attempt with its GPUs, and its next event."""
+
+    attempt: BindAttempt
+    event: BindEvent
+
+
+def watched_event(pods: PodIndex, attempt: BindAttempt) -> BindEvent | None:
+    """Returns the event if the watch shows that the pod has the node; None if it shows none. Raises BindImpossible if
+    it is another node.
     """
     known = pods.pod(attempt.pod)
     if known is None or not known.node or known.uid != attempt.uid:
         return None
-    return has_node(attempt, known.node)
+    return _has_node(attempt, known.node)
 
 
-def alive(attempt: BindAttempt, pod: Pod | None) -> Pod:
-    """Returns the pod that was read; `pod` is None if there is none of its name. Raises BindRefused if it cannot be
-    bound.
+def decide_unread(cluster: Cluster, attempt: BindAttempt, *, now: float, until: float) -> DecidedAttempt | None:
+    """Decides by what the watch has shown and `/filter` has decided. Returns None if the pod must be read. Raises
+    BindRefused.
     """
-    if pod is None:
-        raise Void("the pod is gone")
-    if attempt.uid and pod.metadata.uid != attempt.uid:
-        raise Void(f"the pod was created again, uid {attempt.uid} is gone")
-    if pod.metadata.deletion_timestamp:
-        raise (BindRefused if pod.spec.node_name else Void)("the pod is being deleted")
-    return pod
+    event = watched_event(cluster.pods, attempt)
+    if event is not None:
+        return DecidedAttempt(attempt, event)
+    shares = _reserved(cluster, attempt, now=now, until=until)
+    return None if shares is None else DecidedAttempt(replace(attempt, shares=shares), BindEvent.DECIDED)
 
 
-def has_node(attempt: BindAttempt, node: str) -> BindEvent:
-    """Returns the event for a pod that has this node. Raises Void if the attempt has another one."""
-    if node != attempt.node:
-        raise Void(f"it is already bound to node {node}")
-    return BindEvent.HAS_NODE
+def decide_read(cluster: Cluster, attempt: BindAttempt, pod: Pod | None, *, now: float, until: float) -> DecidedAttempt:
+    """Decides by the pod that was read; `pod` is None if there is none of its name. Raises BindRefused."""
+    pod = _bindable(attempt, pod)
+    attempt = replace(attempt, uid=attempt.uid or pod_key(pod))
+    if pod.spec.node_name:
+        return DecidedAttempt(attempt, _has_node(attempt, pod.spec.node_name))
+    shares = _reserved(cluster, attempt, now=now, until=until)
+    shares = shares or _decide_again(cluster, pod, attempt, now=now, until=until)
+    return DecidedAttempt(replace(attempt, shares=shares), BindEvent.DECIDED)
 
 
-def is_open(cluster: Cluster, attempt: BindAttempt, now: float) -> bool:
+def event_after_conflict(attempt: BindAttempt, pod: Pod | None) -> BindEvent:
+    """Returns the event for a pod that was read because the API server refused its Binding. Raises BindRefused."""
+    node = _bindable(attempt, pod).spec.node_name
+    return _has_node(attempt, node) if node else BindEvent.NOT_BOUND
+
+
+def is_unsettled(cluster: Cluster, attempt: BindAttempt, now: float) -> bool:
     """Returns whether the reservation is still held for what this attempt sent, and for nothing later."""
     cluster.record(TimePassed(), now)
     reservation = cluster.ledger.records.reserved(attempt.uid)
     return reservation is not None and reservation.sent_by == attempt.number
 
 
-def outcome(cluster: Cluster, attempt: BindAttempt, pod: Pod | None, *, is_binding: bool, now: float) -> BindEvent:
+def event_after_settling(
+    cluster: Cluster, attempt: BindAttempt, pod: Pod | None, *, is_binding: bool, now: float
+) -> BindEvent:
     """Returns the outcome of a Binding that can no longer be carried out, by the pod that was read. `is_binding` is
     true if another bind of the pod has begun.
     """
     if pod is not None and pod.metadata.uid == attempt.uid and pod.spec.node_name == attempt.node:
         # The watch will show it; until then it is held from memory.
         return BindEvent.HAS_NODE
-    if not is_open(cluster, attempt, now):
+    if not is_unsettled(cluster, attempt, now):
         return BindEvent.OVERTAKEN
     # A bind that has begun meanwhile has newer knowledge.
     return BindEvent.UNKNOWN if is_binding else BindEvent.NOT_BOUND
 
 
-def checked(attempt: BindAttempt, pod: Pod | None) -> BindEvent:
-    """Returns the event for a pod that was read because the API server refused its Binding. Raises BindRefused."""
-    node = alive(attempt, pod).spec.node_name
-    return has_node(attempt, node) if node else BindEvent.NOT_BOUND
-
-
-def decide_unread(
-    cluster: Cluster, attempt: BindAttempt, *, now: float, until: float
-) -> tuple[BindAttempt, BindEvent] | None:
-    """Returns the attempt with its GPUs and its event, by what the watch has shown and `/filter` has decided; None if
-    the pod must be read. Raises BindRefused.
-    """
-    event = shown(cluster.pods, attempt)
-    if event is not None:
-        return attempt, event
-    shares = _reserved(cluster, attempt, now=now, until=until)
-    return None if shares is None else (replace(attempt, shares=shares), BindEvent.DECIDED)
-
-
-def decide_read(
+def event_after_restart(
     cluster: Cluster, attempt: BindAttempt, pod: Pod | None, *, now: float, until: float
-) -> tuple[BindAttempt, BindEvent]:
-    """Returns the attempt with its GPUs and its event, by the pod that was read. Raises BindRefused."""
-    pod = alive(attempt, pod)
-    attempt = replace(attempt, uid=attempt.uid or pod_key(pod))
+) -> BindEvent:
+    """Returns the event for an attempt of the previous process, by the pod that was read. Reserves its GPUs until
+    `until` if its Binding may still be carried out.
+    """
+    try:
+        pod = _bindable(attempt, pod)
+    except BindRefused:
+        return BindEvent.IMPOSSIBLE
     if pod.spec.node_name:
-        return attempt, has_node(attempt, pod.spec.node_name)
-    shares = _reserved(cluster, attempt, now=now, until=until)
-    shares = shares or _decide_again(cluster, pod, attempt, now=now, until=until)
-    return replace(attempt, shares=shares), BindEvent.DECIDED
+        return BindEvent.HAS_NODE
+    cluster.record(Decided(attempt.uid, pod, attempt.node, attempt.shares or (), until), now)
+    return BindEvent.NOT_BOUND
+
+
+def _bindable(attempt: BindAttempt, pod: Pod | None) -> Pod:
+    """Returns the pod that was read; `pod` is None if there is none of its name. Raises BindRefused if it cannot be
+    bound.
+    """
+    if pod is None:
+        raise BindImpossible("the pod is gone")
+    if attempt.uid and pod.metadata.uid != attempt.uid:
+        raise BindImpossible(f"the pod was created again, uid {attempt.uid} is gone")
+    if pod.metadata.deletion_timestamp:
+        raise (BindRefused if pod.spec.node_name else BindImpossible)("the pod is being deleted")
+    return pod
+
+
+def _has_node(attempt: BindAttempt, node: str) -> BindEvent:
+    """Returns the event for a pod that has this node. Raises BindImpossible if the attempt has another one."""
+    if node != attempt.node:
+        raise BindImpossible(f"it is already bound to node {node}")
+    return BindEvent.HAS_NODE
 
 
 def _reserved(cluster: Cluster, attempt: BindAttempt, *, now: float, until: float) -> PodShares | None:

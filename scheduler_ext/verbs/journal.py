@@ -15,7 +15,7 @@ import msgspec
 
 from proto.decoding import decoded
 from scheduler_ext.settings import SettingsError
-from scheduler_ext.verbs.attempts import Sent
+from scheduler_ext.verbs.state_machine import Sent
 
 log = logging.getLogger(__name__)
 

@@ -119,7 +119,7 @@ class BindRules:
     def _carried_out(self, world: SmallWorld, flight: Flight) -> tuple[SmallWorld, BindEvent]:
         there = world.pods[flight.pod]
         if there is None:
-            return world, BindEvent.VOID
+            return world, BindEvent.IMPOSSIBLE
         if there.node:
             return world, BindEvent.CONFLICT
         return pod_changed(world, flight.pod, flight.binding), BindEvent.TAKEN

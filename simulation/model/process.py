@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cache
-from itertools import count
 from math import ceil
 from typing import NamedTuple
 
@@ -25,18 +24,19 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.leadership.turn import Turn, free_at
 from scheduler_ext.requests import read_request
 from scheduler_ext.settings import ServeSettings
-from scheduler_ext.verbs.attempts import Attempts, Progress, Sent
 from scheduler_ext.verbs.bind_decision import (
     BindRefused,
+    DecidedAttempt,
     binding_of,
-    checked,
     decide_read,
     decide_unread,
-    is_open,
-    outcome,
+    event_after_conflict,
+    event_after_restart,
+    event_after_settling,
+    is_unsettled,
 )
 from scheduler_ext.verbs.filter import FilterDecision
-from scheduler_ext.verbs.state_machine import AWAITED, BindAttempt, BindEffect, BindEvent
+from scheduler_ext.verbs.state_machine import AWAITED, BindAttempt, BindEffect, BindEvent, BindMachine, Sent, StepResult
 from simulation.model.objects import NAMESPACE, NODES, ModelPod, node_object, pod_name, pod_object, uid_of
 
 TICK_SECONDS = 5.0
@@ -52,8 +52,7 @@ _SOME_DAY = datetime(2030, 1, 1, tzinfo=UTC)
 class Machines:
     """The machines that are searched. A test seeds a defect by giving another one."""
 
-    attempts: type[Attempts] = Attempts
-    step: Callable[[Cluster, events.ClusterEvent, float, Callable[[events.Effect], None]], None] = Cluster.step
+    binds: type[BindMachine] = BindMachine
     free_at: Callable[[Turn, str], float] = free_at
     settings: ServeSettings = SETTINGS
 
@@ -169,7 +168,7 @@ class _Files:
 class ModelProcess:
     def __init__(self, machines: Machines, gpus: int, pods: int, left: tuple[Sent, ...]) -> None:
         """`gpus` is the request of each pod, `left` what the process before had sent."""
-        self._machines, self._gpus, self._pods, self._settings = machines, gpus, pods, machines.settings
+        self._gpus, self._pods, self._settings = gpus, pods, machines.settings
         self._now = 0.0
         self._cluster = Cluster()
         self._index = NodeIndex(self._cluster.ledger)
@@ -177,13 +176,8 @@ class ModelProcess:
         self._left = {int(sent.uid.rpartition("-")[2]): sent for sent in left}
         self._binds: dict[int, _Bind] = {}
         self._looks: list[tuple[int, BindAttempt, float]] = []
-        self._attempts = machines.attempts(
-            state=self._cluster,
-            apply=self._apply,
-            monotonic=lambda: self._now,
-            settings=self._settings,
-            files=self._files,
-            numbers=count(1),
+        self._machine = machines.binds(
+            state=self._cluster, settings=self._settings, monotonic=lambda: self._now, files=self._files
         )
         self._apply(events.Listed(Node, [node_object(name) for name in NODES]))
 
@@ -191,7 +185,7 @@ class ModelProcess:
         if act.what is ActKind.FILTER:
             return Reaction(node=self._filter(act.pod))
         if act.what is ActKind.BIND:
-            attempt = self._attempts.begin(_name(act.pod), uid_of(act.pod), act.node)
+            attempt = self._machine.begin(_name(act.pod), uid_of(act.pod), act.node)
             self._binds[act.pod] = begun = _Bind(attempt, self._now + self._settings.bind_deadline_seconds)
             return self._decide(act.pod, begun)
         if act.what is ActKind.READ:
@@ -211,8 +205,7 @@ class ModelProcess:
             case ActKind.LOOKED:
                 self._looked(pod, act)
             case ActKind.RECOVERED:
-                begun = self._attempts.left_behind(self._left.pop(pod))
-                self._perform(pod, self._attempts.recovered(begun, self._object(pod, act.shown)))
+                self._recovered(pod, self._machine.left_behind(self._left.pop(pod)), act)
             case ActKind.LISTED:
                 there = [self._object(pod, seen) for pod, seen in enumerate(act.every)]
                 self._apply(events.Listed(Pod, [each for each in there if each is not None]))
@@ -222,7 +215,7 @@ class ModelProcess:
                 self._apply(events.Removed(pod_object(pod, self._gpus, act.shown)))
             case ActKind.OVERTAKEN:
                 self._left.clear()
-                self._attempts.forget_sent()
+                self._machine.forget_sent()
             case ActKind.LEADING:
                 self._apply(events.LeadershipGained())
             case ActKind.TICK:
@@ -235,7 +228,7 @@ class ModelProcess:
         return tuple(self._pod_state(pod) for pod in range(self._pods))
 
     def _apply(self, event: events.ClusterEvent) -> None:
-        self._machines.step(self._cluster, event, self._now, events.nothing_outside)
+        self._cluster.step(event, self._now, events.nothing_outside)
 
     def _object(self, pod: int, seen: ModelPod | None) -> Pod | None:
         return None if seen is None else pod_object(pod, self._gpus, seen)
@@ -261,50 +254,55 @@ class ModelProcess:
             elif bind.question is BindEffect.DECIDE:
                 decided = decide_read(self._cluster, bind.attempt, read.pod, now=self._now, until=until)
             else:
-                decided = bind.attempt, checked(bind.attempt, read.pod)
+                decided = DecidedAttempt(bind.attempt, event_after_conflict(bind.attempt, read.pod))
         except BindRefused as error:
-            decided = bind.attempt, error.event
+            decided = DecidedAttempt(bind.attempt, error.event)
         if decided is None:
             return Reaction()
         bind.attempt, event = decided
         return self._go_on(pod, bind, event)
 
     def _go_on(self, pod: int, bind: _Bind, event: BindEvent) -> Reaction:
-        progress = self._attempts.after(bind.attempt, event)
-        bind.attempt = progress.attempt
-        question = self._perform(pod, progress)
+        result = self._machine.after(bind.attempt, event)
+        bind.attempt = result.attempt
+        question = self._perform(pod, result)
         if question is None:
             del self._binds[pod]
             return Reaction()
         bind.question = question
         return Reaction(sent=self._binding(bind.attempt) if question is BindEffect.SEND else None)
 
-    def _perform(self, pod: int, progress: Progress) -> BindEffect | None:
+    def _perform(self, pod: int, result: StepResult) -> BindEffect | None:
         """Returns the question that kube-scheduler waits for next."""
         question = None
-        for effect in progress.left:
+        for effect in result.effects:
             if effect in AWAITED:
                 question = effect
             elif effect is BindEffect.CHECK_LATER:
-                self._look(pod, progress.attempt)
+                self._look(pod, result.attempt)
         return question
 
     def _look(self, pod: int, attempt: BindAttempt) -> None:
-        if is_open(self._cluster, attempt, self._now):
+        if is_unsettled(self._cluster, attempt, self._now):
             self._looks.append((pod, attempt, self._now + self._settings.settle_seconds))
         else:
-            self._perform(pod, self._attempts.after(attempt, BindEvent.OVERTAKEN))
+            self._perform(pod, self._machine.after(attempt, BindEvent.OVERTAKEN))
+
+    def _recovered(self, pod: int, attempt: BindAttempt, act: Act) -> None:
+        until, read = self._settings.held_until(self._now, 0.0), self._object(pod, act.shown)
+        event = event_after_restart(self._cluster, attempt, read, now=self._now, until=until)
+        self._perform(pod, self._machine.after(attempt, event))
 
     def _looked(self, pod: int, act: Act) -> None:
         """Performs the first look that is due."""
         at = next(at for at, look in enumerate(self._looks) if look[0] == pod and look[2] <= self._now)
         _, attempt, _ = self._looks.pop(at)
         if act.event is BindEvent.STOPPED:
-            self._perform(pod, self._attempts.after(attempt, BindEvent.UNKNOWN))
+            self._perform(pod, self._machine.after(attempt, BindEvent.UNKNOWN))
             return
         live = self._object(pod, act.shown)
-        event = outcome(self._cluster, attempt, live, is_binding=pod in self._binds, now=self._now)
-        self._perform(pod, self._attempts.after(attempt, event))
+        event = event_after_settling(self._cluster, attempt, live, is_binding=pod in self._binds, now=self._now)
+        self._perform(pod, self._machine.after(attempt, event))
 
     def _binding(self, attempt: BindAttempt) -> ModelPod:
         binding = binding_of(attempt.pod, attempt.uid, attempt.node, attempt.shares, _SOME_DAY, phase=BindPhase.SUCCESS)

@@ -29,8 +29,9 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import RequestSettings, read_request
 from scheduler_ext.settings import ServeSettings
-from scheduler_ext.verbs.bind_actions import BindActions, BindingSender
-from scheduler_ext.verbs.binder import Binder
+from scheduler_ext.verbs.bind import Binder
+from scheduler_ext.verbs.bind_actions import BindActions
+from scheduler_ext.verbs.binding_sender import BindingSender
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from simulation.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount

@@ -15,8 +15,8 @@ from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import running_extender
 from scheduler_ext.settings import LeaseSettings
-from scheduler_ext.verbs.attempts import Sent
 from scheduler_ext.verbs.journal import JournalFiles
+from scheduler_ext.verbs.state_machine import Sent
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import node_json, pod_json
 from tests.polling import until

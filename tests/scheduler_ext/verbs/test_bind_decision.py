@@ -17,7 +17,7 @@ def begun(played: Played, waiting: Pod, node: str) -> BindEvent:
     attempt = BindAttempt(number=1, pod=name, uid=waiting.metadata.uid, node=node)
     until = played.now + LEASE_SECONDS
     decided = decide_unread(played.cluster, attempt, now=played.now, until=until)
-    return (decided or decide_read(played.cluster, attempt, waiting, now=played.now, until=until))[1]
+    return (decided or decide_read(played.cluster, attempt, waiting, now=played.now, until=until)).event
 
 
 def bind(played: Played, waiting: Pod, node: str) -> None:

@@ -15,8 +15,9 @@ def a_bind(state: BindState = BindState.DECIDING) -> Callable[[float, BindEvent]
 
     def machine(_: float, event: BindEvent) -> Sequence[BindEffect]:
         nonlocal attempt
-        attempt, effects = step(attempt, event)
-        return effects
+        result = step(attempt, event)
+        attempt = result.attempt
+        return result.effects
 
     return machine
 

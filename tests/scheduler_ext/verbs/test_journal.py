@@ -8,8 +8,8 @@ import pytest
 
 from proto.devices import DeviceShare, DeviceUUID
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.verbs.attempts import Sent
 from scheduler_ext.verbs.journal import JournalFiles
+from scheduler_ext.verbs.state_machine import Sent
 
 SHARES = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
 SENT = Sent(PodName(namespace="default", name="p"), "uid-p", "n", SHARES)

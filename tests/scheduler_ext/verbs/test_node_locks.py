@@ -7,8 +7,10 @@ from proto.annotations.node_lock import NodeLock, encode_lock
 from scheduler_ext.cluster.events import Applied, LockHeld, nothing_outside
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.node_locks import NodeLocks
+from scheduler_ext.verbs.state_machine import BindAttempt
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device
 from tests.scheduler_ext.rig import now
@@ -21,9 +23,10 @@ async def test_who_waits_for_a_lock_looks_again_when_its_node_or_holder_changes_
     locked.metadata.annotations[keys.NODE_LOCK] = encode_lock(NodeLock(taken_at=now(), namespace="default", pod="h"))
     cluster.apply(Applied(locked))
     cluster.apply(Applied(pod(container(gpu=1), name="h")))
-    locks = NodeLocks(api=None, cluster=cluster, now=now, ttl=timedelta(hours=1))  # type: ignore[arg-type]
-    waiter, give_up_at = PodName(namespace="default", name="w"), now() + timedelta(hours=1)
-    taking = asyncio.create_task(locks.take("n", waiter, "uid-w", looks.append, give_up_at=give_up_at))
+    settings = ServeSettings(node_lock_ttl_seconds=3600.0)
+    locks = NodeLocks(api=None, cluster=cluster, settings=settings, now=now)  # type: ignore[arg-type]
+    waiter = BindAttempt(number=1, pod=PodName(namespace="default", name="w"), uid="uid-w", node="n")
+    taking = asyncio.create_task(locks.take(waiter, looks.append, give_up_at=now() + timedelta(hours=1)))
     for _ in range(1000):
         cluster.apply(Applied(pod(container(gpu=1), name="other")))
         await asyncio.sleep(0)

@@ -21,13 +21,12 @@ from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.settings import ServeSettings
-from scheduler_ext.verbs.attempts import Sent
-from scheduler_ext.verbs.bind_actions import Run
+from scheduler_ext.verbs.bind import Binder
+from scheduler_ext.verbs.bind_actions import BindRun
 from scheduler_ext.verbs.bind_decision import BindRefused, decide_read, decide_unread
-from scheduler_ext.verbs.binder import Binder
 from scheduler_ext.verbs.filter import FilterDecision
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.state_machine import GIVING_UP, TABLE, BindAttempt, BindEffect, BindEvent, BindState
+from scheduler_ext.verbs.state_machine import GIVING_UP, TABLE, BindAttempt, BindEffect, BindEvent, BindState, Sent
 from tests.binding_document import PAGE, document
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
@@ -60,7 +59,7 @@ def _targets(to: BindState | None) -> tuple[BindState, ...]:
 
 @dataclass
 class Question:
-    run: Run | None
+    run: BindRun | None
     attempt: BindAttempt
     effect: BindEffect
     answer: "asyncio.Future[BindEvent]"
@@ -74,13 +73,10 @@ class Played:
         self.asked: list[Question] = []
         self.unlocked: set[int] = set()
 
-    def begin(self, attempt: BindAttempt) -> Run:
-        return Run(attempt, UNTIL, None)  # type: ignore[arg-type]
-
-    async def performed(self, run: Run, question: BindEffect) -> BindEvent:
+    async def performed(self, run: BindRun, question: BindEffect) -> BindEvent:
         return await self._ask(Question(run, run.attempt, question, asyncio.get_running_loop().create_future()))
 
-    async def checked(self, attempt: BindAttempt, under_way: Collection[PodName]) -> BindEvent:
+    async def settled(self, attempt: BindAttempt, under_way: Collection[PodName]) -> BindEvent:
         return await self._ask(
             Question(None, attempt, BindEffect.CHECK_LATER, asyncio.get_running_loop().create_future())
         )
@@ -95,9 +91,6 @@ class Played:
     async def found(self, attempt: BindAttempt) -> Pod | None:
         bound = self._at_api(attempt.pod.name)
         return None if bound is None else asking(attempt.pod.name, bound)
-
-    def history(self, attempt: BindAttempt) -> str:
-        return ""
 
 
 def asking(name: str, bound: str = "") -> Pod:
@@ -220,7 +213,7 @@ class Binds(RuleBasedStateMachine):
             return BindEvent.CUT_OFF if mood == "cut" else BindEvent.STOPPED
         return self.well(effect, run, name, to)
 
-    def well(self, effect: BindEffect, run: Run, name: str, to: str) -> BindEvent:
+    def well(self, effect: BindEffect, run: BindRun, name: str, to: str) -> BindEvent:
         if effect in {BindEffect.GET_PERMISSION, BindEffect.GET_PERMISSION_LATER} and self.other_leads:
             return BindEvent.STOPPED
         match effect:
@@ -231,7 +224,7 @@ class Binds(RuleBasedStateMachine):
         passed = {BindEffect.TAKE_TURN: BindEvent.TURN, BindEffect.TAKE_LOCK: BindEvent.LOCKED}
         return passed.get(effect, BindEvent.PERMITTED)
 
-    def decided(self, run: Run, name: str, to: str) -> BindEvent:
+    def decided(self, run: BindRun, name: str, to: str) -> BindEvent:
         now, bound = self.clock(), self.bound.get(name)
         read = None if bound is None else asking(name, bound)
         try:
@@ -245,7 +238,7 @@ class Binds(RuleBasedStateMachine):
         bound = self.bound.get(name)
         if bound == "":
             return BindEvent.NOT_BOUND
-        return BindEvent.HAS_NODE if bound == to else BindEvent.VOID
+        return BindEvent.HAS_NODE if bound == to else BindEvent.IMPOSSIBLE
 
     def sent(self, name: str, to: str, mood: str) -> BindEvent:
         bound = self.bound.get(name)
@@ -255,7 +248,7 @@ class Binds(RuleBasedStateMachine):
         if mood in {"429", "no"}:
             return BindEvent.TURNED_AWAY if mood == "429" else BindEvent.STOPPED
         if bound is None:
-            return BindEvent.VOID
+            return BindEvent.IMPOSSIBLE
         if bound and mood == "well":
             return BindEvent.CONFLICT
         self.carry_out(name, to)

@@ -1,13 +1,11 @@
 """The small world of the model checker: the extender's machines survive it, and machines with a defect do not."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from scheduler_ext.cluster import events
-from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.verbs.attempts import Attempts, Progress
-from scheduler_ext.verbs.state_machine import BindAttempt, BindEvent, BindState
+from scheduler_ext.verbs.state_machine import BindAttempt, BindEvent, BindMachine, BindState, StepResult
 from simulation.model.objects import WAITING, ModelPod
 from simulation.model.process import Act, ActKind, Local, Machines, ModelProcess
 from simulation.model.rules import Bounds, WorldRules
@@ -42,26 +40,27 @@ def test_pods_are_alike_for_a_process_of_the_model() -> None:
     assert seen_bound(0) == seen_bound(1)[::-1]
 
 
-class ALostAnswerFrees(Attempts):
+class ALostAnswerFrees(BindMachine):
     """A Binding without an answer frees the GPUs, as if the pod were gone."""
 
-    def after(self, attempt: BindAttempt, event: BindEvent) -> Progress:
-        return super().after(attempt, BindEvent.VOID if event is BindEvent.LOST else event)
+    def after(self, attempt: BindAttempt, event: BindEvent) -> StepResult:
+        return super().after(attempt, BindEvent.IMPOSSIBLE if event is BindEvent.LOST else event)
 
 
-def drops_when_sent(
-    cluster: Cluster, event: events.ClusterEvent, now: float, perform: Callable[[events.Effect], None]
-) -> None:
+class DropsWhenSent(BindMachine):
     """The reservation ends as soon as the Binding is sent."""
-    cluster.step(event, now, perform)
-    if isinstance(event, events.BindStep) and event.words.endswith(BindState.SENDING):
-        cluster.record(events.Dropped(event.uid), now)
+
+    def after(self, attempt: BindAttempt, event: BindEvent) -> StepResult:
+        result = super().after(attempt, event)
+        if result.attempt.state is BindState.SENDING:
+            self._state.record(events.Dropped(attempt.uid), self._monotonic())
+        return result
 
 
 DEFECTS = {
     "the new leader does not wait for the Binding Lease": (Machines(free_at=lambda *_: 0.0), 1),
-    "the reservation is dropped when the Binding is sent": (Machines(step=drops_when_sent), 0),
-    "an answer that is lost frees the GPUs": (Machines(attempts=ALostAnswerFrees), 1),
+    "the reservation is dropped when the Binding is sent": (Machines(binds=DropsWhenSent), 0),
+    "an answer that is lost frees the GPUs": (Machines(binds=ALostAnswerFrees), 1),
 }
 
 

@@ -14,7 +14,7 @@ from scheduler_ext.cluster.records import PodRecord, Records, RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.settings import ServeSettings
-from scheduler_ext.verbs.binder import Binder
+from scheduler_ext.verbs.bind import Binder
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.state_machine import BindEvent
