@@ -1,7 +1,7 @@
 """Answers `/bind`: the pod gets its node and its GPUs in one write.
 
-`Bind` is the verb, and `Binder` runs one bind of each pod at a time, as `state_machine.py` says. What the machine needs
-to know is decided in `bind_decision.py`; what takes time is done in `bind_actions.py`.
+`Bind` is the verb, and `Binder` runs one bind of each pod at a time. `state_machine.py` has the steps,
+`bind_decision.py` finds the next event by what is known of the pod, and `bind_actions.py` does what takes time.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class Bind:
         self._readiness = readiness
         self._log = log
         self._failed: dict[str, _Failures] = {}
-        """By UID."""
+        """The failures by the pod's UID."""
 
     async def answer(self, message: HttpRequest) -> HttpAnswer:
         began = self._log.now()
