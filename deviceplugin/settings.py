@@ -137,31 +137,17 @@ class TotalNames:
 
 
 class Remedy(StrEnum):
-    """The measures against GPUs that stay unhealthy. Each includes the one before it."""
+    """The measures against GPUs that stay unhealthy. Each reports them."""
 
-    OFF = "off"
     REPORT = "report"
     """The Node's condition reports them."""
     EVICT_WAITING = "evict-waiting"
     """Pods that wait for such a GPU are evicted."""
     EVICT = "evict"
     """So are those that run on one."""
-
-    @property
-    def reports(self) -> bool:
-        return self is not Remedy.OFF
-
-    @property
-    def evicts(self) -> bool:
-        return self in (Remedy.EVICT_WAITING, Remedy.EVICT)
-
-
-class TaintWhen(StrEnum):
-    """The GPUs of a node that must be unhealthy for its taint."""
-
-    NEVER = "never"
-    ALL = "all"
-    ANY = "any"
+    TAINT_ALL = "taint-all"
+    """The Node is tainted while all of its GPUs stay unhealthy."""
+    TAINT_ANY = "taint-any"
 
 
 REMEDIATION_LEASE = "topogpu-remediation"
@@ -172,8 +158,7 @@ REMEDIATION_LEASE = "topogpu-remediation"
 class RemediationSettings:
     """The measures against GPUs that stay unhealthy, their times and their limits."""
 
-    remedy: Remedy = Remedy.OFF
-    taint: TaintWhen = TaintWhen.NEVER
+    remedies: tuple[Remedy, ...] = ()
     after: timedelta = timedelta(minutes=10)
     """The time for which a GPU must have been unhealthy."""
     at_once: int = 1
@@ -184,6 +169,20 @@ class RemediationSettings:
     """Evictions by the daemons of all nodes."""
     lease_namespace: str = "topogpu-system"
     """The namespace of the Lease `REMEDIATION_LEASE`, which is that of the daemon's pod."""
+
+    @property
+    def reports(self) -> bool:
+        return bool(self.remedies)
+
+    @property
+    def evicts(self) -> bool:
+        """Returns whether pods that wait for such a GPU are evicted, at least."""
+        return Remedy.EVICT in self.remedies or Remedy.EVICT_WAITING in self.remedies
+
+    @property
+    def recovery_seconds(self) -> float:
+        """Returns how long a GPU must have no fault before it is healthy again."""
+        return self.after.total_seconds() / 10
 
     @property
     def most_after(self) -> timedelta:

@@ -64,7 +64,7 @@ async def run_up(
         status_page=True,
         metrics=True,
         pods_end=True,
-        daemon_options=("--health-recovery-seconds", str(_RECOVERY_SECONDS)),
+        daemon_options=("--remediation-seconds", str(10 * _RECOVERY_SECONDS)),
     )
     async with simulated_cluster(simulated, progress, now) as cluster:
         (cluster.directory / SAMPLE).write_text(json.dumps(sample_pod(), indent=2) + "\n")

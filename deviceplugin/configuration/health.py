@@ -5,9 +5,9 @@ from typing import Any
 
 from deviceplugin.configuration.groups import MANY, of_health
 from deviceplugin.health.step import HealthSettings
-from deviceplugin.settings import RemediationSettings, Remedy, TaintWhen
+from deviceplugin.settings import RemediationSettings, Remedy
 from program.settings.declared import Alias, part
-from program.settings.kinds import Number, Parsed, Seconds, Several, Text, Whole, words_of
+from program.settings.kinds import Number, Parsed, Seconds, Several, Text, words_of
 
 _CHECK = "-?(?i:[0-9]{1,10}|all)|(?i:-(xids|fabric))"
 _HIGHEST_XID = 0xFFFFFFFF
@@ -56,37 +56,22 @@ HEALTH: Any = part(
             _list_of("all", "DP_ENABLE_HEALTHCHECKS", ""),
         ),
     ),
-    recovery_seconds=of_health(
-        kind=Number(maximum=MANY),
-        help="How long a GPU must have no fault before it is healthy again.",
-        key="health_recovery_seconds",
-        unit="s",
-    ),
 )
 
 REMEDIATION: Any = part(
     RemediationSettings,
-    remedy=of_health(
-        kind=words_of(Remedy),
+    remedies=of_health(
+        kind=Several(of=words_of(Remedy), none="off"),
         help="What is done about GPUs that stay unhealthy. report: the Node's condition shows it. evict-waiting: also "
-        "pods that wait for such a GPU are evicted. evict: also those that run on one.",
+        "pods that wait for such a GPU are evicted. evict: also those that run on one. taint-all, taint-any: also the "
+        "Node gets the taint topogpu.io/gpu-unhealthy:NoSchedule while all or any of its GPUs stay unhealthy.",
         key="remediation",
-    ),
-    taint=of_health(
-        kind=words_of(TaintWhen),
-        help="The Node gets the taint topogpu.io/gpu-unhealthy:NoSchedule while all or any of its GPUs stay unhealthy.",
-        key="remediation_taint",
     ),
     after=of_health(
         kind=Seconds(of=Number(above=0, maximum=MANY)),
         help="How long a GPU must have been unhealthy before anything is done about it; for evictions while most GPUs "
-        "of the node are, six times as long.",
+        "of the node are, six times as long. After a tenth of it without a fault a GPU is healthy again.",
         key="remediation_seconds",
         unit="s",
-    ),
-    cluster_per_hour=of_health(
-        kind=Whole(minimum=1, maximum=1000),
-        help="Pods that the daemons of all nodes together may evict within an hour.",
-        key="remediation_evictions_per_hour",
     ),
 )

@@ -107,4 +107,12 @@ def conflicts(configuration: Configuration) -> Iterator[str]:
             yield f"features has {feature}, {needs}; device_list_strategy is driver-files"
 
 
-TABLE = Table(Configuration, conflicts)
+TABLE = Table(
+    Configuration,
+    conflicts,
+    former={
+        "health_recovery_seconds": "it is a tenth of remediation_seconds",
+        "remediation_taint": "add taint-all or taint-any to the list remediation",
+        "remediation_evictions_per_hour": "all nodes together evict 30 pods an hour",
+    },
+)

@@ -69,7 +69,7 @@ def judge_annotations(
             ANNOTATIONS,
             "The daemon knows more about the health of GPUs than the driver reports now: "
             f"{_difference(NODE_REGISTER, node, devices, scores)}.",
-            "Wait for the recovery time (--health-recovery-seconds). If it stays, read the daemon's log.",
+            "Wait for the recovery time (a tenth of --remediation-seconds). If it stays, read the daemon's log.",
         )
     different = [key for key in wanted if key not in missing]
     faults = [

@@ -47,7 +47,7 @@ DAEMON_RIGHTS = (
 
 def daemon_rights(remediation: RemediationSettings) -> tuple[Right, ...]:
     """Returns the rights that a daemon with these settings needs."""
-    if not remediation.remedy.evicts:
+    if not remediation.evicts:
         return DAEMON_RIGHTS
     namespace = remediation.lease_namespace
     leases = (Right(verb, "leases", namespace, "coordination.k8s.io", REMEDIATION_LEASE) for verb in ("get", "patch"))

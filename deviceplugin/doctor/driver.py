@@ -239,7 +239,7 @@ def judge_unhealthy(node: Node | None, pods: Collection[Pod], settings: Remediat
         return warning(UNHEALTHY, f"{named}; no pod has one of them.", f"{_REPAIR}.")
     todo = (
         "the daemon evicts these pods in time"
-        if settings.remedy.evicts
+        if settings.evicts
         else "delete these pods to have them placed again, or have the daemon evict them (--remediation)"
     )
     return warning(UNHEALTHY, f"{named}; pods on them: {enumerated(having)}.", f"{_REPAIR}; {todo}.")

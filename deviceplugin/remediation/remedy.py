@@ -35,7 +35,7 @@ from deviceplugin.remediation.step import (
     told_by,
 )
 from deviceplugin.replicas import split_replica
-from deviceplugin.settings import REMEDIATION_LEASE, RemediationSettings, TaintWhen
+from deviceplugin.settings import REMEDIATION_LEASE, RemediationSettings, Remedy
 from program.tasks import Tasks
 from program.words import enumerated
 from proto.annotations.errors import AnnotationError
@@ -103,7 +103,7 @@ class Remediation:
         self._had: Collection[str] | None = None
         """GPUs that the Node named when this process began; None before that."""
         self._told_of_strangers = False
-        self._remembers = settings.remedy.reports
+        self._remembers = settings.reports
         self._evictions = Tasks()
 
     async def run(self) -> None:
@@ -201,7 +201,7 @@ class Remediation:
         return self._desired(desired_condition)
 
     def _desired(self, words: Callable[[RemediationState, datetime, RemediationSettings], Desired]) -> Desired | None:
-        if self._settings.remedy.reports and self._state.began_at is None:
+        if self._settings.reports and self._state.began_at is None:
             return None
         now, off = self._now(), self._off()
         look = next_look(self._state, now, self._settings)
@@ -295,14 +295,14 @@ _LONGEST_MESSAGE = 4096
 
 def desired_marks(state: RemediationState, now: datetime, settings: RemediationSettings) -> Desired:
     """Returns the annotation and the taint."""
-    ill = settings.remedy.reports and bool(state.ill)
+    ill = settings.reports and bool(state.ill)
     since = encode_unhealthy({key: each.since for key, each in state.ill.items()}) if ill else None
     effect = _EFFECT if _is_tainted(state, now, settings) else None
     return Desired(annotations={NODE_UNHEALTHY: since}, taints={NODE_TAINT: effect})
 
 
 def desired_condition(state: RemediationState, now: datetime, settings: RemediationSettings) -> Desired:
-    return Desired(conditions={NODE_CONDITION: _condition(state, now, settings) if settings.remedy.reports else None})
+    return Desired(conditions={NODE_CONDITION: _condition(state, now, settings) if settings.reports else None})
 
 
 def _condition(state: RemediationState, now: datetime, settings: RemediationSettings) -> Condition:
@@ -317,13 +317,7 @@ def _condition(state: RemediationState, now: datetime, settings: RemediationSett
 
 
 def _is_tainted(state: RemediationState, now: datetime, settings: RemediationSettings) -> bool:
-    if not settings.remedy.reports:
-        return False
     found = len(lasting(state, now, settings))
-    match settings.taint:
-        case TaintWhen.NEVER:
-            return False
-        case TaintWhen.ANY:
-            return found > 0
-        case TaintWhen.ALL:
-            return 0 < found >= state.gpus
+    if Remedy.TAINT_ANY in settings.remedies:
+        return found > 0
+    return Remedy.TAINT_ALL in settings.remedies and 0 < found >= state.gpus

@@ -377,8 +377,8 @@ def _lasting(state: RemediationState, key: str, settings: RemediationSettings) -
 
 
 def _may_go(state: RemediationState, holder: Holder, settings: RemediationSettings) -> bool:
-    may_run = settings.remedy is Remedy.EVICT and not state.is_blind
-    return may_run or (settings.remedy in (Remedy.EVICT, Remedy.EVICT_WAITING) and holder.waits)
+    may_run = Remedy.EVICT in settings.remedies and not state.is_blind
+    return may_run or (settings.evicts and holder.waits)
 
 
 def _evicted(state: RemediationState, holder: Holder) -> Notice:

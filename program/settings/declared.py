@@ -113,6 +113,8 @@ class Table(Generic[C]):
     """Returns one sentence for each contradiction between settings."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
     """HAMi's flags that have no effect here, without leading hyphens, and what to use instead."""
+    former: Mapping[str, str] = field(default_factory=dict)
+    """Keys that were settings once, and what to write instead."""
 
     @cached_property
     def settings(self) -> Mapping[str, Setting]:

@@ -9,7 +9,17 @@ import yaml
 
 from program.settings.declared import C, Table
 from program.settings.hami import from_device_config, from_node_config
-from program.settings.notes import Note, Problem, Warned, Written, from_environment, from_flags, from_own_file, joined
+from program.settings.notes import (
+    Note,
+    Problem,
+    Warned,
+    Written,
+    from_environment,
+    from_flags,
+    from_own_file,
+    joined,
+    no_longer,
+)
 
 _COMMENT_COLUMN = 47
 
@@ -36,6 +46,8 @@ class SettingSources:
     environment: Mapping[str, str]
     ignored: tuple[str, ...] = ()
     """Flags without effect that were given."""
+    former: tuple[str, ...] = ()
+    """Keys of flags that were given and are no longer settings."""
     own: File | None = None
     named: File | None = None
     """The named configuration that was chosen for this node."""
@@ -65,9 +77,14 @@ def resolve(table: Table[C], sources: SettingSources) -> Effective[C]:
     settings = table.settings
     notes: list[Note] = []
     if sources.own:
-        notes += from_own_file(settings, sources.own.text, sources.own.name)
+        notes += from_own_file(settings, sources.own.text, sources.own.name, former=table.former)
     if sources.named:
-        notes += from_own_file(settings, sources.named.text, sources.named.name, by_node=True)
+        notes += from_own_file(settings, sources.named.text, sources.named.name, by_node=True, former=table.former)
+    notes += (no_longer(f"flag --{name.replace('_', '-')}", table.former[name]) for name in sources.former)
+    variables = ((key.upper(), instead) for key, instead in table.former.items())
+    notes += (
+        no_longer(f"environment variable {name}", why) for name, why in variables if sources.environment.get(name)
+    )
     if sources.device_config:
         notes += from_device_config(settings, sources.device_config.text, sources.device_config.name)
     environment = joined(from_environment(settings, sources.environment))

@@ -260,10 +260,12 @@ class Several(Kind):
 
     of: Kind
     at_least: int = 0
+    none: str = ""
+    """A word for the empty list."""
 
     @property
     def expected(self) -> str:
-        return f"a list, each {self.of.expected}"
+        return f"{self.none}{' or ' if self.none else ''}a list, each {self.of.expected}"
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -271,9 +273,12 @@ class Several(Kind):
 
     @property
     def schema(self) -> Schema:
-        return {"type": "array", "items": self.of.schema, "minItems": self.at_least}
+        listed = {"type": "array", "items": self.of.schema, "minItems": self.at_least}
+        return {"anyOf": [listed, self.of.schema, {"enum": [self.none, False]}]} if self.none else listed
 
     def from_file(self, written: object) -> tuple[object, ...]:
+        if written is False and self.none:
+            return ()
         if isinstance(written, str):
             return self.from_text(written)
         if not isinstance(written, list) or len(written) < self.at_least:
@@ -281,13 +286,14 @@ class Several(Kind):
         return tuple(self.of.from_file(one) for one in written)
 
     def from_text(self, written: str) -> tuple[object, ...]:
-        words = [word.strip() for word in written.split(",")] if written.strip() else []
+        text = written.strip()
+        words = [] if text in ("", self.none) else [word.strip() for word in text.split(",")]
         if len(words) < self.at_least:
             raise UnfitValue
         return tuple(self.of.from_text(word) for word in words)
 
     def to_file(self, value: Any) -> object:
-        return [self.of.to_file(one) for one in value]
+        return [self.of.to_file(one) for one in value] or self.none or []
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,7 @@ async def run_soak(settings: SoakSettings, progress: Callable[[str], None], now:
     simulated = ClusterSettings(
         machines=settings.machines,
         checks=False,
-        daemon_options=("--health-recovery-seconds", "1", "--read-seconds", "2"),
+        daemon_options=("--remediation-seconds", "10", "--read-seconds", "2"),
         extender_options=LEASE_OPTIONS if two else (),
     )
     async with AsyncExitStack() as stack:

@@ -116,9 +116,9 @@ async def test_the_node_daemon_has_the_rights_it_uses_and_no_others() -> None:
 async def test_a_daemon_that_evicts_uses_the_rights_that_this_takes_and_no_others() -> None:
     rights = {
         (right.verb, right.group, right.resource, right.namespace or "*", right.name or "*")
-        for right in set(daemon_rights(RemediationSettings(remedy=Remedy.EVICT))) - set(DAEMON_RIGHTS)
+        for right in set(daemon_rights(RemediationSettings(remedies=(Remedy.EVICT,)))) - set(DAEMON_RIGHTS)
     }
-    flags = ("--remediation", "evict", "--remediation-taint", "any", "--remediation-seconds", "0.5")
+    flags = ("--remediation", "evict,taint-any", "--remediation-seconds", "0.5")
     async with daemon(*flags, runtime_version="containerd://2.4.2", before=with_lease) as node:
         bind_owned(node, "p", 2)
         await node.runs("p")

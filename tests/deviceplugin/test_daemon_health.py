@@ -33,7 +33,7 @@ async def registered_for_events(node: DaemonRig) -> None:
 
 
 async def test_a_gpu_with_a_fatal_xid_leaves_alone_and_returns_by_itself() -> None:
-    async with daemon("--health-recovery-seconds", "1") as node:
+    async with daemon("--remediation-seconds", "10") as node:
         await registered_for_events(node)
         writes = node.writes()
         programs_fault = MachineEvent(gpu=2, data=31)
@@ -76,7 +76,7 @@ async def test_what_no_event_tells_is_seen_and_each_gpu_has_its_own_reason() -> 
 
 async def test_a_driver_that_hangs_on_one_gpu_keeps_no_news_of_another() -> None:
     hanging: list[Fault] = [CallHangs(gpu=1, call="nvmlDeviceGetRemappedRows")]
-    async with daemon("--health-recovery-seconds", "1") as node:
+    async with daemon("--remediation-seconds", "10") as node:
         await registered_for_events(node)
         node.machine(*hanging)
         node.machine(*hanging, lost_gpu(3))
@@ -134,7 +134,7 @@ async def test_a_gpu_that_fails_in_the_middle_of_the_first_reading_is_named_and_
 
 async def test_gpus_whose_fabric_is_not_ready_are_not_offered_until_it_is() -> None:
     machine = machines.load("hgxh100-8x-h100-80g")
-    flags = ("--health-recovery-seconds", "0", "--read-seconds", "1")
+    flags = ("--remediation-seconds", "0.5", "--read-seconds", "1")
     async with daemon(*flags, description=machine, faults=[FabricIs(state="IN_PROGRESS")], ready=False) as node:
         await until(lambda: node.ill() == set(range(8)))
         assert node.capacity()[1] == 0
@@ -148,7 +148,7 @@ async def test_gpus_whose_fabric_is_not_ready_are_not_offered_until_it_is() -> N
 
 async def test_a_signal_that_a_driver_calls_an_invalid_argument_keeps_no_gpu_from_returning() -> None:
     unknown = [CallFails(gpu=gpu, call="field:230", error="INVALID_ARGUMENT") for gpu in range(4)]
-    async with daemon("--health-recovery-seconds", "0", faults=unknown) as node:
+    async with daemon("--remediation-seconds", "0.5", faults=unknown) as node:
         await registered_for_events(node)
         node.machine(*unknown, MachineEvent(gpu=1, data=94))
         await shows(node, 1)

@@ -73,7 +73,7 @@ async def test_a_node_that_is_made_again_is_told_again() -> None:
 
 
 async def test_a_lost_gpu_still_counts() -> None:
-    async with daemon(*QUICK, "--health-recovery-seconds", "0") as node:
+    async with daemon(*QUICK, "--remediation-seconds", "0.5") as node:
         await until(lambda: totals(node) == WHOLE)
         node.machine(lost_gpu(1))
         await until(lambda: node.ill() == {1})

@@ -232,7 +232,7 @@ def _commands(folder: Path, ports: list[str]) -> dict[str, list[str]]:
     daemon = ["--node-name", NODE, "--kubeconfig", str(folder / "kubeconfig"), "--kubelet-root", str(folder)]
     daemon += ["--host-root", str(folder), "--nvml-library", str(build_library())]
     daemon += ["--hook-path", str(folder / "disk/hook"), "--cdi-directory", str(folder / "disk/cdi")]
-    daemon += ["--metrics-bind-address", ports[0], "--health-recovery-seconds", "1", "--read-seconds", "2"]
+    daemon += ["--metrics-bind-address", ports[0], "--remediation-seconds", "10", "--read-seconds", "2"]
     daemon += ["--unenforced-shares", "allow"]  # one container gets parts of two GPUs
     extender = ["--kubeconfig", str(folder / "kubeconfig")]
     extender += ["--metrics-bind-address", ports[1], "--http_bind", ports[2], "--webhook-bind-address", "127.0.0.1:0"]

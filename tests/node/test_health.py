@@ -15,8 +15,8 @@ from tests.polling import until
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
 TELLS_HEALTH = 36
 """The first minor release whose kubelet and API server tell the health of a container's devices unless asked not to."""
-QUICK = ("--health-recovery-seconds", "1", "--read-seconds", "1")
-SOON = ("--remediation", "evict-waiting", "--remediation-seconds", "1")
+QUICK = ("--remediation-seconds", "1", "--read-seconds", "1")
+SOON = ("--remediation", "evict-waiting")
 
 
 async def health(pods: Pods, name: str) -> dict[str, str]:

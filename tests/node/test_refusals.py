@@ -11,7 +11,7 @@ from tests.node.real_node import NODE
 from tests.polling import until
 
 pytestmark = [pytest.mark.node, pytest.mark.needs_compiler]
-QUICK = ("--health-recovery-seconds", "1", "--read-seconds", "1")
+QUICK = ("--remediation-seconds", "10", "--read-seconds", "1")
 
 
 def share(uuid: DeviceUUID, memory_mib: int = 1000) -> DeviceShare:

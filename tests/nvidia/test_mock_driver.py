@@ -19,7 +19,7 @@ pytestmark = pytest.mark.nvidia
 
 VARIABLE = "NVML_MOCK"
 PROFILES = ("a100", "h100", "b200", "gb200", "gb300", "l40s", "t4")
-OPTIONS = ("--read-seconds", "1", "--health-recovery-seconds", "1")
+OPTIONS = ("--read-seconds", "1", "--remediation-seconds", "10")
 MIB = 1 << 20
 
 

@@ -11,7 +11,7 @@ from proto.kubernetes.objects import Node, Pod, Resources
 from tests.builders import node
 from tests.deviceplugin.gpus import PAIR, A, B, bound_pod, share
 
-OFF, EVICT = RemediationSettings(), RemediationSettings(remedy=Remedy.EVICT)
+OFF, EVICT = RemediationSettings(), RemediationSettings(remedies=(Remedy.EVICT,))
 
 
 def reported(*, healthy: bool = False, since: str = "") -> Node:
@@ -56,7 +56,7 @@ def test_an_annotation_that_cannot_be_read_is_a_problem() -> None:
 
 def test_a_daemon_that_evicts_needs_more_rights() -> None:
     assert daemon_rights(OFF) == DAEMON_RIGHTS
-    assert daemon_rights(RemediationSettings(remedy=Remedy.REPORT)) == DAEMON_RIGHTS
+    assert daemon_rights(RemediationSettings(remedies=(Remedy.REPORT,))) == DAEMON_RIGHTS
     more = set(daemon_rights(EVICT)) - set(DAEMON_RIGHTS)
     lease = ("topogpu-system", "coordination.k8s.io", "topogpu-remediation")
     assert more == {

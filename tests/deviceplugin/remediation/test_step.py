@@ -33,7 +33,7 @@ from tests.playbook import converse
 
 T0 = datetime(2030, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
-EVICT = RemediationSettings(remedy=Remedy.EVICT)
+EVICT = RemediationSettings(remedies=(Remedy.EVICT,))
 GPUS = tuple(f"GPU-{letter}" for letter in "abcdefgh")
 
 
@@ -101,16 +101,17 @@ def test_a_pod_is_evicted_from_a_gpu_that_has_been_ill_for_ten_minutes() -> None
 
 
 @pytest.mark.parametrize(
-    ("remedy", "evicted"),
+    ("remedies", "evicted"),
     [
-        (Remedy.OFF, []),
-        (Remedy.REPORT, []),
-        (Remedy.EVICT_WAITING, ["waits"]),
-        (Remedy.EVICT, ["waits", "runs"]),
+        ((), []),
+        ((Remedy.REPORT,), []),
+        ((Remedy.TAINT_ANY,), []),
+        ((Remedy.EVICT_WAITING,), ["waits"]),
+        ((Remedy.EVICT,), ["waits", "runs"]),
     ],
 )
-def test_how_far_it_goes_is_a_setting(remedy: Remedy, evicted: list[str]) -> None:
-    play = Play(replace(EVICT, remedy=remedy, at_once=9))
+def test_how_far_it_goes_is_a_setting(remedies: tuple[Remedy, ...], evicted: list[str]) -> None:
+    play = Play(replace(EVICT, remedies=remedies, at_once=9))
     view = seen("GPU-a", holders=[holder("runs", "GPU-a"), holder("waits", "GPU-a", waits=True)])
     play.take(0, view)
     assert play.take(10, view) == evicted
@@ -361,7 +362,7 @@ class World:
         return {each.uid for each in self.asked} | gone
 
     def _is_right(self, chosen: Holder) -> None:
-        assert self.settings.remedy is Remedy.EVICT or (self.settings.remedy is Remedy.EVICT_WAITING and chosen.waits)
+        assert Remedy.EVICT in self.settings.remedies or (self.settings.evicts and chosen.waits)
         assert self.pods[chosen.uid].leaves_at is None
         assert chosen.uid not in {each.uid for each in self.asked}
         ages = [self.now - self.ill[gpu] for gpu in chosen.gpus if gpu in self.ill]
@@ -418,13 +419,13 @@ moves = st.one_of(
 
 @given(
     st.lists(moves, max_size=30),
-    st.sampled_from(list(Remedy)),
+    st.lists(st.sampled_from(Remedy), max_size=2).map(tuple),
     st.integers(1, 3),
 )
 def test_whatever_happens_no_pod_goes_without_need_and_never_too_many(
-    script: list[tuple[str, object]], remedy: Remedy, at_once: int
+    script: list[tuple[str, object]], remedies: tuple[Remedy, ...], at_once: int
 ) -> None:
-    world = World(replace(EVICT, remedy=remedy, at_once=at_once))
+    world = World(replace(EVICT, remedies=remedies, at_once=at_once))
     for number, (what, which) in enumerate(script):
         match what, which:
             case "ill", set():

@@ -69,11 +69,12 @@ async def node(tmp_path: Path, **annotations: str) -> AsyncIterator[tuple[Embedd
 
 @asynccontextmanager
 async def remediation(
-    api: ApiServer, clocks: Clocks, inventory: Inventory, remedy: Remedy = Remedy.REPORT
+    api: ApiServer, clocks: Clocks, inventory: Inventory, *remedies: Remedy
 ) -> AsyncIterator[tuple[Remediation, Changes]]:
     changes = Changes()
     configuration = Configuration(
-        agent=AgentSettings(node_name=NODE), remediation=RemediationSettings(remedy=remedy, after=timedelta(hours=2))
+        agent=AgentSettings(node_name=NODE),
+        remediation=RemediationSettings(remedies=remedies or (Remedy.REPORT,), after=timedelta(hours=2)),
     )
     own = OwnNode(api, NODE, changes)
     gpus = Gpus(lambda: inventory, OwnThreads("nvml"), changes, configuration.agent)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from deviceplugin.node.desired import NodePatch, is_met, patch_of
 from deviceplugin.remediation.remedy import desired_condition, desired_marks
 from deviceplugin.remediation.step import RemediationState, step
-from deviceplugin.settings import RemediationSettings, Remedy, TaintWhen
+from deviceplugin.settings import RemediationSettings, Remedy
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_UNHEALTHY
 from proto.annotations.unhealthy_since import decode_unhealthy, encode_unhealthy
@@ -97,17 +97,17 @@ def test_another_gpu_changes_the_message_and_not_the_time_of_the_transition() ->
 
 
 @pytest.mark.parametrize(
-    ("when", "ill", "tainted"),
+    ("remedy", "ill", "tainted"),
     [
-        (TaintWhen.NEVER, 8, False),
-        (TaintWhen.ALL, 7, False),
-        (TaintWhen.ALL, 8, True),
-        (TaintWhen.ANY, 1, True),
-        (TaintWhen.ANY, 0, False),
+        (Remedy.EVICT, 8, False),
+        (Remedy.TAINT_ALL, 7, False),
+        (Remedy.TAINT_ALL, 8, True),
+        (Remedy.TAINT_ANY, 1, True),
+        (Remedy.TAINT_ANY, 0, False),
     ],
 )
-def test_the_taint_stands_beside_others_while_its_gpus_stay_ill(when: TaintWhen, ill: int, tainted: bool) -> None:
-    settings = replace(EVICT, taint=when)
+def test_the_taint_stands_beside_others_while_its_gpus_stay_ill(remedy: Remedy, ill: int, tainted: bool) -> None:
+    settings = replace(EVICT, remedies=(remedy,))
     taints = [*OTHERS, *([{"key": "topogpu.io/gpu-unhealthy", "effect": "NoSchedule"}] if tainted else [])]
     node = spoken(BLANK, state(*GPUS[:ill], well=8 - ill), 10, settings)
     assert node["spec"]["taints"] == taints
@@ -115,7 +115,7 @@ def test_the_taint_stands_beside_others_while_its_gpus_stay_ill(when: TaintWhen,
 
 
 def test_taints_are_written_for_the_version_of_the_node_that_was_read() -> None:
-    settings = replace(EVICT, taint=TaintWhen.ANY)
+    settings = replace(EVICT, remedies=(Remedy.TAINT_ANY,))
     tainted = patch_of(_read(BLANK), desired_marks(state(*GPUS), T0 + 10 * MINUTE, settings), T0)
     assert tainted is not None
     assert tainted.body["metadata"]["resourceVersion"] == "7"  # type: ignore[index]
@@ -125,8 +125,8 @@ def test_taints_are_written_for_the_version_of_the_node_that_was_read() -> None:
 
 
 def test_switched_off_all_of_it_is_taken_away() -> None:
-    node = spoken(BLANK, state(*GPUS), 10, replace(EVICT, taint=TaintWhen.ANY))
-    assert spoken(node, state(*GPUS), 20, RemediationSettings(remedy=Remedy.OFF)) == BLANK
+    node = spoken(BLANK, state(*GPUS), 10, replace(EVICT, remedies=(Remedy.TAINT_ANY,)))
+    assert spoken(node, state(*GPUS), 20, RemediationSettings()) == BLANK
 
 
 @given(

@@ -22,7 +22,7 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "topogpu.fullname" . }
 
 {{/* Whether daemons evict pods from GPUs that stay unhealthy. */}}
 {{- define "topogpu.evicts" -}}
-{{- if hasPrefix "evict" (dig "remediation" "" .Values.devicePlugin.settings | toString) }}true{{ end }}
+{{- if contains "evict" (dig "remediation" "" .Values.devicePlugin.settings | toString) }}true{{ end }}
 {{- end }}
 
 {{/* A CEL list of texts. Names of users and groups are an identity provider's: a backslash or an apostrophe may be in them. */}}
