@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
 from program.address import ListenAddress
-from program.settings.declared import Setting, Table, part, setting
+from program.settings.declared import Setting, Table, item, part, setting
 from program.settings.effective import Effective
 from program.settings.kinds import (
     ADDRESS,
@@ -18,9 +18,11 @@ from program.settings.kinds import (
     DURATION_OR_ZERO,
     OPTIONAL_ADDRESS,
     Parsed,
+    Several,
     Switch,
     Text,
     Whole,
+    Words,
     dns_name,
     path,
     words_of,
@@ -169,12 +171,13 @@ _REQUESTS: Any = part(
         "disable_core_limit of the daemons too, as the chart does.",
         key="gpu_core_policy",
         device_config="nvidia.gpuCorePolicy",
-        chart="webhook.gpuCorePolicy",
+        chart=CHART,
     ),
     deny_bypass=_of_webhook(
         kind=words_of(BypassMode),
         help="Reaction to environment variables that choose GPUs or lift limits. off: none. audit: the webhook warns. "
         "deny: the webhook and /filter refuse.",
+        chart=CHART,
     ),
 )
 
@@ -184,13 +187,7 @@ _SERVE: Any = part(
         kind=words_of(FilterReturns),
         help="one: the best node. all: up to 32 of the best, for kube-scheduler to choose among with /prioritize. The "
         "GPUs are reserved on each.",
-        chart="scheduler.filterReturns",
-    ),
-    gpu_preemption=_of_placement(
-        kind=Switch(),
-        help="Evict pods of lower priority, within their PodDisruptionBudgets, for a pod that lacks only GPUs: "
-        "kube-scheduler does not.",
-        chart="scheduler.gpuPreemption",
+        chart=CHART,
     ),
     set_aside_after_seconds=_of_placement(
         kind=DURATION_OR_ZERO,
@@ -223,12 +220,6 @@ _SERVE: Any = part(
         group=OBSERVATION,
         chart=CHART,
     ),
-    legacy_metrics=_of_part(
-        kind=Switch(),
-        help="Also write metrics under the names they had before HAMi 2.9.",
-        group=OBSERVATION,
-        chart=CHART,
-    ),
 )
 
 _LEASE: Any = part(
@@ -247,32 +238,38 @@ _ADMISSION: Any = part(
     force_overwrite_default_scheduler=_of_webhook(
         kind=Switch(),
         help="Whether GPU pods that name default-scheduler are given to this scheduler.",
-        chart="webhook.forceOverwriteDefaultScheduler",
+        chart=CHART,
     ),
     default_gpus=_of_webhook(
         kind=Whole(minimum=0),
         help="GPUs of a container that asks only for GPU memory or cores, set by the webhook; 0 adds none.",
         key="default_gpu",
         device_config="nvidia.defaultGPUNum",
-        chart="webhook.defaultGpu",
+        chart=CHART,
     ),
     runtime_class_name=_of_webhook(
         kind=_OPTIONAL_NAME,
         help="runtimeClassName of GPU pods that have none.",
         device_config="nvidia.runtimeClassName",
-        chart="webhook.runtimeClassName",
+        chart=CHART,
     ),
-    overwrite_env=_of_webhook(
-        kind=Switch(),
-        help="Whether containers without GPUs get NVIDIA_VISIBLE_DEVICES=void.",
-        device_config="nvidia.overwriteEnv",
-        chart="webhook.overwriteEnv",
-    ),
-    gpu_sums=_of_webhook(
-        kind=Switch(),
-        help="Whether containers get sums of their GPUs' memory and cores as resources, for Kueue, quotas and "
-        "autoscalers. The daemons need the same setting.",
-        chart="gpuSums.enabled",
+)
+
+
+_PREEMPTION, _SUMS, _LEGACY_METRICS, _VOID = "gpu-preemption", "gpu-sums", "legacy-metrics", "overwrite-env"
+_FEATURES: Any = _setting(
+    (),
+    Several(of=Words(words=(_PREEMPTION, _SUMS, _LEGACY_METRICS, _VOID))),
+    "What is switched on. gpu-preemption: pods of lower priority are evicted, within their PodDisruptionBudgets, for a "
+    "pod that lacks only GPUs: kube-scheduler does not. gpu-sums: the webhook gives containers sums of their GPUs' "
+    "memory and cores as resources, for Kueue, quotas and autoscalers; the daemons need the same. legacy-metrics: "
+    "metrics also under the names they had before HAMi 2.9. overwrite-env: containers without GPUs get "
+    "NVIDIA_VISIBLE_DEVICES=void.",
+    group="Placement",
+    chart=CHART,
+    aliases=(
+        item(_LEGACY_METRICS, Switch(), flags=("--legacy-metrics",)),
+        item(_VOID, Switch(), flags=("--overwrite-env",), device_config="nvidia.overwriteEnv"),
     ),
 )
 
@@ -298,6 +295,7 @@ class SchedulerConfiguration:
     )
     kubeconfig: str = kubeconfig(group="Addresses and API server")
     requests: RequestSettings = _REQUESTS
+    features: tuple[str, ...] = _FEATURES
     serve: ServeSettings = _SERVE
     lease: LeaseSettings = _LEASE
     webhook_bind_address: ListenAddress = _webhook(
@@ -329,6 +327,16 @@ class SchedulerConfiguration:
     admission: AdmissionSettings = _ADMISSION
     log_format: str = log_format(group=OBSERVATION, environment=(), chart=CHART)
     log_level: str = log_level(group=OBSERVATION, environment=(), chart=CHART)
+
+
+def _completed(configuration: SchedulerConfiguration) -> SchedulerConfiguration:
+    """Returns the configuration with the features in the parts that have them."""
+    on = configuration.features
+    return replace(
+        configuration,
+        serve=replace(configuration.serve, gpu_preemption=_PREEMPTION in on, legacy_metrics=_LEGACY_METRICS in on),
+        admission=replace(configuration.admission, gpu_sums=_SUMS in on, overwrite_env=_VOID in on),
+    )
 
 
 def conflicts(configuration: SchedulerConfiguration) -> Iterator[str]:
@@ -370,6 +378,13 @@ _STANDARD_ERROR = "log lines go to standard error; redirect that"
 TABLE = Table(
     SchedulerConfiguration,
     conflicts,
+    completed=_completed,
+    former={
+        "gpu_preemption": "add gpu-preemption to the list features",
+        "gpu_sums": "add gpu-sums to the list features",
+        "legacy_metrics": "add legacy-metrics to the list features",
+        "overwrite_env": "add overwrite-env to the list features",
+    },
     without_effect={
         "profiling": "there is no Go profiler here; use py-spy, or the histograms of /metrics",
         **dict.fromkeys(("kube-qps", "kube-burst"), "one write is made for a pod, and none is held up"),

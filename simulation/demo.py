@@ -79,7 +79,7 @@ async def run_demo(settings: DemoSettings, progress: Callable[[str], None], now:
         labels=tuple(each.labels for each in placed),
         api_port=settings.api_port,
         keep=settings.keep,
-        daemon_options=("--feature-labels",) if groups else (),
+        daemon_options=("--features", "gpu-labels") if groups else (),
     )
     async with simulated_cluster(simulated, progress, now) as cluster:
         together, alone = members(groups), workload(settings.pods)

@@ -78,8 +78,9 @@ def build_daemon(
         configuration.agent,
         took=lambda seconds: metrics.nvml_read("machine", seconds),
     )
-    settings = replace(configuration.health, recovery_seconds=configuration.remediation.recovery_seconds)
-    health = HealthWatch(thread, nvml.calls, NvmlEvents(), gpus.set_ailing, settings, count=metrics.health_event)
+    health = HealthWatch(
+        thread, nvml.calls, NvmlEvents(), gpus.set_ailing, configuration.health, count=metrics.health_event
+    )
     agent = Agent(api, gpus, changes, metrics, configuration, now=_now, memory_limits=MemoryLimits(nvml, thread))
     server = _metrics_server(
         *(configuration, nvml, thread, metrics),

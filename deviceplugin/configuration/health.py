@@ -6,7 +6,7 @@ from typing import Any
 from deviceplugin.configuration.groups import MANY, of_health
 from deviceplugin.health.step import HealthSettings
 from deviceplugin.settings import RemediationSettings, Remedy
-from program.settings.declared import Alias, part
+from program.settings.declared import Alias, Items, part
 from program.settings.kinds import Number, Parsed, Seconds, Several, Text, words_of
 
 _CHECK = "-?(?i:[0-9]{1,10}|all)|(?i:-(xids|fabric))"
@@ -39,7 +39,9 @@ def _list_of(words: str, variable: str, sign: str) -> Alias:
     pattern = f"[0-9]{{1,9}}|(?i:{words})"
     of = Text(expected=f"an XID, {' or '.join(words.split('|'))}", pattern=pattern)
     return Alias(
-        kind=Several(of=of), means=lambda each: tuple(_read_check(sign + one) for one in each), environment=variable
+        kind=Several(of=of),
+        means=lambda each: Items(tuple(_read_check(sign + one) for one in each)),
+        environment=variable,
     )
 
 

@@ -24,7 +24,7 @@ from deviceplugin.settings import (
     UnenforcedShares,
 )
 from program.settings.declared import Setting, part
-from program.settings.kinds import Number, Switch, dns_name, path, words_of
+from program.settings.kinds import Number, dns_name, path, words_of
 from program.settings.shared import resource_names
 
 _RESOURCES = resource_names(group=REQUESTS)
@@ -59,14 +59,6 @@ KUBELET: Any = part(
     KubeletSettings,
     root=of_node(kind=path(), help="Kubelet's folder; its sockets are in device-plugins below it.", key="kubelet_root"),
     resource_name=_RESOURCES["count"],
-    numa_hints=of_sharing(
-        kind=Switch(),
-        help="Report to kubelet the NUMA node of each GPU, for its Topology Manager, also where kubelet_config does "
-        "not show that it has one.",
-        key="enable_numa_topology",
-        device_config="nvidia.enableNumaTopology",
-        node_config="enablenumatopology",
-    ),
     configuration=of_node(
         kind=path(absolute=True, optional=True),
         help="The host's file with kubelet's configuration, below host_root or at its own path, from which the daemon "
@@ -92,17 +84,6 @@ AGENT: Any = part(
         help="How the plugin determines which pod an Allocate call belongs to. slots: kubelet proves it when a "
         "container starts, without a node lock. immediate: it is the pod of the node lock, or the only one that waits. "
         "auto: slots, where kubelet and container runtime are known to support them.",
-    ),
-    gpu_sums=of_requests(
-        kind=Switch(),
-        help="The Node's capacity has what its GPUs have together, topogpu.io/total-gpumem and "
-        "topogpu.io/total-gpucores. The webhook needs the same setting. Off: the daemon removes them.",
-        chart="gpuSums.enabled",
-    ),
-    feature_labels=of_requests(
-        kind=Switch(),
-        help="The Node has labels of its GPUs in the names of NVIDIA's GPU feature discovery (nvidia.com/gpu.product "
-        "and so on). Off: the daemon removes those that it wrote.",
     ),
     hami_scheduler=of_requests(
         kind=words_of(HamiScheduler),

@@ -5,7 +5,7 @@ from typing import Any
 
 from deviceplugin.configuration.groups import MANY, of_sharing
 from deviceplugin.machine.discovery import NodeSharing
-from program.settings.declared import Alias, part
+from program.settings.declared import Alias, Items, part
 from program.settings.kinds import Number, Parsed, Several, Text, Whole, Words
 
 _NO_DYNAMIC_MIG = (
@@ -79,12 +79,12 @@ SHARING: Any = part(
         aliases=(
             Alias(
                 kind=Several(of=Text(expected="the UUID of a GPU", pattern=_UUID)),
-                means=tuple,
+                means=lambda uuids: Items(tuple(uuids)),
                 node_config="filterdevices.uuid",
             ),
             Alias(
                 kind=Several(of=_INDEX),
-                means=lambda indices: tuple(map(str, indices)),
+                means=lambda indices: Items(tuple(map(str, indices))),
                 node_config="filterdevices.index",
             ),
         ),

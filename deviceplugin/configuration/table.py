@@ -1,11 +1,12 @@
 """The table of the daemon's settings: flags, readers, `--print-config` and the manual derive from it."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from deviceplugin.configuration.groups import CHART, NODE, OBSERVATION, of_containers, of_sharing
+from deviceplugin.configuration.groups import CONTAINERS as CONTAINERS_HEADING
 from deviceplugin.configuration.health import HEALTH, REMEDIATION
 from deviceplugin.configuration.node import AGENT, HOST, KUBELET, TOTAL_NAMES
 from deviceplugin.configuration.sharing import SHARING
@@ -14,20 +15,18 @@ from deviceplugin.health.step import HealthSettings
 from deviceplugin.machine.discovery import NodeSharing
 from deviceplugin.settings import AgentSettings, HostSettings, KubeletSettings, RemediationSettings, TotalNames
 from program.address import ListenAddress
-from program.settings.declared import Alias, Table, part
+from program.settings.declared import Alias, Table, item, part, setting
 from program.settings.kinds import Kind, Several, Switch, Whole, Words, words_of
 from program.settings.shared import kubeconfig, log_format, log_level, metrics_bind_address
 
 
-def _feature(feature: DriverFeature, device_config: str, kind: Kind | None = None) -> Alias:
-    """Returns another name of a switch that adds the feature to the list."""
-    return Alias(
-        kind=kind or Switch(),
-        means=lambda wanted: (feature,) if wanted else None,
-        environment=f"{feature.upper()}_ENABLED" if kind is None else "IMEX_CHANNEL_IDS",
-        flags=(f"--{feature}-enabled",) if kind is None else ("--imex-channel-ids",),
-        device_config=device_config,
-    )
+def _feature(word: str, flag: str, kind: Kind | None = None, **files: str) -> Alias:
+    """Returns another name of the feature, with flag and variable."""
+    variable = flag.upper().replace("-", "_")
+    return item(word, kind or Switch(), environment=variable, flags=(f"--{flag}",), **files)
+
+
+_DEVICE_FILES, _LABELS, _NUMA, _SUMS = "device-files", "gpu-labels", "numa", "gpu-sums"
 
 
 CONTAINERS: Any = part(
@@ -45,22 +44,6 @@ CONTAINERS: Any = part(
         key="device_list_strategy",
         device_config="flags.plugin.deviceListStrategy",
     ),
-    pass_device_specs=of_containers(
-        kind=Switch(),
-        help="Also give kubelet the GPUs' device files, for runtimes that do not add them.",
-        device_config="flags.plugin.passDeviceSpecs",
-    ),
-    features=of_containers(
-        kind=Several(of=words_of(DriverFeature)),
-        help="What every container gets besides GPUs: gdrcopy, gds (GPUDirect Storage), the devices of mofed, and "
-        "imex: IMEX channel 0.",
-        aliases=(
-            _feature(DriverFeature.GDRCOPY, "flags.gdrcopyEnabled"),
-            _feature(DriverFeature.GDS, "flags.gdsEnabled"),
-            _feature(DriverFeature.MOFED, "flags.mofedEnabled"),
-            _feature(DriverFeature.IMEX, "imex.channelIDs", Several(of=Whole(minimum=0, maximum=0))),
-        ),
-    ),
     libcuda_log_level=of_containers(
         kind=Words(words=("", "0", "1", "2", "3", "4")),
         help="How much HAMi-core prints inside containers: 0 and 1 errors, 2 also warnings, 3 also information, 4 all. "
@@ -71,6 +54,33 @@ CONTAINERS: Any = part(
 )
 
 
+_FEATURES: Any = setting(
+    (),
+    Several(of=Words(words=(*DriverFeature, _DEVICE_FILES, _LABELS, _NUMA, _SUMS))),
+    "What is switched on. Every container gets gdrcopy, gds (GPUDirect Storage), the devices of mofed, and imex: IMEX "
+    "channel 0. device-files: kubelet also gets the GPUs' device files, for runtimes that do not add them. gpu-labels: "
+    "the Node has labels of its GPUs in the names of NVIDIA's GPU feature discovery (nvidia.com/gpu.product and so "
+    "on). numa: kubelet gets the NUMA node of each GPU, for its Topology Manager, also where kubelet_config does not "
+    "show that it has one. gpu-sums: the Node's capacity has what its GPUs have together, topogpu.io/total-gpumem and "
+    "topogpu.io/total-gpucores; the webhook needs the same.",
+    group=CONTAINERS_HEADING,
+    chart=CHART,
+    aliases=(
+        _feature(DriverFeature.GDRCOPY, "gdrcopy-enabled", device_config="flags.gdrcopyEnabled"),
+        _feature(DriverFeature.GDS, "gds-enabled", device_config="flags.gdsEnabled"),
+        _feature(DriverFeature.MOFED, "mofed-enabled", device_config="flags.mofedEnabled"),
+        _feature(
+            *(DriverFeature.IMEX, "imex-channel-ids", Several(of=Whole(minimum=0, maximum=0))),
+            device_config="imex.channelIDs",
+        ),
+        _feature(_DEVICE_FILES, "pass-device-specs", device_config="flags.plugin.passDeviceSpecs"),
+        _feature(
+            *(_NUMA, "enable-numa-topology"),
+            device_config="nvidia.enableNumaTopology",
+            node_config="enablenumatopology",
+        ),
+    ),
+)
 _METRICS_ADDRESS = metrics_bind_address(9394, group=OBSERVATION)
 
 
@@ -84,12 +94,26 @@ class Configuration:
     kubelet: KubeletSettings = KUBELET
     total_names: TotalNames = TOTAL_NAMES
     sharing: NodeSharing = SHARING
+    features: tuple[str, ...] = _FEATURES
     containers: AllocationSettings = CONTAINERS
     health: HealthSettings = HEALTH
     remediation: RemediationSettings = REMEDIATION
     metrics_bind_address: ListenAddress | None = _METRICS_ADDRESS
     log_format: str = log_format(group=OBSERVATION, chart=CHART)
     log_level: str = log_level(group=OBSERVATION, chart=CHART)
+
+
+def _completed(configuration: Configuration) -> Configuration:
+    """Returns the configuration with the features in the parts that have them."""
+    on = configuration.features
+    of_driver = tuple(map(DriverFeature, (each for each in on if each in set(DriverFeature))))
+    return replace(
+        configuration,
+        agent=replace(configuration.agent, feature_labels=_LABELS in on, gpu_sums=_SUMS in on),
+        kubelet=replace(configuration.kubelet, numa_hints=_NUMA in on),
+        containers=replace(configuration.containers, features=of_driver, pass_device_specs=_DEVICE_FILES in on),
+        health=replace(configuration.health, recovery_seconds=configuration.remediation.recovery_seconds),
+    )
 
 
 def conflicts(configuration: Configuration) -> Iterator[str]:
@@ -110,7 +134,12 @@ def conflicts(configuration: Configuration) -> Iterator[str]:
 TABLE = Table(
     Configuration,
     conflicts,
+    completed=_completed,
     former={
+        "gpu_sums": "add gpu-sums to the list features",
+        "feature_labels": "add gpu-labels to the list features",
+        "enable_numa_topology": "add numa to the list features",
+        "pass_device_specs": "add device-files to the list features",
         "health_recovery_seconds": "it is a tenth of remediation_seconds",
         "remediation_taint": "add taint-all or taint-any to the list remediation",
         "remediation_evictions_per_hour": "all nodes together evict 30 pods an hour",

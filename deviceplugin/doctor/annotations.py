@@ -226,7 +226,7 @@ def judge_labels(node: Node, wanted: Mapping[str, str], *, daemon_serves: bool) 
         return warning(
             LABELS,
             f"Another program writes them: {enumerated(due.others)}.",
-            "Set feature_labels to false (--feature-labels false), or remove these labels and the program that "
+            "Remove gpu-labels from the setting features, or remove these labels and the program that "
             "writes them, such as GPU feature discovery.",
         )
     if is_met(node, due.desired):

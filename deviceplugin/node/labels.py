@@ -69,7 +69,7 @@ def left_to_others(others: Iterable[str]) -> Notice:
     names = tuple(others)
     shown = ", ".join(names[:_MOST_TOLD]) + (f" and {len(names) - _MOST_TOLD} more" * (len(names) > _MOST_TOLD))
     message = (
-        f"another program writes GPU feature labels: {shown}. Set feature_labels to false, or remove "
+        f"another program writes GPU feature labels: {shown}. Remove gpu-labels from the setting features, or remove "
         "these labels and the program that writes them, such as GPU feature discovery"
     )
     return Notice(reason="FeatureLabelsNotOurs", message=message, distinct=True)

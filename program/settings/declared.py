@@ -17,13 +17,21 @@ C = TypeVar("C")
 _DECLARED = "setting"
 
 
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Items that a list gets or loses; its others stay."""
+
+    items: tuple[object, ...]
+    stay: bool = True
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alias:
     """Another program's name for a setting, or for one item of its list."""
 
     kind: Kind
     means: Callable[[Any], object]
-    """Returns the setting's value; None where the alias changes nothing."""
+    """Returns the setting's value, or Items of its list; None where the alias changes nothing."""
     environment: str = ""
     flags: tuple[str, ...] = ()
     device_config: str = ""
@@ -113,6 +121,8 @@ class Table(Generic[C]):
     """Returns one sentence for each contradiction between settings."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
     """HAMi's flags that have no effect here, without leading hyphens, and what to use instead."""
+    completed: Callable[[C], C] = lambda configuration: configuration
+    """Returns the configuration with what a part has of another's settings."""
     former: Mapping[str, str] = field(default_factory=dict)
     """Keys that were settings once, and what to write instead."""
 
@@ -125,6 +135,11 @@ class Table(Generic[C]):
     def aliases(self) -> Mapping[str, tuple[Setting, Alias]]:
         """Returns the aliases that have flags, by parameter, each with its setting."""
         return alias_flags(self.settings.values())
+
+    @cached_property
+    def former_flags(self) -> Mapping[str, str]:
+        """Returns the former settings whose flag and variable mean nothing any more."""
+        return {key: instead for key, instead in self.former.items() if key not in self.aliases}
 
     @cached_property
     def _declared(self) -> tuple[tuple[_Path, Setting], ...]:
@@ -148,8 +163,12 @@ class Table(Generic[C]):
         """
         if unknown := values.keys() - self._paths.keys():
             raise KeyError(*sorted(unknown))
-        filled: C = _changed(self.configuration(), {self._paths[key]: value for key, value in values.items()})
-        return filled
+        return self.completed(_changed(self.configuration(), {self._paths[key]: each for key, each in values.items()}))
+
+
+def item(word: str, kind: Kind, **places: Any) -> Alias:
+    """Returns another program's switch for one item of a list. `places` are attributes of Alias."""
+    return Alias(kind=kind, means=lambda on: Items((word,), stay=bool(on)), **places)
 
 
 def _changed(value: Any, changes: Mapping[_Path, object]) -> Any:

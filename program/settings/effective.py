@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Generic
+from typing import Generic
 
 import yaml
 
@@ -13,11 +13,10 @@ from program.settings.notes import (
     Note,
     Problem,
     Warned,
-    Written,
     from_environment,
     from_flags,
     from_own_file,
-    joined,
+    merged,
     no_longer,
 )
 
@@ -80,17 +79,17 @@ def resolve(table: Table[C], sources: SettingSources) -> Effective[C]:
         notes += from_own_file(settings, sources.own.text, sources.own.name, former=table.former)
     if sources.named:
         notes += from_own_file(settings, sources.named.text, sources.named.name, by_node=True, former=table.former)
-    notes += (no_longer(f"flag --{name.replace('_', '-')}", table.former[name]) for name in sources.former)
-    variables = ((key.upper(), instead) for key, instead in table.former.items())
-    notes += (
-        no_longer(f"environment variable {name}", why) for name, why in variables if sources.environment.get(name)
-    )
+    for key, instead in table.former_flags.items():
+        if key in sources.former:
+            notes.append(no_longer(f"flag --{key.replace('_', '-')}", instead))
+        if sources.environment.get(key.upper()):
+            notes.append(no_longer(f"environment variable {key.upper()}", instead))
     if sources.device_config:
         notes += from_device_config(settings, sources.device_config.text, sources.device_config.name)
-    environment = joined(from_environment(settings, sources.environment))
-    above = (*environment, *joined(from_flags(settings, sources.flags)))
+    above = (*from_environment(settings, sources.environment), *from_flags(settings, sources.flags))
     if sources.node_config:
-        name = str(_last(chain(notes, above)).get("node_name", ""))
+        named = merged(chain(notes, above)).get("node_name")
+        name = str(named.value) if named is not None else ""
         notes += from_node_config(settings, sources.node_config.text, sources.node_config.name, name)
     ignored = (Warned(f"--{name} changes nothing: {table.without_effect[name]}") for name in sources.ignored)
     return _merge(table, (*notes, *above, *ignored))
@@ -98,19 +97,18 @@ def resolve(table: Table[C], sources: SettingSources) -> Effective[C]:
 
 def _merge(table: Table[C], notes: tuple[Note, ...]) -> Effective[C]:
     """Merges values; later ones win."""
-    values = _last(notes)
+    values = merged(notes)
     problems = [note for note in notes if isinstance(note, Problem)]
     if missing := tuple(_missing(table, values.keys() | {problem.key for problem in problems})):
         problems += missing
     if problems:
         raise ConfigurationError(problem.sentence for problem in problems)
-    configuration = table.filled(**values)
+    configuration = table.filled(**{key: each.value for key, each in values.items()})
     if contradictions := tuple(table.conflicts(configuration)):
         raise ConfigurationError(contradictions)
-    origins = {note.key: note.origin for note in notes if isinstance(note, Written)}
     return Effective(
         configuration=configuration,
-        origins={key: origins.get(key, DEFAULT) for key in table.settings},
+        origins={key: values[key].origin if key in values else DEFAULT for key in table.settings},
         warnings=tuple(note.sentence for note in notes if isinstance(note, Warned)),
     )
 
@@ -120,10 +118,6 @@ def _missing(table: Table[C], written: Iterable[str]) -> Iterator[Problem]:
         if (setting := table.settings[key]).needed_as:
             names = " or ".join((*setting.flags, *setting.environment))
             yield Problem(f"{setting.needed_as} is missing: give {names}", key)
-
-
-def _last(notes: Iterable[Note]) -> dict[str, Any]:
-    return {note.key: note.value for note in notes if isinstance(note, Written)}
 
 
 def as_yaml(table: Table[C], effective: Effective[C]) -> str:

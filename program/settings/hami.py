@@ -10,7 +10,7 @@ from typing import Final
 
 from program.settings.declared import Alias, Setting
 from program.settings.documents import Unreadable, read_json, read_yaml
-from program.settings.notes import Note, Problem, Settings, Warned, did_you_mean, from_file, joined, shown
+from program.settings.notes import Note, Problem, Settings, Warned, did_you_mean, from_file, shown
 
 DEVICE_CONFIG: Final[Mapping[str, frozenset[str]]] = {
     section: frozenset(names.split())
@@ -70,7 +70,7 @@ def from_device_config(settings: Settings, text: str, file: str) -> Iterator[Not
     elif tree.keys().isdisjoint(_READ_SECTIONS):
         yield Problem(f"{file}: has no section nvidia, flags or imex; is it HAMi's device-config.yaml?")
     else:
-        yield from joined(_walk(tree, f"{file}: ", places, DEVICE_CONFIG, unset=("",)))
+        yield from _walk(tree, f"{file}: ", places, DEVICE_CONFIG, unset=("",))
 
 
 def from_node_config(settings: Settings, text: str, file: str, node_name: str) -> Iterator[Note]:
@@ -90,7 +90,7 @@ def from_node_config(settings: Settings, text: str, file: str, node_name: str) -
     for number, entry in enumerate(entries):
         if isinstance(entry, dict) and entry.get("name") == node_name:
             # Go's JSON reader leaves a zero where nothing is written.
-            yield from joined(_walk(entry, f"{file}: nodeconfig[{number}].", places, NODE_CONFIG, unset=("", 0)))
+            yield from _walk(entry, f"{file}: nodeconfig[{number}].", places, NODE_CONFIG, unset=("", 0))
 
 
 def _places(settings: Settings, place: Callable[[Setting | Alias], str]) -> Places:

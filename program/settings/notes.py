@@ -3,10 +3,11 @@
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
+from typing import Any
 
-from program.settings.declared import Alias, Setting, alias_flags
+from program.settings.declared import Alias, Items, Setting, alias_flags
 from program.settings.documents import Unreadable, read_yaml
-from program.settings.kinds import Kind, Several, UnfitValue
+from program.settings.kinds import Kind, UnfitValue
 
 _LONGEST_SHOWN = 80
 
@@ -22,8 +23,6 @@ class Written:
     value: object
     origin: str
     """The source, as messages name it."""
-    adds: bool = False
-    """The value has items of a list of which the same source may give others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,27 +119,24 @@ def _read(
     if alias is None:
         yield Written(setting.key, value, origin)
     elif (meant := alias.means(value)) is not None:
-        yield Written(setting.key, meant, origin, adds=isinstance(setting.kind, Several))
+        yield Written(setting.key, meant, origin)
 
 
-def joined(notes: Iterable[Note]) -> Iterator[Note]:
-    """Yields the notes of one source with at most one value for each setting: items of one list are joined, else the
-    last value counts.
-    """
+def merged(notes: Iterable[Note]) -> Mapping[str, Written]:
+    """Returns the value of each setting that is written; later ones count. Items change the list that was before."""
     values: dict[str, Written] = {}
     for note in notes:
-        if not isinstance(note, Written):
-            yield note
-        elif note.adds and (before := values.get(note.key)) and isinstance(before.value, tuple):
-            items = tuple(dict.fromkeys((*before.value, *_items(note))))
-            values[note.key] = Written(note.key, items, f"{before.origin}, {note.origin}")
-        else:
-            values[note.key] = note
-    yield from values.values()
+        if isinstance(note, Written):
+            values[note.key] = note if not isinstance(note.value, Items) else _with_items(note, values.get(note.key))
+    return values
 
 
-def _items(note: Written) -> tuple[object, ...]:
-    return note.value if isinstance(note.value, tuple) else (note.value,)
+def _with_items(note: Written, before: Written | None) -> Written:
+    change: Any = note.value
+    had: Any = before.value if before is not None else ()
+    kept = tuple(each for each in had if each not in change.items)
+    origin = note.origin if before is None else f"{before.origin}, {note.origin}"
+    return Written(note.key, (*kept, *change.items) if change.stay else kept, origin)
 
 
 def shown(written: object) -> str:

@@ -171,7 +171,7 @@ async def test_pods_are_evicted_for_a_whole_group_and_it_gets_their_room(plane: 
         urgent = {"metadata": {"name": "urgent"}, "value": 1000}
         await peer.send("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", urgent)
         nodes = [domain_node(name, name[0]) for name in NODES]
-        async with running(plane, peer, tmp_path, *nodes, options=("--gpu-preemption",)) as cluster:
+        async with running(plane, peer, tmp_path, *nodes, options=("--features", "gpu-preemption")) as cluster:
             low = [f"low{number}" for number in range(len(NODES))]
             for name in low:
                 await cluster.add(gpu_pod(name, 8, gpucores=100))

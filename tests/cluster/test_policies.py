@@ -53,7 +53,7 @@ NODE_KEYS = (
 )
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 
-LABELS = "of a Node's labels a node daemon writes those that tell of its GPUs, where feature_labels is on"
+LABELS = "of a Node's labels a node daemon writes those that tell of its GPUs, where its features have gpu-labels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from tests.polling import until
 pytestmark = pytest.mark.cluster
 
 PREEMPT = {"preemptVerb": "preempt"}
-OURS = ("--gpu-preemption",)
+OURS = ("--features", "gpu-preemption")
 MERGE = "application/merge-patch+json"
 
 

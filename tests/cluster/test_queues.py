@@ -157,7 +157,7 @@ async def _queue(plane: ControlPlane, peer: Peer, folder: Path) -> AsyncIterator
     (folder / "tls.crt").write_bytes(issued.certificate)
     (folder / "tls.key").write_bytes(issued.key)
     files = ("--cert_file", str(folder / "tls.crt"), "--key_file", str(folder / "tls.key"))
-    options = (*files, "--webhook-bind-address", f"127.0.0.1:{port}", "--gpu-sums", "true")
+    options = (*files, "--webhook-bind-address", f"127.0.0.1:{port}", "--features", "gpu-sums")
     async with running(plane, peer, folder, *nodes, options=options) as cluster:
         authorities = base64.b64encode(issued.authorities).decode()
         client = {"url": f"https://127.0.0.1:{port}{WEBHOOK_PATH}", "caBundle": authorities}

@@ -207,7 +207,7 @@ def test_labels_of_nodes_may_be_written_only_where_the_daemon_writes_them() -> N
 
     is_feature_label = f"k.matches('{FEATURE_LABEL}')"
     assert rule().count(is_feature_label) == 1
-    assert rule("--set", "devicePlugin.settings.feature_labels=true").count(is_feature_label) == 2
+    assert rule("--set", "devicePlugin.settings.features={gpu-labels}").count(is_feature_label) == 2
 
 
 def rights(manifests: list[Manifest], account: str) -> set[Right]:

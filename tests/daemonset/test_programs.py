@@ -84,7 +84,7 @@ def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_por
     own = {
         *("node_name", "kubeconfig", "kubelet_root", "cdi_directory", "hook_path", "metrics_bind_address", "host_root"),
         *("resource_name", "resource_mem", "resource_mem_percentage", "resource_cores", "resource_priority"),
-        *("driver_root", "nvml_library", "gpu_sums", "kubelet_config"),
+        *("driver_root", "nvml_library", "kubelet_config"),
     }
     offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
     assert offered == DAEMON.settings.keys() - own
@@ -168,10 +168,10 @@ def requests(**changes: Any) -> AdmissionSettings:
     ("values", "admission", "excluded"),
     [
         ({}, AdmissionSettings(), ()),
-        ({"webhook.denyBypass": "off"}, requests(deny_bypass=BypassMode.OFF), ()),
-        ({"webhook.denyBypass": "audit"}, requests(deny_bypass=BypassMode.AUDIT), ()),
-        ({"webhook.overwriteEnv": "true"}, AdmissionSettings(overwrite_env=True), ()),
-        ({"webhook.gpuCorePolicy": "force"}, requests(core_policy=CorePolicy.FORCE), ()),
+        ({"scheduler.settings.deny-bypass": "off"}, requests(deny_bypass=BypassMode.OFF), ()),
+        ({"scheduler.settings.deny-bypass": "audit"}, requests(deny_bypass=BypassMode.AUDIT), ()),
+        ({"scheduler.settings.features": "{overwrite-env}"}, AdmissionSettings(overwrite_env=True), ()),
+        ({"scheduler.settings.gpu-core-policy": "force"}, requests(core_policy=CorePolicy.FORCE), ()),
         ({"webhook.excludedNamespaces": "{a,b}"}, AdmissionSettings(), ("a", "b")),
         ({"gpuSums.enabled": "true"}, AdmissionSettings(gpu_sums=True), ()),
         (
@@ -208,9 +208,9 @@ def plain(value: Any) -> Any:
 @pytest.mark.parametrize(
     ("values", "unlimited"),
     [
-        ("webhook.gpuCorePolicy=disable", True),
-        ("webhook.gpuCorePolicy=force", None),
-        ("webhook.gpuCorePolicy=disable,devicePlugin.settings.disable_core_limit=false", False),
+        ("scheduler.settings.gpu-core-policy=disable", True),
+        ("scheduler.settings.gpu-core-policy=force", None),
+        ("scheduler.settings.gpu-core-policy=disable,devicePlugin.settings.disable_core_limit=false", False),
     ],
 )
 def test_daemons_limit_no_cores_where_the_webhook_lifts_that_for_every_container(
@@ -234,7 +234,7 @@ def test_own_pods_carry_the_label_that_the_webhook_ignores() -> None:
 
 @pytest.mark.usefixtures("chart")
 def test_with_all_nodes_returned_kube_scheduler_scores_and_asks_for_ours() -> None:
-    changed = render.render("", "--set", "scheduler.filterReturns=all,scheduler.preemption=false")
+    changed = render.render("", "--set", "scheduler.settings.filter-returns=all,scheduler.preemption=false")
     [extender] = scheduler_configuration(changed)["extenders"]
     verbs = {key: value for key, value in extender.items() if key.endswith("Verb")}
     assert verbs == {"filterVerb": "filter", "prioritizeVerb": "prioritize", "bindVerb": "bind"}
@@ -261,12 +261,12 @@ def extender_options(manifests: list[Manifest]) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("chart")
 def test_the_extender_gets_its_settings_as_they_are_written() -> None:
-    given = "default-mem=5000000,legacy-metrics=true,gpu-scheduler-policy=topology-aware"
-    flags = ",".join(f"scheduler.settings.{one}" for one in given.split(","))
+    given = ("default-mem=5000000", "features={legacy-metrics,gpu-preemption}", "gpu-scheduler-policy=topology-aware")
+    flags = ",".join(f"scheduler.settings.{one}" for one in given)
     options = extender_options(render.render("", "--set", flags))
-    assert {name: options[name] for name in ("default_mem", "legacy_metrics", "gpu_scheduler_policy")} == {
+    assert {name: options[name] for name in ("default_mem", "features", "gpu_scheduler_policy")} == {
         "default_mem": "5000000",
-        "legacy_metrics": "true",
+        "features": "legacy-metrics,gpu-preemption",
         "gpu_scheduler_policy": "topology-aware",
     }
 
@@ -285,6 +285,16 @@ def test_named_configurations_are_mounted_and_read(tmp_path: Path) -> None:
     words = ["run", f"--configs={tmp_path}", f"--config-name={default.partition('=')[2]}", "--node-name=n"]
     done = CliRunner().invoke(device_plugin, [*words, "--print-config"])
     assert yaml.safe_load(done.stdout)["mig_strategy"] == "mixed"
+
+
+@pytest.mark.usefixtures("chart")
+def test_sums_are_a_feature_of_both_programs_under_every_named_configuration() -> None:
+    given = "gpuSums.enabled=true,devicePlugin.configs.a.features={gds},devicePlugin.configs.b.device_split_count=2"
+    changed = render.render("", "--set", given)
+    named = one(changed, "ConfigMap", "topogpu-device-plugin-configs")["data"]
+    assert yaml.safe_load(named["a.yaml"]) == {"features": ["gds", "gpu-sums"]}
+    assert yaml.safe_load(named["b.yaml"]) == {"device_split_count": 2}
+    assert (settings(changed)["features"], extender_options(changed)["features"]) == (["gpu-sums"], "gpu-sums")
 
 
 @pytest.mark.usefixtures("chart")

@@ -14,7 +14,7 @@ from tests.polling import until
 
 pytestmark = pytest.mark.needs_compiler
 GOLDEN = json.loads((Path(__file__).parents[1] / "data/feature-labels.json").read_text())["4x-a100-pcie-80g-bridged"]
-ON = ("--feature-labels", "--device-split-count", "4", "--read-seconds", "0.05")
+ON = ("--features", "gpu-labels", "--device-split-count", "4", "--read-seconds", "0.05")
 GFD = {"nvidia.com/gfd.timestamp": "1724632719", "nvidia.com/gpu.count": "9"}
 
 
@@ -65,6 +65,6 @@ async def test_switched_off_the_labels_of_the_life_before_go() -> None:
     async with daemon(*ON) as node:
         await until(lambda: labels(node) == GOLDEN)
         await node.kill()
-        node.options = tuple(option for option in node.options if option != "--feature-labels")
+        node.options = tuple(option for option in node.options if option not in ("--features", "gpu-labels"))
         await node.start()
         await until(lambda: labels(node) == {} and NODE_LABELS not in node.annotations())

@@ -107,7 +107,7 @@ async def test_sums_are_written_where_they_are_wanted_and_taken_away_where_they_
         found: Any = node.server.store.get("nodes", "", NODE) or {"status": {}}
         return {name: amount for name, amount in (found["status"].get("capacity") or {}).items() if name in keys.SUMS}
 
-    async with daemon(*QUICK, "--gpu-sums", "true") as node:
+    async with daemon(*QUICK, "--features", "gpu-sums") as node:
         await until(lambda: sums(node) == {keys.RESOURCE_MEMORY_SUM: "327680", keys.RESOURCE_CORES_SUM: "400"})
     async with daemon(*QUICK) as node:
         node.server.patch("nodes", NODE, {"status": {"capacity": dict.fromkeys(keys.SUMS, "1")}}, subresource="status")

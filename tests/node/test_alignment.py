@@ -210,7 +210,7 @@ async def test_pods_that_a_controller_makes_again_do_not_go_where_kubelet_has_re
     policy: TopologyPolicy, scheduled: Pods
 ) -> None:
     """The daemon does not know the policy."""
-    await scheduled.serve("--kubelet-config", "", "--enable-numa-topology", "true")
+    await scheduled.serve("--kubelet-config", "", "--features", "numa")
     for number in range(2):
         await scheduled.add(pinned(f"r{number}", ZONE_CPUS + 1, gpumem=4000))
         if not number:

@@ -124,7 +124,7 @@ def with_sums(made: JsonObject, memory_mib: int, cores: int) -> JsonObject:
 
 
 async def test_kubelet_keeps_sums_over_its_restart_and_they_follow_pods_that_have_none(pods: Pods) -> None:
-    await pods.serve("--gpu-sums", "true")
+    await pods.serve("--features", "gpu-sums")
     whole = {keys.RESOURCE_MEMORY_SUM: MIB, keys.RESOURCE_CORES_SUM: 800}
     await told(pods, whole)
     shares = [DeviceShare(uuid=pods.node.uuid(gpu), memory_mib=40960, cores=100) for gpu in range(8)]

@@ -47,8 +47,7 @@ def test_what_containers_get_is_as_configured() -> None:
         device_list_strategy=(DeviceListStrategy.CDI_CRI,),
         disable_core_limit=True,
         libcuda_log_level="",
-        pass_device_specs=True,
-        features=(DriverFeature.GDRCOPY, DriverFeature.IMEX),
+        features=("gdrcopy", "device-files", "imex"),
     )
     assert configured.containers == AllocationSettings(
         strategies=(DeviceListStrategy.CDI_CRI,),
@@ -68,7 +67,7 @@ def test_the_agent_and_its_kubelet_are_as_configured() -> None:
         hook_path="/opt",
         read_seconds=5.0,
         hami_handshake=HamiScheduler.V2_7,
-        enable_numa_topology=True,
+        features=("numa",),
     )
     assert configured.agent == AgentSettings(
         node_name="n", hook_path="/opt", read_seconds=5.0, hami_scheduler=HamiScheduler.V2_7
@@ -86,13 +85,16 @@ def test_the_two_lists_of_health_checks_of_nvidias_plugin_are_one() -> None:
     assert own.configuration.health.checks == ("-13",)
 
 
-def test_switches_of_features_add_to_their_list_within_one_source() -> None:
+def test_switches_of_features_change_one_item_of_the_list_of_weaker_sources() -> None:
     switched = {"GDRCOPY_ENABLED": "true", "GDS_ENABLED": "false", "IMEX_CHANNEL_IDS": "0"}
     gdrcopy_and_imex = (DriverFeature.GDRCOPY, DriverFeature.IMEX)
     assert written(environment=switched).configuration.containers.features == gdrcopy_and_imex
     listed = written(environment={"FEATURES": "mofed", **switched}).configuration.containers.features
     assert listed == (DriverFeature.MOFED, *gdrcopy_and_imex)
     assert written({"features": "gds"}, switched).configuration.containers.features == (DriverFeature.GDS,)
+    without_gds = written(environment=switched, own="features: [gds, mofed, numa]").configuration
+    assert without_gds.features == ("mofed", "numa", "gdrcopy", "imex")
+    assert without_gds.kubelet.numa_hints
 
 
 def test_debug_and_hamis_verbosity_are_the_log_level() -> None:

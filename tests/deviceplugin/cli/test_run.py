@@ -33,7 +33,7 @@ def test_what_is_printed_can_be_given_back_and_holds_no_secret(tmp_path: Path) -
     arguments = ["--node-name", "n", "--kubeconfig", kubeconfig, "--pass-device-specs", "--disable-core-limit=false"]
     printed = CliRunner().invoke(run, [*arguments, "--print-config"], env={"LOG_LEVEL": "debug"})
     assert "s3cr3t" not in printed.output
-    assert "pass_device_specs: true                         # flag --pass-device-specs\n" in printed.output
+    assert "features: [device-files]                        # flag --pass-device-specs\n" in printed.output
     saved = write(tmp_path / "saved.yaml", printed.stdout)
     again = CliRunner().invoke(run, ["--config", saved, "--print-config"])
     assert yaml.safe_load(again.stdout) == yaml.safe_load(printed.stdout)

@@ -91,7 +91,8 @@ async def life() -> AsyncIterator[Life]:
         (host_tmp / "vgpulock").mkdir()
         (root / "lib").mkdir()
 
-    async with daemon("--feature-labels", runtime_version="containerd://2.4.2", before=before, hami_core=False) as node:
+    slots = "containerd://2.4.2"
+    async with daemon("--features", "gpu-labels", runtime_version=slots, before=before, hami_core=False) as node:
         root = node.kubelet.root
         (root / "lib/libvgpu.so").write_bytes(LIBRARY.read_bytes())
         install_hami_core(root / "lib", root / "hook", machine=os.uname().machine)

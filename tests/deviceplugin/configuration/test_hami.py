@@ -1,7 +1,7 @@
 import pytest
 
 from deviceplugin.configuration.table import TABLE
-from deviceplugin.container.edits import DeviceListStrategy, DriverFeature
+from deviceplugin.container.edits import DeviceListStrategy
 from tests.deviceplugin.configuration.written import HAMI, refused, written
 
 
@@ -12,7 +12,7 @@ def text(name: str) -> str:
 def test_the_device_config_of_2_10_is_read_as_it_is() -> None:
     effective = written(device_config=text("device-config-2.10.yaml"))
     assert effective.configuration == TABLE.filled(
-        node_name="n", device_split_count=4, device_cores_scaling=1.5, enable_numa_topology=True
+        node_name="n", device_split_count=4, device_cores_scaling=1.5, features=("numa",)
     )
     assert effective.warnings == ()
 
@@ -107,9 +107,8 @@ def test_the_flags_that_nvidias_plugin_reads_from_the_same_file_count() -> None:
         node_name="n",
         mig_strategy="single",
         dev_root="/run/nvidia/driver",
-        pass_device_specs=True,
         device_list_strategy=(DeviceListStrategy.CDI_CRI, DeviceListStrategy.ENVVAR),
-        features=(DriverFeature.GDS, DriverFeature.IMEX),
+        features=("gds", "imex", "device-files"),
     )
 
 

@@ -20,6 +20,18 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "topogpu.fullname" . }
   expression: {{ printf "!has(request.userInfo.groups) || !request.userInfo.groups.exists(g, g in %s)" (include "topogpu.cel" .context.Values.policies.trustedGroups) | quote }}
 {{- end }}
 
+{{/* The list features of settings, with gpu-sums where the chart switches them on: JSON of (dict "context" . "settings" …). */}}
+{{- define "topogpu.features" -}}
+{{- $sums := .context.Values.gpuSums.enabled }}
+{{- $own := .settings.features | default list }}
+{{- if and (has "gpu-sums" $own) (not $sums) }}{{ fail "gpu-sums concern the whole chart: set gpuSums.enabled" }}{{ end }}
+{{- concat $own ($sums | ternary (list "gpu-sums") list) | uniq | toJson }}
+{{- end }}
+
+{{/* The extender's settings gpu-core-policy and deny-bypass; YAML reads off as false. */}}
+{{- define "topogpu.corePolicy" -}}{{ dig "gpu-core-policy" "default" .Values.scheduler.settings }}{{- end }}
+{{- define "topogpu.denyBypass" -}}{{ dig "deny-bypass" "deny" .Values.scheduler.settings | toString | replace "false" "off" }}{{- end }}
+
 {{/* Whether daemons evict pods from GPUs that stay unhealthy. */}}
 {{- define "topogpu.evicts" -}}
 {{- if contains "evict" (dig "remediation" "" .Values.devicePlugin.settings | toString) }}true{{ end }}
@@ -58,7 +70,7 @@ has(c.env) && ({{ include "topogpu.harmful" $rules }}
 'NVIDIA_GPU_MEMORY_LIMIT': [''],
 'GPU_CORE_UTILIZATION_POLICY': ['%s', 'force'],
 'LD_PRELOAD': [''],
-'LD_AUDIT': ['']}` .Values.webhook.gpuCorePolicy -}}
+'LD_AUDIT': ['']}` (include "topogpu.corePolicy" .) -}}
 has(c.env) && ({{ include "topogpu.harmful" $rules }}
 || c.env.exists(e, e.name.startsWith('CUDA_DEVICE_MEMORY_LIMIT') || e.name.startsWith('CUDA_DEVICE_SM_LIMIT')))
 {{- end }}
@@ -77,7 +89,7 @@ c.env.exists(e, e.name in rules && (has(e.valueFrom) || !((has(e.value) ? e.valu
 
 {{/* Whether the daemon labels Nodes, under whatever configuration. */}}
 {{- define "topogpu.labelsNodes" -}}
-{{- range prepend (values .Values.devicePlugin.configs) .Values.devicePlugin.settings }}{{ if .feature_labels }}true{{ end }}{{ end }}
+{{- range prepend (values .Values.devicePlugin.configs) .Values.devicePlugin.settings }}{{ if has "gpu-labels" (.features | default list) }}true{{ end }}{{ end }}
 {{- end }}
 
 {{/* Whether the label k tells of a Node's GPUs: deviceplugin/labels.py. */}}
