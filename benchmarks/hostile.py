@@ -27,9 +27,9 @@ from proto.kubernetes.objects import Pod, ResourceQuota
 from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.cluster.events import Applied, Dropped, nothing_outside
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.topology import Effort
 from scheduler_ext.requests import LONGEST_LIST, MOST_GPU_CONTAINERS, RequestError, RequestSettings, read_request
 from scheduler_ext.verbs.filter import FilterDecision
 

@@ -16,7 +16,7 @@ from proto.kubernetes.objects import PODS
 from scheduler_ext.cluster.events import Requeued, TimePassed, WaitEnded
 from scheduler_ext.cluster.waiting_pods import QueuedPod
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import in_its_own
+from scheduler_ext.decide.preempt import decide_in_own_room
 from scheduler_ext.verbs.live_cluster import LiveCluster
 
 log = logging.getLogger(__name__)
@@ -145,7 +145,10 @@ class Requeuer:
         # Kept room counts as taken for everything that compares shapes.
         ledger = self._cluster.state.ledger
         kept = ledger.records.kept(pod.request.uid)
-        if kept is not None and in_its_own(ledger, kept.node, pod.request, pod.priority, (kept.node,)) is not None:
+        if (
+            kept is not None
+            and decide_in_own_room(ledger, kept.node, pod.request, pod.priority, (kept.node,)) is not None
+        ):
             return True
         found = self._index.poll(pod.request, EFFORT)
         return not self._is_kept_out(pod) if found else found

@@ -6,9 +6,10 @@ from heapq import nsmallest
 
 from program.words import counted
 from scheduler_ext.cluster.usage import NodeAlone
+from scheduler_ext.decide.effort import finished
 from scheduler_ext.decide.explain import refusal_sentence
 from scheduler_ext.decide.misfit import GpuRefusal, Misfit, NotOffered, is_unresolvable, refusals_of
-from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, finished, needed
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, needed
 from scheduler_ext.decide.reasons import Reason, joined, words_of
 from scheduler_ext.requests import DeviceFilter, GpuRequest
 

@@ -9,10 +9,10 @@ from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
 from scheduler_ext.cluster.gangs import Gang
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import NodeUsage, Quota, Snapshot, quota_for
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod
 from scheduler_ext.decide.reasons import words_of
-from scheduler_ext.decide.topology import Effort
 from scheduler_ext.domains.levels import DomainWish, word
 from scheduler_ext.domains.plan import Room, no_domain
 from scheduler_ext.requests import GpuRequest

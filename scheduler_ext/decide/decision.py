@@ -171,12 +171,11 @@ class NodeChoice:
 
 def choice_of(decision: Decision) -> NodeChoice:
     if decision.node is None:
-        failed, unresolvable = refusals_of(decision.misfits)
-        misfits = decision.misfits
+        misfits, refusals = decision.misfits, refusals_of(decision.misfits)
         return NodeChoice(
             node=None,
-            failed=failed,
-            unresolvable=unresolvable,
+            failed=refusals.failed,
+            unresolvable=refusals.unresolvable,
             words=lambda: {name: joined(each.words()) for name, each in misfits.items()},
             misfit=misfits.get,
             error=decision.error,

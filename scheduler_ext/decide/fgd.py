@@ -24,8 +24,8 @@ from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fit import MIG_EFFORT, Rules, why_not
-from scheduler_ext.decide.topology import Effort
 from scheduler_ext.policies import GpuPolicy
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
 from scheduler_ext.workload import PodClass, Workload
@@ -56,8 +56,23 @@ class RatedGpu(NamedTuple):
     """The weight of what is free."""
 
 
+class _ClassWishes(NamedTuple):
+    """The requests of a class of pods, and the GPUs that serve them."""
+
+    need: ContainerNeed
+    filter: DeviceFilter
+    policy: GpuPolicy
+
+
+class _Islands(NamedTuple):
+    """The islands of a node's GPUs, by its scores."""
+
+    scores: PairScores
+    positions: Sequence[Sequence[int]]
+
+
 @dataclass(frozen=True, slots=True)
-class _Several:
+class _MultiGpuClass:
     """A class whose pods take several GPUs each."""
 
     bit: int
@@ -66,13 +81,20 @@ class _Several:
     linked: bool
 
 
+class RatedKind(NamedTuple):
+    """A kind of GPU, the gain with a whole one taken if no more becomes useless, and the number of equal GPUs."""
+
+    gpu: RatedGpu
+    rate: float
+    number: int
+
+
 class Rates(NamedTuple):
     """The gain from taking GPUs of a node whose CPU and memory suffice for certain classes."""
 
     useful: float
     """The free GPUs that the popular pods can use, weighted by popularity."""
-    by_gpu: Sequence[tuple[RatedGpu, float, int]]
-    """Each kind of GPU, the gain with a whole one taken if no more becomes useless, and the number of equal GPUs."""
+    kinds: Sequence[RatedKind]
 
 
 @dataclass(slots=True)
@@ -110,9 +132,9 @@ class Fragmentation:
         self.workload = workload
         # The worth of a type that came since the pods were last weighed.
         self._usual_worth = 1.0 if workload.pressure else 0.0
-        self._wanted = tuple(_wanted(each.pods) for each in workload.classes)
+        self._wishes = tuple(_wishes(each.pods) for each in workload.classes)
         self._several = tuple(
-            _Several(1 << number, each.pods.need.count, each.share, each.pods.linked)
+            _MultiGpuClass(1 << number, each.pods.need.count, each.share, each.pods.linked)
             for number, each in enumerate(workload.classes)
             if each.pods.need.count > 1
         )
@@ -125,7 +147,7 @@ class Fragmentation:
         """The rated nodes by the number of their state."""
         self._shares: dict[int, float] = {}
         """The summed popularity of the classes with these bits."""
-        self._islands: dict[str, tuple[PairScores, Sequence[Sequence[int]]]] = {}
+        self._islands: dict[str, _Islands] = {}
 
     def site(self, usage: NodeUsage, room: HostAmount | None, state: int | None = None) -> Site:
         """Returns the facts of a node that count here. `room` is what is left of its CPU and memory, None if unknown;
@@ -188,10 +210,11 @@ class Fragmentation:
         if found is None:
             useful = self._useful(node, registered, hosted)
             total = sum(gpu.left * share for gpu, share in zip(node.gpus, useful, strict=True))
-            kinds: dict[tuple[int, float], tuple[RatedGpu, float, int]] = {}
+            kinds: dict[tuple[int, float], RatedKind] = {}
             for gpu, share in zip(node.gpus, useful, strict=True):
-                _, rate, count = kinds.get((gpu.number, share), (gpu, 1 - share - gpu.worth, 0))
-                kinds[gpu.number, share] = gpu, rate, count + 1
+                known = kinds.get((gpu.number, share))
+                number = 1 if known is None else known.number + 1
+                kinds[gpu.number, share] = RatedKind(gpu, 1 - share - gpu.worth, number)
             _make_room(node.rates, MOST_HOSTED)
             found = node.rates[hosted] = Rates(total, tuple(kinds.values()))
         return found
@@ -240,7 +263,7 @@ class Fragmentation:
         node.useful[hosted] = useful
         return useful
 
-    def _islands_for(self, several: _Several, node: RegisteredNode) -> Sequence[Sequence[int]]:
+    def _islands_for(self, several: _MultiGpuClass, node: RegisteredNode) -> Sequence[Sequence[int]]:
         """Returns islands of GPUs by their positions. All GPUs are one island if the class needs no links or fits in no
         island.
         """
@@ -248,11 +271,11 @@ class Fragmentation:
         if not several.linked:
             return everywhere
         known = self._islands.get(node.name)
-        if known is None or known[0] is not node.pair_scores:
+        if known is None or known.scores is not node.pair_scores:
             _make_room(self._islands)
             self.effort.made += len(node.devices) ** 2 // 4
-            known = self._islands[node.name] = node.pair_scores, tuple(islands(node))
-        return known[1] if any(len(island) >= several.count for island in known[1]) else everywhere
+            known = self._islands[node.name] = _Islands(node.pair_scores, tuple(islands(node)))
+        return known.positions if any(len(each) >= several.count for each in known.positions) else everywhere
 
     def _share(self, bits: int) -> float:
         share = self._shares.get(bits)
@@ -287,11 +310,11 @@ class Fragmentation:
         memory = 1 - gpu.memory_mib / device.memory_mib if device.memory_mib else 0.0
         cores = 1 - gpu.cores / device.cores if device.cores else memory
         serves = 0
-        for number, (need, wanted, policy) in enumerate(self._wanted):
-            rules = Rules(node=node, filter=wanted, policy=policy, numa_bound=False)
-            if why_not(gpu, need, rules, None) is None:
+        for number, each in enumerate(self._wishes):
+            rules = Rules(node=node, filter=each.filter, policy=each.policy, numa_bound=False)
+            if why_not(gpu, each.need, rules, None) is None:
                 serves |= 1 << number
-        self.effort.made += 1 + len(self._wanted) * (MIG_EFFORT if device.mode == MIG_MODE else 1)
+        self.effort.made += 1 + len(self._wishes) * (MIG_EFFORT if device.mode == MIG_MODE else 1)
         worth = self.workload.pressure.get(device.type, self._usual_worth)
         replicas, left = device.replicas - gpu.replicas, max(min(memory, cores), 0.0)
         return RatedGpu(self._numbered, device, replicas, *free, left, serves, worth)
@@ -344,9 +367,9 @@ def islands(node: RegisteredNode) -> Iterator[Sequence[int]]:
         yield island
 
 
-def _wanted(pods: PodClass) -> tuple[ContainerNeed, DeviceFilter, GpuPolicy]:
+def _wishes(pods: PodClass) -> _ClassWishes:
     wanted = DeviceFilter(types=pods.types, refused_types=pods.refused_types, modes=pods.modes)
-    return pods.need, wanted, GpuPolicy(text="", keys=(), bound_keys=(), idle_only=pods.idle_only)
+    return _ClassWishes(pods.need, wanted, GpuPolicy(text="", keys=(), bound_keys=(), idle_only=pods.idle_only))
 
 
 def _make_room(known: dict[Any, Any], most: int | None = None) -> None:

@@ -17,9 +17,10 @@ from proto.devices import (
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.misfit import Misfit, Verdict
 from scheduler_ext.decide.reasons import Reason
-from scheduler_ext.decide.topology import Effort, best_connected, connection, least_connected, pair_matrix
+from scheduler_ext.decide.topology import best_connected, connection, least_connected, pair_matrix
 from scheduler_ext.policies import GpuPolicy
 from scheduler_ext.requests import ContainerNeed, DeviceFilter
 

@@ -224,12 +224,18 @@ def unfit_of(misfit: Misfit | NotOffered) -> NodeRefusal:
     return NodeRefusal(misfit.brief, is_unresolvable(misfit), joined(misfit.words()))
 
 
-def refusals_of(misfits: Mapping[str, Misfit | NotOffered]) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns reasons by node: first of the nodes on which eviction may help, then of the unresolvable ones."""
+class NodeRefusals(NamedTuple):
+    """Reasons by node: of the nodes on which eviction may help, and of the unresolvable ones."""
+
+    failed: Mapping[str, str]
+    unresolvable: Mapping[str, str]
+
+
+def refusals_of(misfits: Mapping[str, Misfit | NotOffered]) -> NodeRefusals:
     failed, unresolvable = dict[str, str](), dict[str, str]()
     for name, misfit in misfits.items():
         (unresolvable if is_unresolvable(misfit) else failed)[name] = misfit.brief
-    return failed, unresolvable
+    return NodeRefusals(failed, unresolvable)
 
 
 def is_unresolvable(misfit: Misfit | NotOffered) -> bool:

@@ -7,12 +7,12 @@ from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, Po
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.decide.alignment import Refused, Zones, free_cpus_with, zones_of
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fit import Rules, cards_of, fit
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.other_choices import other_choice
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import sort_gpus
-from scheduler_ext.decide.topology import Effort
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
 

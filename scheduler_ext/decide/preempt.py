@@ -4,10 +4,10 @@ It works like kube-scheduler's preemption (pkg/scheduler/framework/plugins/defau
 remove all pods that may be evicted, then bring back those that fit beside the pod, the most important first.
 """
 
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
-from typing import TypeVar, cast
+from typing import NamedTuple
 
 from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
@@ -16,16 +16,10 @@ from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import Snapshot, quota_for
 from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.decide.decision import Decision, decide
+from scheduler_ext.decide.effort import Effort, SteppedSearch
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.topology import Effort
 from scheduler_ext.requests import GpuRequest
-
-T = TypeVar("T")
-Search = Generator[None, None, T]
-"""Each step is one look at the node. It takes less than a millisecond, or a few for a pod of several containers. Other
-work may run between two steps.
-"""
 
 EFFORT_OF_A_LOOK = 10
 """Effort of one look, in addition to what the node has."""
@@ -93,7 +87,7 @@ class Plan:
 
 def plan(
     trial: "EvictionTrial", budgets: Budgets, holders: Iterable[GpuHolder], spared: Collection[str] = ()
-) -> Search[Plan | None]:
+) -> SteppedSearch[Plan | None]:
     """Plans how the pod of the trial gets its GPUs on the node within every budget and without evicting the pods
     `spared`. Returns None if that is impossible.
 
@@ -162,7 +156,7 @@ def victims(
     holders: Iterable[GpuHolder],
     fits: Callable[[frozenset[str]], bool],
     violating: Callable[[Iterable[GpuHolder]], Collection[str]] = lambda _: (),
-) -> Search[frozenset[str] | None]:
+) -> SteppedSearch[frozenset[str] | None]:
     """Returns the UIDs of the pods to evict for a pod of this priority; None if evicting does not help.
 
     `proposed` are kube-scheduler's victims: it needs them for its own reasons, so they stay. Only pods of lower
@@ -184,7 +178,7 @@ def victims(
     return proposed | gone
 
 
-def needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[frozenset[str]]:
+def needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> SteppedSearch[frozenset[str]]:
     """Returns the pods that have to go; the first ones are spared first. All of them together are enough.
 
     Where room never hurts, the result equals bringing the pods back one by one. Runs of pods are brought back together:
@@ -203,7 +197,9 @@ def needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Searc
     return gone
 
 
-def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> Search[int]:
+def _longest_run(
+    gone: frozenset[str], uids: Sequence[str], fits: Callable[[frozenset[str]], bool]
+) -> SteppedSearch[int]:
     """Returns how many of the first pods may stay. This takes one look if the very first has to go."""
     run, step = 0, 1
     while run + step <= len(uids) and fits(gone.difference(uids[: run + step])):
@@ -218,27 +214,6 @@ def _longest_run(gone: frozenset[str], uids: Sequence[str], fits: Callable[[froz
             too_many = middle
         yield
     return run
-
-
-def within(search: Search[T], effort: Effort, most: int) -> Search[T | None]:
-    """Returns the search's result; None if it takes more than about `most` of the effort that it counts."""
-    until = effort.made + most
-    while effort.made < until:
-        try:
-            next(search)
-        except StopIteration as end:
-            return cast("T", end.value)
-        yield
-    return None
-
-
-def finished(search: Search[T]) -> T:
-    """Runs the search to its end. Returns the result."""
-    while True:
-        try:
-            next(search)
-        except StopIteration as end:
-            return cast("T", end.value)
 
 
 def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iterable[GpuHolder]) -> tuple[str, ...]:
@@ -256,11 +231,11 @@ def by_importance(proposed: Sequence[str], chosen: frozenset[str], holders: Iter
     return tuple(sorted((*proposed, *added), key=lambda uid: -priorities[uid]))
 
 
-MOST_JUDGED = 20
-"""Nodes with room kept for other pods that are judged for one pod."""
+MOST_ROOMS = 20
+"""Nodes with room kept for other pods that are tried for one pod."""
 
 
-def in_its_own(
+def decide_in_own_room(
     ledger: Ledger, node: str, request: GpuRequest, priority: int, node_names: Collection[str]
 ) -> Decision | None:
     """Returns a decision for the node where room is kept for the pod; None if the pod does not fit there yet."""
@@ -270,16 +245,23 @@ def in_its_own(
     return None if decision.node is None else decision
 
 
-def in_that_of_others(
+class TakenRoom(NamedTuple):
+    """A decision for a node, and the pods whose room there has to be given up for it."""
+
+    decision: Decision
+    uids: Collection[str]
+
+
+def decide_in_room_of_others(
     ledger: Ledger, request: GpuRequest, priority: int, node_names: Collection[str]
-) -> tuple[Decision, Collection[str]] | None:
-    """Returns a decision for a node whose room is kept for pods of lower priority, and the pods whose room has to be
-    given up for it. The pod fits nowhere else. None if no such room is enough.
+) -> TakenRoom | None:
+    """Returns a decision for a node whose room is kept for pods of lower priority, for a pod that fits nowhere else.
+    None if no such room is enough.
     """
     rooms = ledger.records.kept_below(priority)
     offered = [node for node in node_names if node in rooms] if rooms else []
-    for node in offered[:MOST_JUDGED]:
+    for node in offered[:MOST_ROOMS]:
         decision = placed(ledger, request, priority=priority, node=node, gone=())
         if decision.node is not None:
-            return decision, rooms[node]
+            return TakenRoom(decision, rooms[node])
     return None

@@ -81,26 +81,32 @@ NO_HOOK = "no HAMi-core"
 NO_CORES = "no HAMi-core for cores"
 SEVERAL = "parts of several GPUs"
 LIFTED = "{variable} of the container lifts what limits it to a part of a GPU; remove it, or ask for whole GPUs"
-UNHELD = {
-    NO_HOOK: "neither driver nor HAMi-core of the node holds containers to a part of a GPU; ask for whole GPUs, "
-    "install HAMi-core or a driver of release 615 there, or set unenforced_shares of its daemon to allow",
-    NO_CORES: "the node's driver holds containers to memory, and no HAMi-core holds them to cores; ask for no cores, "
-    "install HAMi-core there, or set unenforced_shares of its daemon to allow",
-    SEVERAL: "HAMi-core does not hold a container to parts of several GPUs; ask for whole GPUs or for one GPU in each "
-    "container, or set unenforced_shares of the node's daemon to allow",
+_CAUSES = {
+    NO_HOOK: "neither driver nor HAMi-core of the node holds containers to a part of a GPU",
+    NO_CORES: "the node's driver holds containers to memory, and no HAMi-core holds them to cores",
+    SEVERAL: "the node's HAMi-core does not hold a container to parts of several GPUs",
 }
+_REMEDIES = {
+    NO_HOOK: "ask for whole GPUs, install HAMi-core or a driver of release 615 {there}, {allow}",
+    NO_CORES: "ask for memory and no cores, install HAMi-core {there}, {allow}",
+    SEVERAL: "ask for whole GPUs or for one GPU in each container, {allow}",
+}
+UNHELD = {
+    word: f"{cause}; {_REMEDIES[word]}".format(there="there", allow="or set unenforced_shares of its daemon to allow")
+    for word, cause in _CAUSES.items()
+}
+"""The cause of CardLimitsNotEnforced on one node, and what to do, by what stands behind the word in `Misfit.brief`."""
 REMEDIES = {
-    NO_HOOK: "Ask for whole GPUs, install HAMi-core or a driver of release 615 on the nodes, or set unenforced_shares "
-    "of their daemons to allow",
-    NO_CORES: "Ask for memory and no cores, install HAMi-core on the nodes, or set unenforced_shares of their daemons "
-    "to allow",
-    SEVERAL: "Ask for whole GPUs or for one GPU in each container, or set unenforced_shares of the daemons to allow",
+    **{
+        word: f"A{remedy[1:]}".format(there="on the nodes", allow="or set unenforced_shares of their daemons to allow")
+        for word, remedy in _REMEDIES.items()
+    },
     **{
         name: f"Remove {name} from the container, or ask for whole GPUs"
         for name in (*lifting(DEFAULT_CORE_POLICY), *LIFTING_PREFIXES)
     },
 }
-"""The remedies for CardLimitsNotEnforced, by what stands behind the word in `Misfit.brief`."""
+"""The remedies alone, for all nodes of an answer."""
 
 _BY_CODE = {str(reason): reason for reason in Reason}
 _IMPORTANCE = {reason: number for number, reason in enumerate(Reason)}

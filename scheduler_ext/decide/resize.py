@@ -59,7 +59,7 @@ def resize_write(pod: Pod, names: ResourceNames, node: NodeAlone) -> ResizeWrite
         return _refused(wish, str(error))
     if answer.state is ResizeState.READY and (shares == wanted or smaller(shares, wanted) != shares):
         return _shrunk(wish, shares, wanted)
-    return _grown(pod, answer, (shares, larger(shares, wanted)), node)
+    return _grown(pod, answer, node, shares=shares, grown=larger(shares, wanted))
 
 
 def _shrunk(wish: str, shares: PodShares, wanted: PodShares) -> ResizeWrite:
@@ -69,8 +69,9 @@ def _shrunk(wish: str, shares: PodShares, wanted: PodShares) -> ResizeWrite:
     return ResizeWrite(answer=done, holds=least)
 
 
-def _grown(pod: Pod, answer: ResizeAnswer, change: tuple[PodShares, PodShares], node: NodeAlone) -> ResizeWrite | None:
-    shares, grown = change
+def _grown(
+    pod: Pod, answer: ResizeAnswer, node: NodeAlone, *, shares: PodShares, grown: PodShares
+) -> ResizeWrite | None:
     if shares == grown:
         return None
     counts = effective(container_kinds(pod), grown)

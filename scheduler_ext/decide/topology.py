@@ -18,16 +18,10 @@ from functools import lru_cache
 from itertools import compress
 from math import comb
 from operator import add
+from typing import NamedTuple
 
 from proto.devices import DeviceShare, DeviceUUID, PairScores
-
-
-@dataclass(slots=True)
-class Effort:
-    """`made` grows by 1 for about two microseconds of work."""
-
-    made: int = 0
-
+from scheduler_ext.decide.effort import Effort
 
 EXACT_STEPS = 100_000
 """Largest number of additions for an exact search. It covers any size of up to 18 members, up to 4 of 32, and 2 of 64.
@@ -36,6 +30,18 @@ EXACT_STEPS = 100_000
 Rows = Sequence[Sequence[int]]
 Sums = list[list[int]]
 """One number for each choice, by number of members. All tables of one half list the choices in the same order."""
+
+
+class _Largest(NamedTuple):
+    """The largest value of a choice; None if the budget covers none. `steps` counts the additions made."""
+
+    value: int | None
+    steps: int
+
+
+class _Weighed(NamedTuple):
+    pairs: Rows
+    gains: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +67,12 @@ def best_subset(
     named_pairs = [[pair << count for pair in row] for row in pairs]
     named_gains = [(gain << count) + (1 << count - 1 - member) for member, gain in enumerate(gains)]
     if is_exact(count, size):
-        value, steps = _Halves(named_pairs, named_gains, size, costs, budget).best()
+        found = _Halves(named_pairs, named_gains, size, costs, budget).best()
     else:
-        value, steps = _grown(named_pairs, named_gains, size, costs or [0] * count, budget if costs else 0)
+        found = _grown(named_pairs, named_gains, size, costs or [0] * count, budget if costs else 0)
+    value = found.value
     members = None if value is None else tuple(m for m in range(count) if value >> count - 1 - m & 1)
-    return Subset(members, steps)
+    return Subset(members, found.steps)
 
 
 @lru_cache(maxsize=1024)
@@ -98,7 +105,7 @@ class _Halves:
         self._found: list[int] = []
         """The best value for each choice on the left."""
 
-    def best(self) -> tuple[int | None, int]:
+    def best(self) -> _Largest:
         left, most = self._left, min(self._size, len(self._gains) - self._left)
         values = self._values_right(most)
         spent = self._sums(self._costs[left:], 0, most) if self._limited else []
@@ -110,7 +117,7 @@ class _Halves:
                 continue
             self._row_links = [by_size[taken] for by_size in links]
             self._extend(values[taken], self._size - taken, 0, value=0, gains=self._gains, cost=0)
-        return max(self._found, default=None), self._steps
+        return _Largest(max(self._found, default=None), self._steps)
 
     def _extend(self, row: list[int], wanted: int, first: int, *, value: int, gains: Sequence[int], cost: int) -> None:
         """Takes `wanted` more of the left members from `first` on.
@@ -154,9 +161,9 @@ class _Halves:
         return sums
 
 
-def _grown(pairs: Rows, gains: Sequence[int], size: int, costs: Sequence[int], budget: int) -> tuple[int | None, int]:
-    """Returns the best value of the choices that grow from each member, and the steps. Each further member is the one
-    that adds most, of those beside which the budget covers the rest.
+def _grown(pairs: Rows, gains: Sequence[int], size: int, costs: Sequence[int], budget: int) -> _Largest:
+    """Returns the largest value of the choices that grow from each member. Each further member is the one that adds
+    most, of those beside which the budget covers the rest.
     """
     values, steps, cheapest = list[int](), 0, sorted(range(len(gains)), key=costs.__getitem__)
     for first in range(len(gains)):
@@ -172,7 +179,7 @@ def _grown(pairs: Rows, gains: Sequence[int], size: int, costs: Sequence[int], b
             options = left = [each for each in left if each != member]
         else:
             values.append(value)
-    return max(values, default=None), steps
+    return _Largest(max(values, default=None), steps)
 
 
 CACHED_CHOICES = 2048
@@ -257,13 +264,13 @@ def _searched(matrix: Matrix, size: int, costs: tuple[int, ...] | None, budget: 
     if size == len(matrix) and costs is None:
         return Subset(tuple(range(size)), 0)
     if weigh_remainder:
-        pairs, gains = weigh(matrix, size)
+        weighed = _weigh(matrix, size)
     else:
-        pairs, gains = [[score or 0 for score in row] for row in matrix], [0] * len(matrix)
-    return best_subset(pairs, gains, size, costs, budget)
+        weighed = _Weighed([[score or 0 for score in row] for row in matrix], [0] * len(matrix))
+    return best_subset(weighed.pairs, weighed.gains, size, costs, budget)
 
 
-def weigh(matrix: Matrix, size: int) -> tuple[list[list[int]], list[int]]:
+def _weigh(matrix: Matrix, size: int) -> _Weighed:
     """Returns pair scores, missing pairs and remainder as one sum over the pairs and members of a choice of `size`.
 
     Each has a unit larger than the sum of everything after it. What a choice takes from the remainder is the sum of its
@@ -274,4 +281,4 @@ def weigh(matrix: Matrix, size: int) -> tuple[list[list[int]], list[int]]:
     missing_unit = 2 * sum(map(abs, links)) + 1
     score_unit = missing_unit * (comb(size, 2) + 1)
     pairs = [[-missing_unit if score is None else score * score_unit for score in row] for row in matrix]
-    return pairs, [-link for link in links]
+    return _Weighed(pairs, [-link for link in links])

@@ -192,7 +192,7 @@ class Binder:
                 await self._to_its_end(run)
             except Exception as error:
                 log.exception("pod %s: its bind broke off", run.attempt.pod)
-                run.problem = f"internal error, see the log: {error!r}"
+                run.break_off(error)
             finally:
                 del self._runs[run.attempt.pod]
                 if not run.answer.done():

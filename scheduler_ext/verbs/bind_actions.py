@@ -51,6 +51,9 @@ class BindRun:
     problem: str = ""
     pause_seconds: float = RETRY_SECONDS
 
+    def break_off(self, error: Exception) -> None:
+        self.problem = f"internal error, see the log: {error!r}"
+
 
 class BindActions:
     def __init__(
@@ -93,7 +96,7 @@ class BindActions:
             return BindEvent.STOPPED
         except Exception as error:
             log.exception("pod %s: its bind failed", run.attempt.pod)
-            run.problem = f"internal error, see the log: {error!r}"
+            run.break_off(error)
             return BindEvent.CUT_OFF
 
     async def found(self, attempt: BindAttempt) -> Pod | None:

@@ -23,7 +23,7 @@ from scheduler_ext.cluster.groups import required_level
 from scheduler_ext.cluster.pod_index import PodIndex, PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.decide.preempt import in_that_of_others
+from scheduler_ext.decide.preempt import decide_in_room_of_others
 from scheduler_ext.domains.levels import word
 from scheduler_ext.membership import group_of
 from scheduler_ext.requests import RequestError, pod_key, read_request
@@ -201,10 +201,10 @@ def _decide_again(cluster: Cluster, pod: Pod, attempt: BindAttempt, *, now: floa
         raise BindRefused(f"kubelet would refuse it: the node's pods ask for more {exceeded} than the Node has")
     decision = decide(request, ledger.snapshot(uid), [node])
     if decision.node is None:
-        others = in_that_of_others(cluster.ledger, request, pod.spec.priority or 0, [node])
-        if others is not None:
-            decision, uids = others
-            cluster.record(RoomsGivenUp(uids), now)
+        taken = decide_in_room_of_others(cluster.ledger, request, pod.spec.priority or 0, [node])
+        if taken is not None:
+            decision = taken.decision
+            cluster.record(RoomsGivenUp(taken.uids), now)
     if decision.node is None:
         why = decision.error or decision.failed.get(node, "the pod does not fit")
         raise BindRefused(f"it has no reservation there and does not fit: {why}")

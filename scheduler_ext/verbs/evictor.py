@@ -16,9 +16,9 @@ from scheduler_ext.cluster.events import NominationsEnded
 from scheduler_ext.cluster.gangs import MissingMember
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.waiting_pods import Nomination
+from scheduler_ext.decide.effort import Effort, within
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, gpu_holders, plan, within
-from scheduler_ext.decide.topology import Effort
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, gpu_holders, plan
 from scheduler_ext.membership import group_of
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.verbs.live_cluster import LiveCluster

@@ -1,6 +1,6 @@
 """Answers `/filter`: the best node or a few of them, with the GPUs reserved before the next request is answered."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from proto.extender import ExtenderArgs, FilterResult, decode_extender_args, encode_filter_result
@@ -19,8 +19,8 @@ from scheduler_ext.cluster.pod_index import PodName, pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice, choice_of, decide_on_empty
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.misfit import refusals_of
-from scheduler_ext.decide.preempt import in_its_own, in_that_of_others
+from scheduler_ext.decide.misfit import NodeRefusals, refusals_of
+from scheduler_ext.decide.preempt import decide_in_own_room, decide_in_room_of_others
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.membership import group_of
@@ -154,7 +154,7 @@ class FilterDecision:
         group = group_of(pod)
         gang = cluster.gang_of(pod) if group else None
         cluster.record(Asked(pod, node_names, 0 if gang is None else gang.needed), now)
-        crowded, closed = self._shut(pod, node_names)
+        crowded, closed = self._closed(pod, node_names)
         names = node_names
         if crowded or closed:
             names = [name for name in node_names if name not in crowded and name not in closed]
@@ -186,9 +186,9 @@ class FilterDecision:
         offers = most > 1 or pod.spec.scheduling_group is not None
         return Filtered(result=result, choice=choice, candidates=len(node_names), offers=offers, request=request)
 
-    def _shut(self, pod: Pod, node_names: Sequence[str]) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Returns the nodes where the pod cannot go whatever GPUs are free, and why: those whose kubelets would refuse
-        it, and those that are closed to it, where no eviction makes room for it.
+    def _closed(self, pod: Pod, node_names: Sequence[str]) -> NodeRefusals:
+        """Returns the nodes where the pod cannot go whatever GPUs are free: those whose kubelets would refuse it, and,
+        as unresolvable, those that are closed to it.
         """
         cluster = self.cluster
         crowded = cluster.ledger.kubelet.refusing(pod, node_names)
@@ -197,7 +197,7 @@ class FilterDecision:
         closed = cluster.closed_to(pod)
         if closed:
             closed = {name: closed[name] for name in node_names if name in closed and name not in crowded}
-        return crowded, closed
+        return NodeRefusals(crowded, closed)
 
     def _decided(
         self, pod: Pod, request: GpuRequest, gang: Gang | None, node_names: Sequence[str], *, now: float, until: float
@@ -274,16 +274,15 @@ class FilterDecision:
         """
         ledger = self.cluster.ledger
         room = ledger.records.kept(request.uid)
-        own = None if room is None else in_its_own(ledger, room.node, request, priority, node_names)
+        own = None if room is None else decide_in_own_room(ledger, room.node, request, priority, node_names)
         if own is not None:
             return choice_of(own)
         choice = self.index.choose(request, node_names, prepared=self.prepared)
         if choice.node is None and not choice.error:
-            others = in_that_of_others(ledger, request, priority, node_names)
-            if others is not None:
-                decision, uids = others
-                self.cluster.record(RoomsGivenUp(uids), now)
-                return choice_of(decision)
+            taken = decide_in_room_of_others(ledger, request, priority, node_names)
+            if taken is not None:
+                self.cluster.record(RoomsGivenUp(taken.uids), now)
+                return choice_of(taken.decision)
         return choice
 
 
@@ -301,5 +300,7 @@ def simulate(request: GpuRequest, nodes: Sequence[Node], settings: RequestSettin
     if decision.error:
         return FilterResult(error=decision.error)
     fitting = [node for node in nodes if node.metadata.name in decision.fits]
-    failed, unresolvable = refusals_of(decision.misfits)
-    return FilterResult(nodes=fitting, failed_nodes=failed, failed_and_unresolvable_nodes=unresolvable)
+    refusals = refusals_of(decision.misfits)
+    return FilterResult(
+        nodes=fitting, failed_nodes=refusals.failed, failed_and_unresolvable_nodes=refusals.unresolvable
+    )

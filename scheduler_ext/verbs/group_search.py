@@ -54,8 +54,8 @@ class GroupDomains:
         kinds = _kinds(members)
         beside = self.index.domains(placed)
         rooms = self.index.rooms(kinds[0][0].request, node_names)
-        attempt = _Attempt(self.index, self.levels, wish, node_names, iter(range(MOST_TRIED)))
-        found = next(attempt.solutions(kinds, beside, {}, rooms), None)
+        search = _DomainSearch(self.index, self.levels, wish, node_names, iter(range(MOST_TRIED)))
+        found = next(search.solutions(kinds, beside, {}, rooms), None)
         if wish is None or not wish.required:
             return None if found is None else MemberNodes(by_uid=found, others=node_names)
         if found is None:
@@ -66,7 +66,7 @@ class GroupDomains:
 
 
 @dataclass(frozen=True, slots=True)
-class _Attempt:
+class _DomainSearch:
     index: NodeIndex
     levels: Sequence[str]
     wish: DomainWish | None
@@ -138,7 +138,7 @@ MOST_AHEAD = 256
 """The most members for which GPUs are found at one question. Those of a larger group are found at later ones."""
 
 
-class _Full:
+class _Refusals:
     """The refusals of one search. No member fits where one like it was refused, so each shape is refused once; after
     `MOST_REFUSED` of them every further member is.
     """
@@ -278,15 +278,15 @@ class GroupSearch:
         """Returns a function that finds GPUs for one member after the other, and holds them."""
         names = dict.fromkeys(node_names if where is None else where.others)
         plan = {} if where is None else where.by_uid
-        full = _Full()
+        refusals = _Refusals()
 
         def tried(member: MissingMember) -> NodeChoice:
-            choice = full.like(member)
+            choice = refusals.like(member)
             # Room that is kept for the member alone is none for others like it.
             if choice is None or self.cluster.ledger.records.kept(member.uid) is not None:
                 choice = self._where_planned(member, plan.get(member.uid), names, now, until)
                 if choice.node is None:
-                    full.add(member, choice)
+                    refusals.add(member, choice)
             return choice
 
         return tried

@@ -40,7 +40,7 @@ def owner_of(value: str) -> PodName | None:
     return PodName(namespace=lock.namespace, name=lock.pod) if lock and lock.pod else None
 
 
-def judge(
+def lock_to_write(
     value: str, pod: PodName, *, owner_waits: bool, first_seen: datetime, now: datetime, ttl: timedelta
 ) -> str | Wait:
     """Returns what `pod` writes to take a node whose lock annotation reads `value` (empty: no lock), or why it waits.

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID
@@ -15,7 +16,7 @@ from scheduler_ext.cluster.events import LockHeld, PodRead
 from scheduler_ext.cluster.pod_index import NodeEntry, PodName, node_entry, pod_entry
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.lock_rules import is_held_by, judge, lacks_devices, owner_of
+from scheduler_ext.verbs.lock_rules import is_held_by, lacks_devices, lock_to_write, owner_of
 from scheduler_ext.verbs.state_machine import BindAttempt
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,11 @@ class LockBusy(Exception):
     """Another pod has the node, and the time to wait for it is over. The message is the reason."""
 
 
+class _SeenLock(NamedTuple):
+    value: str
+    at: datetime
+
+
 class NodeLocks:
     """The locks of all nodes, as one extender sees them."""
 
@@ -46,7 +52,7 @@ class NodeLocks:
         self._now = now
         self._ttl = timedelta(seconds=settings.node_lock_ttl_seconds)
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
-        self._first_seen: dict[str, tuple[str, datetime]] = {}
+        self._first_seen: dict[str, _SeenLock] = {}
 
     async def take_turn(self, node: str, why: str) -> Callable[[], None]:
         """Waits for a turn among the pods that are bound to the node from here. Returns what ends it. Raises LockBusy
@@ -72,8 +78,8 @@ class NodeLocks:
             if entry is None:
                 raise NodeUnknown
             changed = self._cluster.next_change(node, owner_of(entry.lock))
-            waits, seen = await self._owner_waits(node, entry, pod), self._seen(node, entry.lock)
-            verdict = judge(entry.lock, pod, owner_waits=waits, first_seen=seen, now=self._now(), ttl=self._ttl)
+            waits, seen = await self._owner_waits(node, entry, pod), self._first_seen_at(node, entry.lock)
+            verdict = lock_to_write(entry.lock, pod, owner_waits=waits, first_seen=seen, now=self._now(), ttl=self._ttl)
             if isinstance(verdict, str):
                 beside = encode_lock_uid(verdict, attempt.uid)
                 if await self._write(node, verdict, beside, entry.resource_version):
@@ -142,15 +148,14 @@ class NodeLocks:
             known = pod_entry(found)
         return lacks_devices(known, node, served_by_hami=entry.served_by_hami)
 
-    def _seen(self, node: str, value: str) -> datetime:
+    def _first_seen_at(self, node: str, value: str) -> datetime:
         if not value:
             self._first_seen.pop(node, None)
             return self._now()
-        known, at = self._first_seen.get(node, ("", None))
-        if known != value or at is None:
-            at = self._now()
-            self._first_seen[node] = (value, at)
-        return at
+        seen = self._first_seen.get(node)
+        if seen is None or seen.value != value:
+            seen = self._first_seen[node] = _SeenLock(value, self._now())
+        return seen.at
 
     async def _write(self, node: str, value: str | None, beside: str | None, resource_version: str) -> bool:
         """Writes the lock's annotations. Returns False if the node has changed since `resource_version`. Raises

@@ -14,8 +14,8 @@ from scheduler_ext.cluster.events import NominationsEnded, RoomKept, RoomWanted,
 from scheduler_ext.cluster.records import RecordState, kept_record
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.cluster.waiting_pods import Nomination
-from scheduler_ext.decide.preempt import EvictionTrial, finished, gpu_holders, placed, victims, within
-from scheduler_ext.decide.topology import Effort
+from scheduler_ext.decide.effort import Effort, finished, within
+from scheduler_ext.decide.preempt import EvictionTrial, gpu_holders, placed, victims
 from scheduler_ext.requests import readable_request
 
 LONGEST_SECONDS = 3600.0

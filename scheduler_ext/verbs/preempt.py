@@ -7,8 +7,8 @@ from proto.extender import NodeVictims, PreemptionArgs, decode_preemption_args, 
 from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.events import Proposed, TimePassed
 from scheduler_ext.cluster.pod_index import pod_name
-from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Search, by_importance, gpu_holders, victims, within
-from scheduler_ext.decide.topology import Effort
+from scheduler_ext.decide.effort import Effort, SteppedSearch, within
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, by_importance, gpu_holders, victims
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.requests import GpuRequest, RequestError, read_request
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
@@ -85,7 +85,7 @@ def sufficient(
     holders: Sequence[GpuHolder],
     proposed: NodeVictims,
     violating: Callable[[Iterable[GpuHolder]], Set[str]],
-) -> Search[NodeVictims | None]:
+) -> SteppedSearch[NodeVictims | None]:
     """Returns the pods to evict from the trial's node so that the pod gets its GPUs; None if that does not help or no
     eviction is needed.
 

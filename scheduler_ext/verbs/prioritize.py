@@ -9,8 +9,8 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import decide, decide_on_empty
+from scheduler_ext.decide.effort import SteppedSearch
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.score import Preference
 from scheduler_ext.http.messages import HttpAnswer, HttpRequest
 from scheduler_ext.policies import NodePolicy
@@ -82,7 +82,9 @@ def rank(index: NodeIndex, ledger: Ledger, request: GpuRequest, node_names: Sequ
     return _scored(index.fitting(request, node_names, prepared=True), node_names)
 
 
-def rank_without_gpus(index: NodeIndex, host: HostAmount, node_names: Sequence[str]) -> Search[list[HostPriority]]:
+def rank_without_gpus(
+    index: NodeIndex, host: HostAmount, node_names: Sequence[str]
+) -> SteppedSearch[list[HostPriority]]:
     """Returns scores for a pod that takes this much CPU and memory of its node, and no GPU: the more GPUs a node keeps
     usable, the higher.
     """

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar, cast
 
 from program.tasks import Tasks
-from scheduler_ext.decide.preempt import Search
+from scheduler_ext.decide.effort import SteppedSearch
 
 T = TypeVar("T")
 
@@ -77,7 +77,7 @@ class Turns:
         return ended or (spent - began) * SHARE > AHEAD_SECONDS
 
 
-async def giving_way(search: Search[T]) -> T:
+async def giving_way(search: SteppedSearch[T]) -> T:
     """Returns the search's result. Between its steps others get their answers."""
     while True:
         try:

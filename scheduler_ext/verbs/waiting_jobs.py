@@ -18,9 +18,9 @@ from scheduler_ext.cluster.gangs import Gang
 from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.cluster.snapshot import quota_for
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.effort import SteppedSearch
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.preempt import Search
 from scheduler_ext.decide.score import gpus_of
 from scheduler_ext.decide.setting_aside import (
     UNFIT,
@@ -90,7 +90,7 @@ class WaitingJobs:
     def _forget(self, uid: str) -> None:
         self._names -= len(self._refused.pop(uid, None) or ())
 
-    def due(self, now: float) -> Search[list[WaitingJob]]:
+    def due(self, now: float) -> SteppedSearch[list[WaitingJob]]:
         """Returns the first jobs that have waited long enough; none while no further GPUs may be set aside."""
         pending = self._cluster.pods.pending()
         for uid in self._refused.keys() - pending.keys():
@@ -202,7 +202,7 @@ class WaitingJobs:
             unable.update(name for name in offered if hosts.is_too_small(name, amount))
         return frozenset(offered) - unable if unable else nodes
 
-    def nodes(self, now: float) -> Search[Mapping[str, NodeAhead]]:
+    def nodes(self, now: float) -> SteppedSearch[Mapping[str, NodeAhead]]:
         """Returns all registered nodes, each as it is at its own moment."""
         found: dict[str, NodeAhead] = {}
         for number, name in enumerate(tuple(self._cluster.ledger.nodes.usages())):

@@ -15,8 +15,8 @@ from proto.extender import FilterResult
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.events import Applied, Listed, Removed, SetAsidesJudged, nothing_outside
 from scheduler_ext.cluster.state import Cluster
+from scheduler_ext.decide.effort import finished
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import finished
 from scheduler_ext.decide.setting_aside import newly_set_aside
 from scheduler_ext.requests import RequestSettings, pod_key, read_request
 from scheduler_ext.verbs.filter import FilterDecision

@@ -20,12 +20,12 @@ from scheduler_ext.admission.containers import AdmissionSettings
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.index.ranking import MOST_SHAPES
 from scheduler_ext.decide.index.verdicts import EFFORT_OF_A_NODE
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.reasons import Reason
-from scheduler_ext.decide.topology import Effort
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import (
     LONGEST_LIST,

@@ -5,13 +5,13 @@ the result.
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 from proto.devices import MIG_MODE, PodShares
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fgd import Fragmentation, RatedGpu, Rates, Site, level_of
 from scheduler_ext.decide.index.verdicts import PodShape
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.topology import Effort
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 
 MOST_KNOWN = 20_000
@@ -63,6 +63,23 @@ class Levels:
         return level
 
 
+class _Taken(NamedTuple):
+    """The least and the most that the largest container takes of a GPU, as fractions of it, and how often it may take
+    that of one in MIG mode.
+    """
+
+    least: float
+    most: float
+    again: int
+
+
+class _Gain(NamedTuple):
+    """The gain, and the GPUs that are taken, at most."""
+
+    won: float
+    taken: float
+
+
 class BestCase:
     """Bounds for pods of one request.
 
@@ -83,7 +100,7 @@ class BestCase:
         self._need = max(lasting, key=lambda need: need.count, default=None)
         # A share of no memory at all may fit on a full GPU.
         self._takes_memory = self._need is not None and self._need.memory_mib > 0
-        self._known: dict[int, tuple[float, float, int] | None] = {}
+        self._known: dict[int, _Taken | None] = {}
 
     def level(self, site: Site) -> int:
         """Returns the highest level that a placement on this node may have; 0 if no GPU has room."""
@@ -93,42 +110,43 @@ class BestCase:
         cpu, memory = site.cpu - self._host.cpu_milli, site.memory - self._host.memory_mib
         rates = looked.rates(site, looked.hosted(cpu, memory))
         free = site.node.free
-        won, taken = self._on_gpus(rates, free)
-        if won is None:
+        gain = self._on_gpus(rates, free)
+        if gain is None:
             return 0
-        won += rates.useful - site.rates.useful + site.lost - looked.without_host(free - taken, cpu, memory)
+        lost = looked.without_host(free - gain.taken, cpu, memory)
+        won = gain.won + (rates.useful - site.rates.useful + site.lost - lost)
         return level_of(won + _ROUNDING)
 
-    def _on_gpus(self, rates: Rates, free: float) -> tuple[float | None, float]:
-        """Returns the gain at most, None if too few GPUs have room; and how many GPUs are taken at most."""
+    def _on_gpus(self, rates: Rates, free: float) -> _Gain | None:
+        """Returns None if too few GPUs have room."""
         need, known = self._need, self._known
         if need is None:
-            return 0.0, 0.0
+            return _Gain(0.0, 0.0)
         found: list[tuple[float, int]] = []
         most = highest = 0.0
-        for gpu, rate, count in rates.by_gpu:
+        for gpu, rate, equal in rates.kinds:
             number = gpu.number
             taken = known[number] if number in known else self._taken(gpu, need)
             highest = max(highest, rate)
             if taken is not None:
                 least, at_most, again = taken
-                found.append((rate * at_most if rate > 0 else rate * least, again or count))
+                found.append((rate * at_most if rate > 0 else rate * least, again or equal))
                 most = max(most, at_most)
         won = _best(found, need.count)
-        if won is None or self._alone:
-            return won, most * need.count
-        return free * highest if highest > 0 else won, free
+        if won is None:
+            return None
+        if self._alone:
+            return _Gain(won, most * need.count)
+        return _Gain(free * highest if highest > 0 else won, free)
 
-    def _taken(self, gpu: RatedGpu, need: ContainerNeed) -> tuple[float, float, int] | None:
-        """Returns the least and the most that the largest container takes of this GPU, as fractions of it, and how
-        often it may take that of one in MIG mode. None if it finds no room there.
-        """
+    def _taken(self, gpu: RatedGpu, need: ContainerNeed) -> _Taken | None:
+        """Returns None if the container finds no room there."""
         if len(self._known) >= MOST_GPUS_KNOWN:
             self._known.clear()
         taken = self._known[gpu.number] = self._looked_at(gpu, need)
         return taken
 
-    def _looked_at(self, gpu: RatedGpu, need: ContainerNeed) -> tuple[float, float, int] | None:
+    def _looked_at(self, gpu: RatedGpu, need: ContainerNeed) -> _Taken | None:
         device = gpu.device
         memory_mib, is_mig = need.reserved_mib(device.memory_mib), device.mode == MIG_MODE
         again = need.count if is_mig else 0
@@ -138,11 +156,11 @@ class BestCase:
         if not has_room or not self._filter.allows_type(device.type):
             return None
         if gpu.replicas == 1:
-            return gpu.left, gpu.left, again
+            return _Taken(gpu.left, gpu.left, again)
         memory = (gpu.memory_mib - memory_mib) / device.memory_mib if device.memory_mib else 0.0
         rest = min(memory, (gpu.cores - cores) / device.cores) if device.cores else memory
         least = gpu.left - max(rest, 0.0)
-        return least, least if self._alone and not is_mig else gpu.left, again
+        return _Taken(least, least if self._alone and not is_mig else gpu.left, again)
 
 
 def _best(found: list[tuple[float, int]], count: int) -> float | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import countOf
+from typing import NamedTuple
 
 from proto.devices import PodShares
 from proto.kubernetes.requests import HostAmount
@@ -9,6 +10,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import UNREGISTERED
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.decide.decision import MOST_NODES_NAMED, NO_NODE_OFFERED, NodeChoice, Tally, choice_of, decide
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fgd import NOTHING_LOST
 from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.polls import Polls
@@ -18,7 +20,6 @@ from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import Preference
-from scheduler_ext.decide.topology import Effort
 from scheduler_ext.domains.levels import Domains
 from scheduler_ext.domains.plan import Room
 from scheduler_ext.policies import NodePolicy
@@ -37,6 +38,15 @@ TALLY_EFFORT = 100
 PodsBeside = Mapping[str, Sequence[GpuRequest]]
 """Requests of pods that are to be on a node, by node."""
 NO_PODS: PodsBeside = {}
+
+
+class _Prepared(NamedTuple):
+    """The best node found for the next answer, among these names, at a number of changes."""
+
+    ranking: Ranking
+    changes: int
+    names: Collection[str]
+    best: Best
 
 
 class NodeIndex:
@@ -61,8 +71,7 @@ class NodeIndex:
         self._step_effort = step_effort
         self._least_most_effort = least_most_effort
         self._rankings = Rankings(ledger, self._states, most_shapes)
-        self._prepared: tuple[Ranking, int, Collection[str], Best] | None = None
-        """The best node found for the next answer, with its ranking, its number and names."""
+        self._prepared: _Prepared | None = None
 
     def prepare(self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False) -> Iterator[None]:
         """Finds out what `choose`, or with `every` what `fitting`, needs; in steps of about a millisecond.
@@ -79,7 +88,7 @@ class NodeIndex:
                 done = ranking.judge(node_names, self._step_effort)
             else:
                 best = ranking.find(offered, self._step_effort)
-                self._prepared, done = (ranking, self._rankings.changes, node_names, best), best.done
+                self._prepared, done = _Prepared(ranking, self._rankings.changes, node_names, best), best.done
             if done:
                 return
             # One step is enough nearly always, and needs no set.
@@ -202,9 +211,8 @@ class NodeIndex:
         prepared, self._prepared = self._prepared, None
         if prepared is None:
             return None
-        its_ranking, changes, names, best = prepared
-        known = its_ranking is ranking and changes == self._rankings.changes and names is node_names
-        return best if known and best.done else None
+        known = prepared.ranking is ranking and prepared.changes == self._rankings.changes
+        return prepared.best if known and prepared.names is node_names and prepared.best.done else None
 
     def _any(self, ranking: Ranking, node_names: Collection[str]) -> str | None:
         """Returns the best node that is known to fit; None if none is. If none is known, some nodes are judged."""

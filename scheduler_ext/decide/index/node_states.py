@@ -11,7 +11,7 @@ from proto.annotations.keys import NODE_HOSTNAME
 from proto.devices import MIG_MODE, Device
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
-from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.cluster.snapshot import NodeUsage, Quota
 from scheduler_ext.decide.fgd import Fragmentation, Site
 from scheduler_ext.decide.score import Preference, node_score, preference
 from scheduler_ext.policies import NodePolicy
@@ -91,6 +91,7 @@ class NodeModel(NamedTuple):
     least one GPU is in MIG mode. `mutual`: each pair has the same link in both directions.
     """
 
+    node: RegisteredNode
     layout: int
     gpus: tuple[int, ...]
     mig: bool
@@ -144,7 +145,7 @@ class NodeStates:
         self.last_change = 0
         self._changes: dict[str, int] = {}
         """The number of each node's last change, in ascending order."""
-        self._models: dict[str, tuple[RegisteredNode, NodeModel]] = {}
+        self._models: dict[str, NodeModel] = {}
         self._sites: dict[str, Site] = {}
         """The sites that were read since their last change, by node."""
         self._layout_numbers, self._gpu_models, self._gpu_uses, self._numbers = (_Numbers() for _ in range(4))
@@ -228,11 +229,10 @@ class NodeStates:
         return NodeState(usage=usage, model=model, gpus=gpus, number=state, score=node_score(usage.gpus).total)
 
     def _model(self, node: RegisteredNode) -> NodeModel:
-        known, model = self._models.get(node.name, (None, None))
-        if model is None or known is not node:
+        model = self._models.get(node.name)
+        if model is None or model.node is not node:
             self.largest.see(node)
-            model = self._read_model(node)
-            self._models[node.name] = node, model
+            model = self._models[node.name] = self._read_model(node)
         return model
 
     def _read_model(self, node: RegisteredNode) -> NodeModel:
@@ -243,6 +243,7 @@ class NodeStates:
         places = tuple([(device.index, device.numa) for device in devices])
         kinds = [(*_model_of(each), each.is_mig, each.uuid in node.cordoned, node.limits) for each in devices]
         return NodeModel(
+            node=node,
             layout=self._layout_numbers.number((links, places)),
             gpus=tuple(map(self._gpu_models.number, kinds)),
             mig=any(each.mode == MIG_MODE for each in devices),
@@ -270,17 +271,15 @@ class LargestGpu:
         self._instance_mib = max(self._instance_mib, *(profile.memory_mib for profile in profiles), 0)
         self._instance_cores = max(self._instance_cores, *(profile.cores for profile in profiles), 0)
 
-    def taken(self, needs: Iterable[ContainerNeed | None]) -> tuple[int, int, int]:
-        """Returns memory in MiB, cores and GPUs that a pod takes of its quota at most. A quota that admits them refuses
-        nothing.
-        """
+    def is_covered(self, needs: Iterable[ContainerNeed | None], quota: Quota) -> bool:
+        """Returns whether the quota admits the most that a pod may take of it, so that it refuses nothing."""
         memory_mib = cores = gpus = 0
         for need in needs:
             if need is not None:
                 memory_mib += need.count * max(need.reserved_mib(self.gpu_mib), self._instance_mib)
                 cores += need.count * max(need.reserved_cores, self._instance_cores)
                 gpus += need.count
-        return memory_mib, cores, gpus
+        return quota.admits(memory_mib, cores, gpus)
 
 
 class _Numbers:

@@ -33,6 +33,14 @@ class Best:
     done: bool = True
 
 
+@dataclass(frozen=True, slots=True)
+class _SharesAhead:
+    """The GPUs that the next pod of the shape gets if the node does not change."""
+
+    usage: NodeUsage
+    shares: PodShares
+
+
 class Ranking:
     """A record of whether and how well pods of one shape fit on each node.
 
@@ -70,7 +78,7 @@ class Ranking:
         """The reasons of both for people."""
         self._members: dict[tuple[int, str], int] = {}
         """The number of pods that fit on a node, by its state."""
-        self._ahead: tuple[NodeUsage, PodShares] | None = None
+        self._ahead: _SharesAhead | None = None
 
     def outdate(self, names: Iterable[str]) -> None:
         """Marks nodes that changed, were added or were removed."""
@@ -146,13 +154,13 @@ class Ranking:
         self.update()
         node = self.find(effort=EFFORT_AHEAD).node
         if node is not None:
-            self._ahead = self._states[node].usage, self.shares(node)
+            self._ahead = _SharesAhead(self._states[node].usage, self.shares(node))
 
     def shares(self, node: str) -> PodShares:
         """Returns the pod's GPUs on a node that fits."""
         usage = self._states[node].usage
-        if self._ahead is not None and self._ahead[0] is usage:
-            return self._ahead[1]
+        if self._ahead is not None and self._ahead.usage is usage:
+            return self._ahead.shares
         return cast("PodShares", place(self._shape.request, usage, self._shape.quota))
 
     def count(self, names: Iterable[str], effort: int) -> bool:
@@ -273,8 +281,9 @@ class Rankings:
         """Returns the shape of the pod, with what its quota leaves now."""
         self.catch_up()
         quota = self._ledger.quotas.left(request.namespace, request.quota_class)
-        covered = quota is None or quota.admits(*self._states.largest.taken(request.needs))
-        return PodShape(request=request, quota=None if covered else quota)
+        if quota is not None and self._states.largest.is_covered(request.needs, quota):
+            quota = None
+        return PodShape(request=request, quota=quota)
 
     def of(self, shape: PodShape) -> Ranking:
         """Returns the ranking of this shape, without what was found out about nodes that changed since."""

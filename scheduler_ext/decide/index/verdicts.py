@@ -14,13 +14,14 @@ from proto.devices import VENDOR
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.decide.alignment import aligns
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fit import Rules, share_of, why_not
 from scheduler_ext.decide.index.node_states import NodeState
 from scheduler_ext.decide.misfit import Misfit, NodeRefusal, unfit_of
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import compares_connections, connected
-from scheduler_ext.decide.topology import Effort, best_connected, is_exact, pair_matrix
+from scheduler_ext.decide.topology import best_connected, is_exact, pair_matrix
 from scheduler_ext.policies import SortKey
 from scheduler_ext.requests import ContainerKind, ContainerNeed, GpuRequest
 

@@ -16,10 +16,10 @@ from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
 from scheduler_ext.decide.alignment import Refused, zones_of
 from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod
-from scheduler_ext.decide.topology import Effort
 from scheduler_ext.requests import container_kinds
 from tests.builders import amounts, container, node, pod
 from tests.scheduler_ext.gpus import GIB, device, request, snapshot

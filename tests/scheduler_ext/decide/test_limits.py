@@ -75,10 +75,10 @@ def test_parts_of_several_gpus_are_refused_unless_the_node_allows_what_hami_core
 def test_the_refusal_of_parts_of_several_gpus_says_what_to_do() -> None:
     wanted = pod(container(gpu=2, gpumem=1000))
     decision = decided(wanted, NodeLimits.HAMI_CORE)
-    assert refusals_of(decision.misfits)[1] == {"n": "CardLimitsNotEnforced(parts of several GPUs)"}
+    assert refusals_of(decision.misfits).unresolvable == {"n": "CardLimitsNotEnforced(parts of several GPUs)"}
     assert decision.failed["n"] == (
-        "2/2 CardLimitsNotEnforced (HAMi-core does not hold a container to parts of several GPUs; ask for whole GPUs "
-        "or for one GPU in each container, or set unenforced_shares of the node's daemon to allow)"
+        "2/2 CardLimitsNotEnforced (the node's HAMi-core does not hold a container to parts of several GPUs; ask for "
+        "whole GPUs or for one GPU in each container, or set unenforced_shares of its daemon to allow)"
     )
     (line,) = explain(request(wanted), decision)
     assert line.gpus[0].sentence == (
@@ -116,10 +116,11 @@ def test_a_variable_of_the_container_lifts_nothing_that_the_driver_holds() -> No
 def test_the_refusal_of_cores_where_only_the_driver_holds_parts_says_what_to_do() -> None:
     wanted = pod(container(gpu=1, gpumem=1000, gpucores=30))
     decision = decided(wanted, NodeLimits.DRIVER)
-    assert refusals_of(decision.misfits)[1] == {"n": "CardLimitsNotEnforced(no HAMi-core for cores)"}
+    assert refusals_of(decision.misfits).unresolvable == {"n": "CardLimitsNotEnforced(no HAMi-core for cores)"}
     assert decision.failed["n"] == (
         "2/2 CardLimitsNotEnforced (the node's driver holds containers to memory, and no HAMi-core holds them to "
-        "cores; ask for no cores, install HAMi-core there, or set unenforced_shares of its daemon to allow)"
+        "cores; ask for memory and no cores, install HAMi-core there, or set unenforced_shares of its daemon to "
+        "allow)"
     )
     (line,) = explain(request(wanted), decision)
     assert line.gpus[0].sentence == ("GPU 1: nothing holds the container to a part of a GPU: the driver holds no cores")
@@ -169,7 +170,7 @@ def test_a_container_that_turns_its_limits_off_gets_whole_gpus_only(switch: EnvV
     assert (decided(pod(part), NodeLimits.PARTLY_ENFORCED).node is None) == turns_off
     assert decided(pod(part), NodeLimits.UNENFORCED).node == "n"
     if turns_off:
-        assert refusals_of(decision.misfits)[1]["n"] == "CardLimitsNotEnforced(CUDA_DISABLE_CONTROL)"
+        assert refusals_of(decision.misfits).unresolvable["n"] == "CardLimitsNotEnforced(CUDA_DISABLE_CONTROL)"
         assert decision.failed["n"].startswith("2/2 CardLimitsNotEnforced (CUDA_DISABLE_CONTROL of the")
         (line,) = explain(request(pod(part)), decision)
         assert line.gpus[0].sentence.endswith("a part of a GPU: the container's CUDA_DISABLE_CONTROL lifts its limits")

@@ -13,11 +13,11 @@ from proto.kubernetes.objects import Pod
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.decide.decision import decide
+from scheduler_ext.decide.effort import Effort, finished
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
-from scheduler_ext.decide.preempt import GpuHolder, finished, victims
-from scheduler_ext.decide.topology import Effort
+from scheduler_ext.decide.preempt import GpuHolder, victims
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request, usage
 from tests.scheduler_ext.mig_gpus import mig_device

@@ -3,7 +3,8 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler_ext.decide.preempt import GpuHolder, by_importance, finished, victims
+from scheduler_ext.decide.effort import finished
+from scheduler_ext.decide.preempt import GpuHolder, by_importance, victims
 
 HELD = {"low": 1, "lower": 2, "peer": 4, "old": 1, "young": 1}
 HOLDERS = (

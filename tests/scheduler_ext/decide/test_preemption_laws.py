@@ -22,8 +22,8 @@ from scheduler_ext.cluster.budgets import Budgets
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.records import kept_record
 from scheduler_ext.decide.decision import decide
-from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, Search, finished, placed, plan, within
-from scheduler_ext.decide.topology import Effort
+from scheduler_ext.decide.effort import Effort, SteppedSearch, finished, within
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, placed, plan
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -128,7 +128,7 @@ def test_a_search_that_gives_way_finds_what_one_without_a_pause_would_have_found
     trial = trial_on("n", ledger, wanted, priority, effort)
     search = plan(trial, budgets({}), holders)
 
-    def changed_after(steps: int) -> Search[Plan | None]:
+    def changed_after(steps: int) -> SteppedSearch[Plan | None]:
         for step in range(1000):
             try:
                 next(search)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.verbs.lock_rules import Wait, is_held_by, judge
+from scheduler_ext.verbs.lock_rules import Wait, is_held_by, lock_to_write
 
 T0, TTL = datetime(2030, 1, 1, tzinfo=UTC), timedelta(minutes=5)
 OURS = PodName(namespace="ns", name="ours")
@@ -33,15 +33,15 @@ SECOND = timedelta(seconds=1)
     ],
 )
 def test_a_lock_is_taken_kept_or_waited_for(value: str, waits: bool, age: timedelta, verdict: type) -> None:
-    assert isinstance(judge(value, OURS, owner_waits=waits, first_seen=T0, now=T0 + age, ttl=TTL), verdict)
+    assert isinstance(lock_to_write(value, OURS, owner_waits=waits, first_seen=T0, now=T0 + age, ttl=TTL), verdict)
 
 
 def test_a_taken_lock_names_the_time_and_the_pod() -> None:
-    assert judge("", OURS, owner_waits=False, first_seen=T0, now=T0, ttl=TTL) == "2030-01-01T00:00:00Z,ns,ours"
+    assert lock_to_write("", OURS, owner_waits=False, first_seen=T0, now=T0, ttl=TTL) == "2030-01-01T00:00:00Z,ns,ours"
 
 
 def test_whoever_waits_is_told_for_whom_and_until_when() -> None:
-    assert judge(THEIRS, OURS, owner_waits=True, first_seen=T0, now=T0, ttl=TTL) == Wait(
+    assert lock_to_write(THEIRS, OURS, owner_waits=True, first_seen=T0, now=T0, ttl=TTL) == Wait(
         until=T0 + TTL,
         why="pod ns/theirs holds its lock since 2030-01-01T00:00:00+00:00; "
         "it ends at 2030-01-01T00:05:00+00:00 at the latest",
@@ -51,9 +51,9 @@ def test_whoever_waits_is_told_for_whom_and_until_when() -> None:
 @pytest.mark.parametrize("stamp", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2031-01-01T00:00:00Z"])
 def test_no_time_in_a_lock_holds_a_node_for_longer_than_a_lock_may(stamp: str) -> None:
     for waits in (True, False):
-        verdict = judge(f"{stamp},ns,theirs", OURS, owner_waits=waits, first_seen=T0, now=T0 + TTL, ttl=TTL)
+        verdict = lock_to_write(f"{stamp},ns,theirs", OURS, owner_waits=waits, first_seen=T0, now=T0 + TTL, ttl=TTL)
         assert isinstance(verdict, str)
-        judge(f"{stamp},ns,theirs", OURS, owner_waits=waits, first_seen=T0, now=T0, ttl=TTL)
+        lock_to_write(f"{stamp},ns,theirs", OURS, owner_waits=waits, first_seen=T0, now=T0, ttl=TTL)
 
 
 def test_only_the_owner_may_remove_a_lock() -> None:

@@ -31,7 +31,7 @@ from scheduler_ext.capacity.unused import set_aside_words
 from scheduler_ext.cluster.events import Applied, Listed, SetAsidesJudged, nothing_outside
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.state import Cluster
-from scheduler_ext.decide.preempt import finished
+from scheduler_ext.decide.effort import finished
 from scheduler_ext.decide.setting_aside import LONGEST_SECONDS, UNTAKEN_SECONDS, most_set_aside
 from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.metrics.families import MetricsInput, families
