@@ -3,15 +3,26 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
 
 from deviceplugin.changes import Changes
-from deviceplugin.container.edits import Hardware
-from deviceplugin.machine.readings import MissingGpu
+from deviceplugin.configuration.table import Configuration
+from deviceplugin.container.device_nodes import UNIFIED_MEMORY, DeviceFiles, read_hardware
+from deviceplugin.container.driver_files import NoDriver
+from deviceplugin.container.driver_root import DriverRoot, driver_root
+from deviceplugin.container.edits import DeviceListStrategy, Mount
+from deviceplugin.host_paths import proc
+from deviceplugin.inventory import GpusUnavailable, Inventory, inventory_of, with_fabric_problems, with_missing
+from deviceplugin.nvml.library import NvmlUnavailable
+from deviceplugin.nvml.memory_limits import without_reserved
+from deviceplugin.nvml.reader import Nvml
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.settings import AgentSettings
-from proto.devices import Device, DeviceUUID, PairScores
+from program.words import as_sentence
+from proto.annotations.node_limits import Backend
+from proto.devices import Device, DeviceUUID
 
 log = logging.getLogger(__name__)
 
@@ -21,51 +32,10 @@ _DOUBT_SECONDS = 1.0
 """Seconds to the next reading after a call failed, perhaps by chance."""
 _SILENT_SECONDS = 60.0
 """A driver without persistence mode needs half a minute to wake many GPUs; one that hangs never answers."""
-
-
-class GpusUnavailable(Exception):
-    """No driver, or no GPU; one sentence. `needs_restart`: only a new process can see them again. `are_gone`: the
-    driver answered that no GPU works. Without an answer nothing is known, and programs on the GPUs may still run.
-    """
-
-    def __init__(self, sentence: str, *, needs_restart: bool = False, are_gone: bool = False) -> None:
-        super().__init__(sentence)
-        self.needs_restart = needs_restart
-        self.are_gone = are_gone
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
-    """One reading, judged."""
-
-    devices: tuple[Device, ...] = ()
-    """The devices of the shared resource, by NVML index."""
-    kept: tuple[Device, ...] = ()
-    """The devices as pods that have begun may hold them: with what the driver's GPUs have, whatever is shared now."""
-    memory_mib: Mapping[DeviceUUID, int] = field(default_factory=dict)
-    """The memory that each GPU has, however often its node promises it."""
-    scores: PairScores = field(default_factory=dict)
-    instances: Mapping[str, tuple[Device, ...]] = field(default_factory=dict)
-    """MIG devices by the kubelet resource of their profile."""
-    problems: Mapping[DeviceUUID, str] = field(default_factory=dict)
-    """The reason why each unhealthy GPU is unhealthy, as a sentence."""
-    physical: frozenset[DeviceUUID] = frozenset()
-    """The GPUs whose health decides, also those that are not advertised themselves."""
-    parents: Mapping[DeviceUUID, DeviceUUID] = field(default_factory=dict)
-    """The GPU that each MIG instance is a part of."""
-    hardware: Hardware = field(default_factory=Hardware)
-    notes: tuple[str, ...] = ()
-    """Notes for people on this reading, one sentence each: calls that failed, GPUs that are not advertised."""
-    disagreements: tuple[str, ...] = ()
-    """Pairs whose two directions read differently, one sentence each."""
-    labels: Mapping[str, str] | None = None
-    """The Node's labels about the GPUs; None before they were read."""
-    missing: tuple[MissingGpu, ...] = ()
-    """GPUs that should be here: nothing is known of them, so they cannot be registered."""
-    is_simulated: bool = False
-    """None of these GPUs is real."""
-    is_doubtful: bool = False
-    """A call failed, perhaps by chance, and what was read before stands in its place."""
+_NO_UNIFIED_MEMORY = (
+    f"{UNIFIED_MEMORY} is missing: CUDA programs in containers that start now will find no GPU; load the kernel "
+    "module nvidia-uvm and create its device file (nvidia-modprobe -u -c 0)"
+)
 
 
 class Gpus:
@@ -160,7 +130,7 @@ class Gpus:
         finally:
             overdue.cancel()
         self.known = True
-        self._found = _with_missing(self._found, found)
+        self._found = with_missing(self._found, found)
         for note in found.notes:
             if note not in self._noted:
                 log.warning("%s", note)
@@ -204,30 +174,42 @@ class Gpus:
         return self._found.parents.get(uuid, uuid)
 
 
-def with_vanished(before: Sequence[Device], now: Sequence[Device]) -> tuple[Device, ...]:
-    """Returns the GPUs found now, and those of before that vanished, as unhealthy: pods may still hold them."""
-    found = {device.uuid for device in now}
-    lost = (replace(device, healthy=False) for device in before if device.uuid not in found)
-    return tuple(sorted((*now, *lost), key=lambda device: (device.index, device.uuid)))
+def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Inventory]:
+    """Reads this machine; blocks. Raises GpusUnavailable without a driver or a GPU."""
+    host, containers = configuration.host, configuration.containers
+    files, root = DeviceFiles(Path(host.dev_root), proc(host.root)), driver_root(host)
+    by_files = DeviceListStrategy.DRIVER_FILES in containers.strategies
+
+    def read() -> Inventory:
+        try:
+            machine = nvml.read_machine()
+        except NvmlUnavailable as error:
+            raise GpusUnavailable(as_sentence(str(error)), needs_restart=error.needs_restart) from error
+        if configuration.health.fabric:
+            machine = with_fabric_problems(machine)
+        offered = without_reserved(machine, nvml) if Backend.DRIVER in configuration.agent.limits.backends else machine
+        found = inventory_of(machine, offered, configuration)
+        hardware = read_hardware(machine.gpus, files, containers.imex_channels, simulated=machine.is_simulated)
+        if root is not None:
+            hardware = replace(hardware, driver_mounts=_driver_mounts(root, machine.driver))
+        lacks_memory = by_files and all(node.path != UNIFIED_MEMORY for node in hardware.control_nodes)
+        notes = (*found.notes, _NO_UNIFIED_MEMORY) if lacks_memory else found.notes
+        return replace(found, hardware=hardware, notes=notes)
+
+    return read
 
 
-def _with_missing(before: Inventory, now: Inventory) -> Inventory:
-    """Keeps GPUs that vanished, as unhealthy, unless a new GPU is in their place."""
-    addresses = {**before.hardware.pci_addresses, **now.hardware.pci_addresses}
-    places = {addresses[gpu] for gpu in now.physical - before.physical if gpu in addresses}
-
-    def kept(devices: tuple[Device, ...]) -> list[Device]:
-        gpus = [(device, before.parents.get(device.uuid, device.uuid)) for device in devices]
-        return [device for device, gpu in gpus if gpu in now.physical or addresses.get(gpu) not in places]
-
-    instances = {
-        resource: with_vanished(kept(before.instances.get(resource, ())), now.instances.get(resource, ()))
-        for resource in sorted({*before.instances, *now.instances})
-    }
-    return replace(
-        now,
-        devices=with_vanished(kept(before.devices), now.devices),
-        instances=instances,
-        parents={**before.parents, **now.parents},
-        hardware=replace(now.hardware, pci_addresses=addresses),
-    )
+def _driver_mounts(root: DriverRoot, running: str) -> tuple[Mount, ...]:
+    """Finds the driver's files. `running` is the version of the driver in the kernel, empty if unknown. Raises
+    GpusUnavailable.
+    """
+    try:
+        found = root.files()
+    except NoDriver as error:
+        raise GpusUnavailable(as_sentence(str(error))) from error
+    if running and running != found.version:
+        what = f"the NVIDIA driver in the kernel is {running} and its libraries below {root.host} are {found.version}"
+        raise GpusUnavailable(
+            as_sentence(f"{what}: containers could not use it; load the kernel module of the libraries' version")
+        )
+    return found.mounts

@@ -11,7 +11,7 @@ from deviceplugin.apiserver import USER_AGENT
 from deviceplugin.cli.build import build_daemon, build_nvml
 from deviceplugin.cli.named import ChosenConfiguration
 from deviceplugin.following import Choice
-from deviceplugin.gpus import GpusUnavailable
+from deviceplugin.inventory import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
 from deviceplugin.mode.rules import SlotsUnsupported
 from deviceplugin.own_threads import UnjoinedExecutor

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
-from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.gpus import Gpus
+from deviceplugin.inventory import Inventory
 from deviceplugin.limits.watch import LimitsWatch
 from deviceplugin.node.contributors import FeatureLabels
 from deviceplugin.node.labels import left_to_others

@@ -15,7 +15,8 @@ import pytest
 from deviceplugin.agent import Agent
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
-from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
+from deviceplugin.gpus import Gpus
+from deviceplugin.inventory import GpusUnavailable, Inventory
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings, UnenforcedShares

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.agent import log_waits
-from deviceplugin.gpus import Inventory
+from deviceplugin.inventory import Inventory
 from deviceplugin.metrics.view import DaemonView
 from deviceplugin.settings import UnenforcedShares
 from proto.annotations.keys import (

@@ -8,7 +8,8 @@ import pytest
 
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import Hardware
-from deviceplugin.gpus import Gpus, GpusUnavailable, Inventory
+from deviceplugin.gpus import Gpus
+from deviceplugin.inventory import GpusUnavailable, Inventory
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.settings import AgentSettings
 from proto.devices import Device, DeviceUUID

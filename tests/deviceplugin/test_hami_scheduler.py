@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from deviceplugin.gpus import Inventory
+from deviceplugin.inventory import Inventory
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER, NODE_SCORE
 from proto.kubernetes.objects import Binding, ObjectMeta, ObjectReference

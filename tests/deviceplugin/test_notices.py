@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from deviceplugin.gpus import Inventory
+from deviceplugin.inventory import Inventory
 from deviceplugin.node.announcing import notices
 from proto.kubernetes.objects import Notice
 from tests.deviceplugin.gpus import PAIR, A

@@ -12,7 +12,8 @@ import pytest
 from deviceplugin.allocation.capacity import TakenPart
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
-from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.gpus import Gpus
+from deviceplugin.inventory import Inventory
 from deviceplugin.node.contributors import OutlivingPods
 from deviceplugin.node.outliving import (
     Departures,

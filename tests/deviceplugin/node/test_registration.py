@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.gpus import with_vanished
+from deviceplugin.inventory import with_vanished
 from deviceplugin.node.desired import Desired, is_met, patch_of
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.settings import HamiScheduler

@@ -11,9 +11,9 @@ import pynvml
 import pytest
 from msgspec.structs import replace
 
-from deviceplugin.cli.build import gpu_reader
 from deviceplugin.configuration.table import TABLE
-from deviceplugin.gpus import GpusUnavailable, Inventory
+from deviceplugin.gpus import gpu_reader
+from deviceplugin.inventory import GpusUnavailable, Inventory
 from deviceplugin.machine.discovery import MigStrategy
 from deviceplugin.nvml.library import NvmlUnavailable
 from deviceplugin.nvml.reader import Nvml

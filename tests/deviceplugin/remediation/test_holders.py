@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.gpus import Inventory
+from deviceplugin.inventory import Inventory
 from deviceplugin.machine.readings import MissingGpu
 from deviceplugin.remediation.holders import holder_of, seen, unshown, why_spared
 from deviceplugin.remediation.step import Holder, Seen, Sign

@@ -16,7 +16,8 @@ from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
-from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.gpus import Gpus
+from deviceplugin.inventory import Inventory
 from deviceplugin.node.writer import Contributor, NodeWriter
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.checkpoint import Holding

@@ -9,7 +9,8 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.edits import AllocationSettings
-from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.gpus import Gpus
+from deviceplugin.inventory import Inventory
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.listed import ListedContainer

@@ -16,7 +16,8 @@ from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi import qualified, slot_in
 from deviceplugin.container.edits import AllocationSettings, ContainerEdits, Hardware
-from deviceplugin.gpus import Gpus, Inventory
+from deviceplugin.gpus import Gpus
+from deviceplugin.inventory import Inventory
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.plugin_calls import allocate_response

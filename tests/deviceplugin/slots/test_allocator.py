@@ -15,7 +15,7 @@ from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.cdi import slot_in
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import ContainerEdits, Mount
-from deviceplugin.gpus import Inventory
+from deviceplugin.inventory import Inventory
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.slots.files import Spec
 from deviceplugin.slots.slot import SPEC_FILE, Start, named
