@@ -122,8 +122,10 @@ class Agent:
             Contributor(name="the totals", desired=totals.desired),
             Contributor(name="the sums", desired=sums.desired),
             Contributor(name="how kubelet aligns CPUs and GPUs", desired=numa.desired),
-            Contributor(name="the pods without a decision", desired=undecided.desired),
-            Contributor(name="the pods that run although they were deleted", desired=outliving.desired),
+            Contributor(name="the pods without a decision", desired=undecided.desired, look=undecided.look),
+            Contributor(
+                name="the pods that run although they were deleted", desired=outliving.desired, look=outliving.look
+            ),
             Contributor(name="the times since when GPUs are unhealthy", desired=self._remediation.marks),
             Contributor(name="the condition", desired=self._remediation.condition),
             Contributor(name="the feature labels", desired=self._labels.desired),

@@ -1,7 +1,7 @@
 """Wakes all tasks that wait for a change."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -23,10 +23,19 @@ class Changes:
 
     async def of(self, look: Callable[[], T]) -> AsyncGenerator[T, None]:
         """Yields what `look` returns now, and again whenever it differs."""
+
+        async def looked() -> T:
+            return look()
+
+        async for seen in self.answers(looked):
+            yield seen
+
+    async def answers(self, look: Callable[[], Awaitable[T]]) -> AsyncGenerator[T, None]:
+        """Yields what `look` answers now, and again whenever it differs."""
         last: T | None = None
         while True:
             following = self.next()
-            seen = look()
+            seen = await look()
             if seen != last:
                 last = seen
                 yield seen

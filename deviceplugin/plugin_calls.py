@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -47,12 +47,16 @@ class NumaHints:
         return (device.numa,) if has_cpus and device.numa not in self.closed else ()
 
 
+async def _no_hints() -> NumaHints | None:
+    return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedHints:
     """What makes kubelet's list of replicas change beside the allocator's GPUs. `hints` returns None for none."""
 
     changes: Changes
-    hints: Callable[[], NumaHints | None] = lambda: None
+    hints: Callable[[], Awaitable[NumaHints | None]] = _no_hints
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,15 +111,16 @@ class DevicePlugin(rpc.DevicePluginServicer):
     async def ListAndWatch(self, request: pb.Empty, context: object) -> AsyncIterator[pb.ListAndWatchResponse]:  # noqa: ARG002, N802
         self._listeners, self.left_at = self._listeners + 1, None
         try:
-            async for offer in self._offers.changes.of(self._offer):
+            async for offer in self._offers.changes.answers(self._offer):
                 yield offer
         finally:
             self._listeners -= 1
             if not self._listeners:
                 self.left_at = asyncio.get_running_loop().time()
 
-    def _offer(self) -> pb.ListAndWatchResponse:
-        return list_response(self._allocator.devices(), self._offers.hints())
+    async def _offer(self) -> pb.ListAndWatchResponse:
+        hints = await self._offers.hints()
+        return list_response(self._allocator.devices(), hints)
 
     async def GetPreferredAllocation(  # noqa: N802
         self,

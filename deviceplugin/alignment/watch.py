@@ -23,8 +23,9 @@ from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.by_pod import ByPod
 from deviceplugin.host_paths import seen, sysfs
 from deviceplugin.nvml.sysfs import Sysfs
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.plugin_calls import NumaHints
-from deviceplugin.records.checkpoint import witness_reader
+from deviceplugin.records.checkpoint import Witness, witness_reader
 from deviceplugin.records.listed import ExclusiveCpus
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from proto.annotations.errors import AnnotationError
@@ -52,6 +53,7 @@ class AlignmentWatch:
         self._pod_resources = pod_resources
         paths = [Path(seen(host_root, path)) for path in settings.configuration.split(",") if path]
         self._files = KubeletFiles(*paths) if paths else None
+        self._thread = OwnThreads("kubelet's configuration")
         self._always = settings.numa_hints
         self._cpus_of_zone = Sysfs(sysfs(host_root)).cpus_of_node()
         self._kubelet: KubeletAlignment | None = None
@@ -71,17 +73,16 @@ class AlignmentWatch:
             return None
         return node_numa(self._kubelet, self._cpus_of_zone, self._cpus, self._leading)
 
-    def hints(self) -> NumaHints | None:
+    async def hints(self) -> NumaHints | None:
         """Returns the hints for kubelet; None if it gets none."""
         kubelet, own = self._kubelet, self._sources.own
         if not self._always and (kubelet is None or not kubelet.topology_manager_policy.aligns):
             return None
+        recorded = await self._sources.read_checkpoint() or ()
         return NumaHints(
             zones=frozenset(zone for zone, cpus in self._cpus_of_zone.items() if cpus),
             closed=self._leading.closed,
-            held=held_zones(
-                self._sources.read_checkpoint() or (), own.pods if own.pods_known else None, self._sources.resource
-            ),
+            held=held_zones(recorded, own.pods if own.pods_known else None, self._sources.resource),
         )
 
     async def run(self) -> None:
@@ -92,12 +93,12 @@ class AlignmentWatch:
         while True:
             change = self._sources.changes.next()
             before = self._kubelet, self._cpus, self._leading
-            self._kubelet = None if self._files is None else self._files.read()
+            self._kubelet = None if self._files is None else await self._thread.call(self._files.read)
             if self._kubelet is not None and self._kubelet.aligns:
                 # The last answer counts until kubelet answers again.
                 with suppress(PodResourcesUnavailable):
                     self._cpus = await self._pod_resources.cpus()
-            self._lead()
+            self._lead(await self._served() or {})
             if (self._kubelet, self._cpus, self._leading) != before:
                 self._sources.changes.announce()
             self._tell()
@@ -106,13 +107,13 @@ class AlignmentWatch:
                 async with asyncio.timeout(_PAUSE_SECONDS if self._leading.is_changing else _LOOK_SECONDS):
                     await change.wait()
 
-    def _lead(self) -> None:
+    def _lead(self, served: Witness) -> None:
         """Takes the next step in closing and opening NUMA nodes to kubelet.
 
         Pods whose containers do not all have their replicas are on their way: they count nothing yet.
         """
         gpus, pods, resource = self._sources.gpus, self._sources.own.pods, self._sources.resource
-        served, counted, is_settled = self._served() or {}, list[Holds](), True
+        counted, is_settled = list[Holds](), True
         for pod, held in zip(pods.values(), self._holds.of(pods, gpus.by_uuid()), strict=True):
             if not held:
                 continue

@@ -4,7 +4,7 @@ Kubelet keeps Allocate's answer as long as the pod lives. For every file of it t
 folder, on the host too.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from deviceplugin.allocator import CannotAllocate
@@ -12,13 +12,13 @@ from deviceplugin.container.driver_files import NoDriver
 from deviceplugin.container.driver_root import DriverRoot
 from deviceplugin.container.edits import Mount
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.records.checkpoint import Holding
+from deviceplugin.records.checkpoint import ReadCheckpoint
 
 
 class DriverFilesCheck:
     """Checks the driver's files before each start of a container. `root` is where they are."""
 
-    def __init__(self, root: DriverRoot, read_checkpoint: Callable[[], tuple[Holding, ...] | None]) -> None:
+    def __init__(self, root: DriverRoot, read_checkpoint: ReadCheckpoint) -> None:
         self._root = root
         self._thread = OwnThreads("driver files")
         self._read_checkpoint = read_checkpoint
@@ -31,7 +31,7 @@ class DriverFilesCheck:
             found = await self._thread.call(self._root.files)
         except NoDriver as error:
             raise CannotAllocate(str(error)) from error
-        for holding in self._read_checkpoint() or ():
+        for holding in await self._read_checkpoint() or ():
             if holding.ids != held:
                 continue
             if is_outdated(holding.mounts, found.mounts):

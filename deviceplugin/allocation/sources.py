@@ -1,6 +1,5 @@
 """The sources of allocators: pods, GPUs, kubelet's checkpoint and settings."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from deviceplugin.apiserver import OwnNode
@@ -8,7 +7,7 @@ from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.gpus import Gpus
-from deviceplugin.records.checkpoint import Holding
+from deviceplugin.records.checkpoint import ReadCheckpoint
 from deviceplugin.settings import AgentSettings
 
 
@@ -19,8 +18,7 @@ class AllocationSources:
     own: OwnNode
     gpus: Gpus
     changes: Changes
-    read_checkpoint: Callable[[], tuple[Holding, ...] | None]
-    """Returns None while the checkpoint cannot be read."""
+    read_checkpoint: ReadCheckpoint
     configuration: Configuration
 
     @property

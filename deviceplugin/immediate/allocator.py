@@ -24,7 +24,7 @@ from deviceplugin.container.own_variables import outdone
 from deviceplugin.immediate.proof import NodeView, NoneProven, ProvenContainer, prove
 from deviceplugin.immediate.served_pods import ServedPods
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.records.checkpoint import Holding, witness_reader
+from deviceplugin.records.checkpoint import Holding, Witness, witness_reader
 from deviceplugin.replicas import preferred_replicas, split_replica
 from deviceplugin.settings import UnenforcedShares
 from program.tasks import Tasks
@@ -105,9 +105,10 @@ class ImmediateAllocator:
 
     async def _start(self, ids: Sequence[str]) -> str:
         async with self._locks.setdefault(frozenset(ids), asyncio.Lock()):
+            recorded = await self._read_checkpoint() or ()
             ready = partial(
                 self._ready,
-                *(ids, self._read_checkpoint() or (), self._own.pods),
+                *(ids, recorded, self._own.pods),
                 self._gpus.with_own_memory(self._gpus.by_uuid()),
             )
             return await self._threads.call(ready)
@@ -139,7 +140,7 @@ class ImmediateAllocator:
         """Finds the container of the call. Until the deadline the watch may bring its pod; then it looks no more."""
         while True:
             change = self._changes.next()
-            answer = self._prove(ids)
+            answer = self._prove(ids, await self._witness())
             if isinstance(answer, ProvenContainer) or not answer.may_change:
                 return answer
             try:
@@ -148,7 +149,7 @@ class ImmediateAllocator:
             except TimeoutError:
                 return answer
 
-    def _prove(self, ids: int) -> ProvenContainer | NoneProven:
+    def _prove(self, ids: int, recorded: Witness | None) -> ProvenContainer | NoneProven:
         if not self._own.pods_known:
             return NoneProven(f"the pods of node {self._own.name} are not known yet", may_change=True)
         view = NodeView(
@@ -160,7 +161,7 @@ class ImmediateAllocator:
             inventory=self._gpus.by_uuid(),
             problems=self._gpus.inventory.problems,
             remembered=self._served_pods.served,
-            recorded=self._witness(),
+            recorded=recorded,
         )
         answer = self._fitting(view, ids)
         if isinstance(answer, ProvenContainer):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from deviceplugin.allocation.capacity import Holds, held_by, lives
 from deviceplugin.apiserver import OwnNode
@@ -20,8 +21,9 @@ from deviceplugin.node.outliving import (
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.node.totals import node_sums, node_totals, present_totals, requested_sums, requested_totals
 from deviceplugin.node.undecided import is_undecided, known_of
+from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
-from deviceplugin.records.checkpoint import Holding
+from deviceplugin.records.checkpoint import Holding, ReadCheckpoint
 from deviceplugin.settings import HamiScheduler, TotalNames
 from proto.annotations.keys import NODE_NUMA, NODE_OUTLIVING, NODE_UNDECIDED, SUMS
 from proto.annotations.node_numa import NodeNuma, encode_numa
@@ -120,13 +122,22 @@ class UndecidedPods:
     """The GPUs that kubelet gave to pods without a decision."""
 
     def __init__(
-        self, own: OwnNode, gpus: Gpus, resource: str, read_checkpoint: Callable[[], Sequence[Holding] | None]
+        self,
+        own: OwnNode,
+        gpus: Gpus,
+        resource: str,
+        read_checkpoint: ReadCheckpoint,
     ) -> None:
         self._own = own
         self._gpus = gpus
         self._resource = resource
         self._read_checkpoint = read_checkpoint
+        self._recorded: Sequence[Holding] = ()
         self._found = ByPod[str, Pod | None](lambda pod, asked: pod if is_undecided(pod, asked) else None)
+
+    async def look(self, _node: Node) -> None:
+        """Reads kubelet's checkpoint, if there is such a pod."""
+        self._recorded = await self._read_checkpoint() or () if self._pods() else ()
 
     def desired(self, _node: Node, _now: datetime) -> Desired | None:
         """Returns the annotation; None, which keeps it, until pods and GPUs are known: no pod gets other GPUs while it
@@ -135,12 +146,15 @@ class UndecidedPods:
         gpus = self._gpus.by_uuid()
         if not self._own.pods_known or not gpus:
             return None
-        pods = [pod for pod in self._found.of(self._own.pods, self._resource) if pod is not None]
-        known = known_of(pods, self._read_checkpoint() or (), gpus, self._resource) if pods else {}
+        pods = self._pods()
+        known = known_of(pods, self._recorded, gpus, self._resource)
         return Desired(
             annotations={NODE_UNDECIDED: encode_undecided(known) if known else None},
             again_in=None if len(known) == len(pods) else _ADMITTED,
         )
+
+    def _pods(self) -> list[Pod]:
+        return [pod for pod in self._found.of(self._own.pods, self._resource) if pod is not None]
 
 
 class OutlivingPods:
@@ -150,15 +164,21 @@ class OutlivingPods:
         self._own = own
         self._gpus = gpus
         self._cgroups = cgroups
+        self._thread = OwnThreads("control groups")
         self._resource = resource
         self._departures: Departures | None = None
         """None until the control groups were seen once."""
+        self._desired: Desired | None = None
 
-    def desired(self, node: Node, _now: datetime) -> Desired | None:
+    def desired(self, _node: Node, _now: datetime) -> Desired | None:
         """Writes nothing on a node whose control groups are not visible."""
+        return self._desired
+
+    async def look(self, node: Node) -> None:
+        """Takes the pods, and looks for their processes where a pod may have left some."""
         own = self._own
         if not own.pods_known or not self._gpus.known:
-            return None
+            return
         if self._departures is None:
             known = first(own.pods, own.pods_version, read_outliving(node))
         else:
@@ -167,13 +187,14 @@ class OutlivingPods:
                 self._departures, own.pods, own.pods_version, lambda pod: held_by(pod, gpus, self._resource)
             )
         if known.is_due:
-            running = self._cgroups.populated(own.pods.keys())
+            running = await self._thread.call(partial(self._cgroups.populated, known.known.keys()))
             if running is None:
-                return Desired(annotations={NODE_OUTLIVING: None}, again_in=_UNSEEN)
+                self._desired = Desired(annotations={NODE_OUTLIVING: None}, again_in=_UNSEEN)
+                return
             known = after_look(known, running)
         self._departures = known
         written = encode_outliving(outliving_of(known))
-        return Desired(annotations={NODE_OUTLIVING: written}, again_in=_STOPPING if known.is_due else None)
+        self._desired = Desired(annotations={NODE_OUTLIVING: written}, again_in=_STOPPING if known.is_due else None)
 
 
 class FeatureLabels:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,6 +30,10 @@ log = logging.getLogger(__name__)
 _UNHURRIED = NodePace()
 
 
+async def _nothing(_: Node) -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contributor:
     """One source of what the Node should have. `name` is for logs, and unique."""
@@ -37,6 +41,8 @@ class Contributor:
     name: str
     desired: Callable[[Node, datetime], Desired | None]
     """Returns None while nothing is known: the Node stays as it is."""
+    look: Callable[[Node], Awaitable[None]] = _nothing
+    """Called before: reads in a thread what `desired` needs of the host's files."""
     reported: Callable[[bool], None] = lambda _: None
     """Called after each patch with whether the API server took it, but not after a conflict."""
 
@@ -59,7 +65,7 @@ class NodeWriter:
         """Runs until cancelled."""
         while True:
             change, returned = self._changes.next(), self._own.returns.next()
-            patches, again_in = self._look()
+            patches, again_in = await self._look()
             pace, command = step(pace, Looked(tuple(patches), again_in), time.monotonic())
             match command:
                 case Write(name):
@@ -73,8 +79,12 @@ class NodeWriter:
                 case AwaitReturn(seconds):
                     await _wait(returned, seconds)
 
-    def _look(self) -> tuple[Mapping[str, NodePatch], float | None]:
+    async def _look(self) -> tuple[Mapping[str, NodePatch], float | None]:
         """Returns the patches that are due, by contributor, and the seconds until the next look."""
+        if (node := self._own.node) is not None:
+            for contributor in self._contributors.values():
+                await contributor.look(node)
+        # It may have changed meanwhile.
         node, now = self._own.node, self._now()
         patches: dict[str, NodePatch] = {}
         again: list[float] = []

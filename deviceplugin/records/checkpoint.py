@@ -5,7 +5,7 @@ containers that were served before. Source: pkg/kubelet/cm/devicemanager of Kube
 """
 
 import base64
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -64,6 +64,8 @@ class _Checkpoint(msgspec.Struct, rename="pascal"):
     data: _Data
 
 
+ReadCheckpoint = Callable[[], Awaitable[tuple[Holding, ...] | None]]
+"""Reads the entries in a thread; None while they cannot be read."""
 Witness = Mapping[str, frozenset[str]]
 """Maps a pod's UID to the names of the containers for which kubelet has recorded an allocation."""
 
@@ -87,16 +89,16 @@ def witness(holdings: Sequence[Holding], resource: str) -> Witness:
     return {uid: frozenset(found) for uid, found in names.items()}
 
 
-def witness_reader(read: Callable[[], tuple[Holding, ...] | None], resource: str) -> Callable[[], Witness | None]:
+def witness_reader(read: ReadCheckpoint, resource: str) -> Callable[[], Awaitable[Witness | None]]:
     """Returns the containers that were served of one resource, computed once for each answer of `read`; None if that is
     None.
     """
     known: tuple[Holding, ...] | None = None
     found: Witness | None = None
 
-    def served() -> Witness | None:
+    async def served() -> Witness | None:
         nonlocal known, found
-        holdings = read()
+        holdings = await read()
         if holdings is not known:
             known, found = holdings, None if holdings is None else witness(holdings, resource)
         return found

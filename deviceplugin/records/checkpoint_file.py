@@ -1,42 +1,50 @@
 """Reads kubelet's checkpoint file (edge)."""
 
+import asyncio
 import logging
 import os
-from collections.abc import Callable
 from pathlib import Path
 
-from deviceplugin.records.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
+from deviceplugin.own_threads import OwnThreads
+from deviceplugin.records.checkpoint import CheckpointUnreadable, Holding, ReadCheckpoint, decode_checkpoint
 
 log = logging.getLogger(__name__)
 
 CHECKPOINT_NAME = "kubelet_internal_checkpoint"
+_SILENT_SECONDS = 1.0
+"""Seconds that one reading may take: less than kubelet gives an answer."""
 
 
-def checkpoint_reader(kubelet_root: str) -> Callable[[], tuple[Holding, ...] | None]:
+def checkpoint_reader(kubelet_root: str, silent_seconds: float = _SILENT_SECONDS) -> ReadCheckpoint:
     """Returns a reader of the file; it decodes only when kubelet replaced the file, and returns None while there is
-    none.
+    none, or its disk does not answer in time.
     """
-    path = Path(kubelet_root, "device-plugins", CHECKPOINT_NAME)
+    path, thread = Path(kubelet_root, "device-plugins", CHECKPOINT_NAME), OwnThreads("checkpoint")
     known: tuple[tuple[int, int, int], tuple[Holding, ...] | None] | None = None
     problem = ""
 
-    def read() -> tuple[Holding, ...] | None:
-        nonlocal known, problem
+    def blocking() -> tuple[Holding, ...] | None:
+        nonlocal known
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            version = (found.st_ino, found.st_mtime_ns, found.st_size)
+            if known is None or known[0] != version:
+                known = version, _decoded(path, file.read())
+        return known[1]
+
+    async def read() -> tuple[Holding, ...] | None:
+        nonlocal problem
+        before, problem = problem, ""
         try:
-            with path.open("rb") as file:
-                found = os.fstat(file.fileno())
-                version = (found.st_ino, found.st_mtime_ns, found.st_size)
-                if known is None or known[0] != version:
-                    known = version, _decoded(path, file.read())
+            async with asyncio.timeout(silent_seconds):
+                return await thread.call(blocking)
         except FileNotFoundError:
             return None
         except OSError as error:
-            if str(error) != problem:
-                problem = str(error)
-                log.warning("%s cannot be read: %s", path, error.strerror)
-            return None
-        problem = ""
-        return known[1]
+            problem = error.strerror or f"no answer in {silent_seconds:g} s"
+        if problem != before:
+            log.warning("%s cannot be read: %s", path, problem)
+        return None
 
     return read
 

@@ -124,7 +124,7 @@ class Remediation:
     async def _watch(self) -> None:
         while True:
             change = self._changes.next()
-            self._look()
+            await self._look()
             look = next_look(self._state, self._now(), self._settings)
             try:
                 async with asyncio.timeout(None if look is None else (look - self._now()).total_seconds()):
@@ -132,7 +132,7 @@ class Remediation:
             except TimeoutError:
                 continue
 
-    def _look(self) -> None:
+    async def _look(self) -> None:
         """Takes the state of the GPUs, once node, pods and GPUs are known."""
         node, inventory = self._own.node, self._gpus.inventory
         if node is not None and self._had is None:
@@ -149,22 +149,24 @@ class Remediation:
             for each in self._holders.of(self._own.pods, inventory.parents)
             if each is not None
         ]
-        found = seen(inventory, holders, self._lost(unshown(inventory, holders)), is_blind=self._gpus.is_blind)
+        hidden, is_blind = unshown(inventory, holders), self._gpus.is_blind
+        lost = self._lost(hidden, await self._booked()) if hidden else hidden
+        found = seen(inventory, holders, lost, is_blind=is_blind)
         if found.ill or found.well:
             self._take(found)
 
-    def _lost(self, unshown: frozenset[DeviceUUID]) -> frozenset[DeviceUUID]:
+    def _lost(self, unshown: frozenset[DeviceUUID], booked: frozenset[DeviceUUID]) -> frozenset[DeviceUUID]:
         """Returns the GPUs that the Node has named or kubelet has given out. Others do not exist: pods were changed."""
-        lost = unshown and unshown & {*(self._had or ()), *self._state.ill, *self._booked()}
+        lost = unshown & {*(self._had or ()), *self._state.ill, *booked}
         strange = unshown - lost
         if strange and not self._told_of_strangers:
             self._told_of_strangers = True
             log.warning("pods name GPUs that this node never had, which is ignored: %s", enumerated(sorted(strange)))
         return lost
 
-    def _booked(self) -> frozenset[DeviceUUID]:
+    async def _booked(self) -> frozenset[DeviceUUID]:
         """Returns the GPUs whose ids kubelet has given out."""
-        holdings = self._read_checkpoint() or ()
+        holdings = await self._read_checkpoint() or ()
         return frozenset(split_replica(identifier)[0] for each in holdings for identifier in each.ids)
 
     def _remember(self, value: str) -> None:

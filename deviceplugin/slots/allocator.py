@@ -140,8 +140,8 @@ class SlotAllocator:
         deadline = asyncio.get_running_loop().time() + self._settings.prefer_seconds
         while True:
             change = self._changes.next()
-            pods = tuple(self._own.pods.values())
-            shares = shares_in_turn(pods, self._witness() or {}, size, self._resource)
+            served = await self._witness() or {}
+            shares = shares_in_turn(tuple(self._own.pods.values()), served, size, self._resource)
             if shares is not None:
                 return preferred_replicas([share.uuid for share in shares], available, must_include, size)
             try:
@@ -204,9 +204,10 @@ class SlotAllocator:
             except TimeoutError:
                 return f"pod {answer.pod.full_name}: the driver has not answered yet whether it limits GPU memory"
             try:
+                recorded = await self._read_checkpoint() or ()
                 sizes = self._preparation.sizes(answer)
                 async with self._folders:
-                    prepared = await asyncio.to_thread(self._preparation.of, ids, answer, sizes)
+                    prepared = await asyncio.to_thread(self._preparation.of, recorded, ids, answer, sizes)
                 if self._preparation.sizes(answer) != sizes:
                     return f"pod {answer.pod.full_name}: its GPU memory changes at this moment"
                 for each in prepared.values():
@@ -253,6 +254,7 @@ class SlotAllocator:
             listed = await self._pod_resources.listed()
         except PodResourcesUnavailable as error:
             problem = str(error)
+        recorded = await self._read_checkpoint()
         pods = self._own.pods if direct is None else {direct.metadata.uid: direct, **self._own.pods}
         evidence = Evidence(
             node=self._own.name,
@@ -262,7 +264,7 @@ class SlotAllocator:
             inventory=self._gpus.by_uuid(),
             problems=self._gpus.inventory.problems,
             listed=listed,
-            recorded=self._read_checkpoint(),
+            recorded=recorded,
             problem=problem,
             answered=self._answered.get(ids, ""),
         )

@@ -1,6 +1,6 @@
 """Makes the specs of the slots of one pod: what each of its containers gets."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.allocation.answered import why_unlimited
@@ -11,6 +11,7 @@ from deviceplugin.container.limit_hook import by_nvidia, without_limit_hook, wit
 from deviceplugin.container.limits import is_limited
 from deviceplugin.container.own_variables import unreplaced
 from deviceplugin.limits.driver import DriverLimits
+from deviceplugin.records.checkpoint import Holding
 from deviceplugin.resizing.step import size_now
 from deviceplugin.settings import UnenforcedShares
 from deviceplugin.slots.files import SlotFiles, Spec
@@ -42,7 +43,6 @@ class SlotPreparation:
         self._allocation = replace(sources.containers, pass_device_specs=True)
         self._priority_resource = sources.priority_resource
         self._resource = sources.resource
-        self._read_checkpoint = sources.read_checkpoint
 
     def sizes(self, proven: ProvenPod) -> Mapping[str, ContainerShares]:
         """Returns what the driver gives the container of each slot, which may be less than what the pod holds: another
@@ -60,14 +60,18 @@ class SlotPreparation:
         return found
 
     def of(
-        self, ids: frozenset[str], proven: ProvenPod, sizes: Mapping[str, ContainerShares]
+        self,
+        recorded: Sequence[Holding],
+        ids: frozenset[str],
+        proven: ProvenPod,
+        sizes: Mapping[str, ContainerShares],
     ) -> Mapping[str, PreparedSlot]:
         """Makes the specs of the slots. None of their containers runs, so their folders are emptied. Blocks. Raises
         CannotLimit or CannotWriteSpec.
         """
         known = self._gpus.kept_by_uuid() if proven.is_kept else self._gpus.by_uuid()
         others = why_unlimited(
-            *(tuple(ids), self._read_checkpoint() or (), {proven.pod.metadata.uid: proven.pod}),
+            *(tuple(ids), recorded, {proven.pod.metadata.uid: proven.pod}),
             self._gpus.with_own_memory(known),
             settings=self._settings,
             resource=self._resource,

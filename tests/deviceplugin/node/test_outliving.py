@@ -1,7 +1,8 @@
 """Pods that were deleted while their containers ran, as the daemon tells them on its Node."""
 
 import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,7 +121,19 @@ async def test_the_daemon_names_a_pod_that_was_deleted_by_force_until_its_cgroup
         await until(lambda: named() == set())
 
 
-async def test_the_control_groups_are_searched_at_each_news_of_pods_however_short_after_a_search_in_vain(
+class SearchedCgroups(PodCgroups):
+    """Knows the threads in which it was searched."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.threads = set[threading.Thread]()
+
+    def populated(self, known: Collection[str]) -> frozenset[str] | None:
+        self.threads.add(threading.current_thread())
+        return super().populated(known)
+
+
+async def test_the_control_groups_are_searched_off_the_loop_at_each_news_of_pods_however_short_after_one_in_vain(
     tmp_path: Path,
 ) -> None:
     async with EmbeddedApiServer() as server:
@@ -130,11 +143,12 @@ async def test_the_control_groups_are_searched_at_each_news_of_pods_however_shor
         changes = Changes()
         own = OwnNode(api, NODE, changes)
         gpus = Gpus(lambda: Inventory(devices=PAIR), OwnThreads("nvml"), changes, AgentSettings(node_name=NODE))
-        outliving = OutlivingPods(own, gpus, RESOURCE_COUNT, PodCgroups(tmp_path / "cgroup"))
+        cgroups = SearchedCgroups(tmp_path / "cgroup")
+        outliving = OutlivingPods(own, gpus, RESOURCE_COUNT, cgroups)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(loop) for loop in (own.follow_node(), own.follow_pods(), gpus.run())]
             await until(lambda: own.node is not None and own.pods_known and gpus.known)
-            assert written(outliving) == set()
+            assert await written(outliving) == set()
             pod = msgspec.to_builtins(bound_pod("goes", ((share(A),),), phase="Running"))
             server.create({"apiVersion": "v1", "kind": "Pod", **pod})
             await until(lambda: own.pods)
@@ -142,17 +156,20 @@ async def test_the_control_groups_are_searched_at_each_news_of_pods_however_shor
             folder = tmp_path / "cgroup" / "kubepods" / f"pod{uid}"
             folder.mkdir(parents=True)
             (folder / "cgroup.events").write_text("populated 1\n")
-            assert written(outliving) == set()
+            assert await written(outliving) == set()
             server.delete("pods", "goes", namespace="default")
             await until(lambda: not own.pods)
-            assert written(outliving) == {uid}
+            assert await written(outliving) == {uid}
+            assert len(cgroups.threads) == 1
+            assert threading.current_thread() not in cgroups.threads
             for task in tasks:
                 task.cancel()
         await api.close()
 
 
-def written(outliving: OutlivingPods) -> set[str]:
+async def written(outliving: OutlivingPods) -> set[str]:
     """The pods that it writes on the Node."""
+    await outliving.look(Node())
     desired = outliving.desired(Node(), NOW)
     assert desired is not None
     value = desired.annotations[NODE_OUTLIVING]

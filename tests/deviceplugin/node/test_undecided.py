@@ -1,6 +1,8 @@
 """What the daemon tells of pods without a decision, and of which it is silent."""
 
+import asyncio
 import base64
+import os
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +13,7 @@ from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.node.undecided import is_undecided, known_of
 from deviceplugin.plugin_calls import allocate_response
 from deviceplugin.records.checkpoint import Holding
+from deviceplugin.records.checkpoint_file import CHECKPOINT_NAME
 from deviceplugin.replicas import split_replica
 from deviceplugin.slim_pods import slim
 from proto.annotations.keys import NODE_LOCK, NODE_UNDECIDED
@@ -26,6 +29,7 @@ from proto.kubernetes.objects import (
     PodStatus,
     Resources,
 )
+from simulation.nvml.machine_file import RowsRemapped
 from tests.deviceplugin.daemon_rig import DaemonRig, daemon
 from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, bound_pod, share
 from tests.deviceplugin.slots.slot_rig import GPU, as_recorded
@@ -163,3 +167,18 @@ async def test_of_a_pod_that_was_served_by_a_slot_and_lost_its_decision_the_daem
         assert uid not in told(node)
         assert node.writes() == writes + 1
         assert NODE_LOCK not in node.annotations()
+
+
+@pytest.mark.needs_compiler
+async def test_a_checkpoint_whose_disk_hangs_stops_neither_the_daemon_nor_what_it_writes_on_the_node() -> None:
+    async with daemon(runtime_version="containerd://2.4.2") as node:
+        await node.kubelet.stop()
+        checkpoint = node.kubelet.root / "device-plugins" / CHECKPOINT_NAME
+        checkpoint.unlink(missing_ok=True)
+        # One who reads it waits until somebody writes.
+        os.mkfifo(checkpoint)
+        node.bind("past", 1, 2, lent=())
+        node.machine(RowsRemapped(gpu=0, pending=True))
+        await node.becomes(lambda: node.ill() == {0})
+        async with asyncio.timeout(5):
+            assert (await node.get("/healthz"))[0] == 200

@@ -77,37 +77,39 @@ def test_what_kubelet_did_not_write_is_refused_in_a_sentence(text: bytes) -> Non
         decode_checkpoint(text)
 
 
-def test_the_file_is_read_as_it_is_now(tmp_path: Path) -> None:
+async def test_the_file_is_read_as_it_is_now(tmp_path: Path) -> None:
     read = checkpoint_reader(str(tmp_path))
-    assert read() is None
+    assert await read() is None
     file = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
     file.parent.mkdir()
     file.write_bytes(WRITTEN)
-    assert read() == decode_checkpoint(WRITTEN)
+    assert await read() == decode_checkpoint(WRITTEN)
     replacement = tmp_path / "next"
     replacement.write_bytes(b'{"Data":{"PodDeviceEntries":[]},"Checksum":1}')
     os.replace(replacement, file)
-    assert read() == ()
+    assert await read() == ()
 
 
-def test_a_file_that_is_none_of_kubelets_is_as_good_as_missing(
+async def test_a_file_that_is_none_of_kubelets_is_as_good_as_missing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
     file.parent.mkdir()
     file.write_text("half a fi")
     read = checkpoint_reader(str(tmp_path))
-    assert read() is None
-    assert read() is None
+    assert await read() is None
+    assert await read() is None
     assert caplog.text.count("cannot be read: JSON") == 1
 
 
-def test_that_it_cannot_be_read_is_told_once_until_it_can(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_that_it_cannot_be_read_is_told_once_until_it_can(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
     file.mkdir(parents=True)
     read = checkpoint_reader(str(tmp_path))
-    assert [read(), read(), read()] == [None, None, None]
+    assert [await read(), await read(), await read()] == [None, None, None]
     assert caplog.text.count("cannot be read: Is a directory") == 1
     file.rmdir()
     file.write_bytes(WRITTEN)
-    assert read() == decode_checkpoint(WRITTEN)
+    assert await read() == decode_checkpoint(WRITTEN)

@@ -46,7 +46,7 @@ class Clocks:
     uptime: float = 3600.0
     booked: set[DeviceUUID] = field(default_factory=set)
 
-    def checkpoint(self) -> tuple[Holding, ...]:
+    async def checkpoint(self) -> tuple[Holding, ...]:
         return tuple(
             Holding(pod_uid="u", container_name="c", resource_name=RESOURCE_COUNT, device_ids={"-1": [f"{gpu}-0"]})
             for gpu in self.booked

@@ -45,7 +45,7 @@ class Kubelet:
         self.process, self.held, self._over, self._workers = Process(), self.recorded, set(), {}
         self.process.live(self._admissions())
 
-    def read_checkpoint(self) -> tuple[Holding, ...] | None:
+    async def read_checkpoint(self) -> tuple[Holding, ...] | None:
         if "checkpoint" in self._node.faults:
             return None
         return tuple(

@@ -68,7 +68,7 @@ class Kubelet(PodResources):
             raise PodResourcesUnavailable("connection refused")
         return tuple(self.listed_now)
 
-    def read_checkpoint(self) -> tuple[Holding, ...] | None:
+    async def read_checkpoint(self) -> tuple[Holding, ...] | None:
         return None if self.recorded is None else tuple(self.recorded)
 
     def hold(self, pod: Pod, container: str, *ids: str, init: bool = False, slot: str = "") -> None:
