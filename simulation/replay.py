@@ -106,10 +106,8 @@ def _answered(line: bytes, settings: RequestSettings) -> Document:
             return answer_single_node(decoded(line, SingleNode))
         if "state" in keys:
             return answer_cluster(decoded(line, RecordedCluster), settings)
-    except (msgspec.DecodeError, UnicodeError, StateError, PolicyError) as error:
+    except (msgspec.DecodeError, StateError, PolicyError) as error:
         return {"error": str(error)}
-    except RecursionError:
-        return {"error": "the line is nested too deeply"}
     return {"error": "the line has neither state and pod nor devices and containers"}
 
 

@@ -46,5 +46,5 @@ def _read(path: Path) -> PlanReport:
         return decoded(path.read_bytes(), PlanReport)
     except OSError as error:
         raise MergeError(f"{path}: cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except msgspec.DecodeError as error:
         raise MergeError(f"{path}: is not a report of plan --output json: {error}") from error
