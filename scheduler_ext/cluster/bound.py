@@ -8,6 +8,8 @@ from collections.abc import Collection, Iterator
 from sys import intern
 from typing import Any
 
+from msgspec.structs import replace
+
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, MIG_ALLOCATIONS
 from proto.annotations.memory_resize import ResizeState, answer_in, larger, wished
@@ -15,9 +17,9 @@ from proto.annotations.mig_allocations import MigAllocation, decode_mig_allocati
 from proto.annotations.outliving_pods import Outliving
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import ContainerShares, DeviceUUID, PodShares
-from proto.kubernetes.objects import Pod
+from proto.kubernetes.objects import Pod, version_number
 from proto.kubernetes.requests import exclusive_cpus, requested
-from scheduler_ext.cluster.accounting import Footprint, effective, pinned_containers
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective, pinned_containers
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, RecordState, namespace_of, placements_of
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import ContainerKind, ResourceNames, container_kinds, gpu_count, pod_key
@@ -37,11 +39,19 @@ def read_bound(
         return None
     if known is not None and (known.node != pod.spec.node_name or known.gpus is NO_GPUS):
         known = None
+    record: PodRecord | None
     if value:
-        return _decided(pod, value, names, known, gpus)
-    if known is None or known.gpus.undecided or known.gpus.everywhere:
-        return _undecided(pod, names)
-    return _remembered(pod, known, f"{DEVICES_ALLOCATED} was removed")
+        record = _decided(pod, value, names, known, gpus)
+    elif known is None or known.gpus.undecided or known.gpus.everywhere:
+        record = _undecided(pod, names)
+    else:
+        record = _remembered(pod, known, f"{DEVICES_ALLOCATED} was removed")
+    growth = None if known is None else known.growth
+    if record is None or growth is None or version_number(pod.metadata.resource_version) >= growth.from_version:
+        return record
+    held = record.gpus.footprints
+    merged = {gpu: held.get(gpu, NOTHING) | growth.counts.get(gpu, NOTHING) for gpu in {**held, **growth.counts}}
+    return replace(record, gpus=replace(record.gpus, footprints=merged), growth=replace(growth, pod=pod))
 
 
 def _bound_record(pod: Pod, gpus: GpuPart = NO_GPUS, **more: Any) -> PodRecord:

@@ -30,7 +30,6 @@ from scheduler_ext.cluster.records import (
     namespace_of,
 )
 from scheduler_ext.cluster.registered import UNREGISTERED
-from scheduler_ext.cluster.resizing import Growths
 from scheduler_ext.cluster.snapshot import TOTAL_EXCEEDED, Snapshot
 from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.kubelet_totals import NO_TOTALS, totals_of
@@ -62,7 +61,6 @@ class Ledger:
         """When the watch of pods has begun to work; infinite while it does not."""
         self._classes = Classes(seeds(self._settings))
         self.records = Records()
-        self.growths = Growths()
         self.set_asides = SetAsides()
         self.groups = Groups(self.records)
         self.nodes = Nodes(self.records, self.set_asides)
@@ -114,7 +112,6 @@ class Ledger:
             if 0 < version < record.deleted_at:
                 self.records.put(replace(record, deleted_at=version))
         self._classes.keep_only(current.keys())
-        self.growths.keep_only(current.keys())
         self.nodes.touch(*self.set_asides.keep_only(current.keys()))
         self.groups.keep_only(current.keys(), version)
         for pod in current.values():
@@ -136,7 +133,7 @@ class Ledger:
         if self._fgd:
             self._classes.learn(uid, pod, self._settings)
         gpus = () if known is None else {device.uuid for device in self.nodes.devices(known.node)}
-        record = self.growths.counted(pod, read_bound(pod, self._settings.names, known, gpus))
+        record = read_bound(pod, self._settings.names, known, gpus)
         if record is not None or pod.has_ended:
             self.groups.settled(uid)
         if record is not None:
@@ -160,7 +157,6 @@ class Ledger:
         nothing. It then has this `name`.
         """
         self._classes.forget(uid)
-        self.growths.end(uid)
         self.nodes.touch(*self.set_asides.remove(uid))
         known = self.records.bound(uid)
         if until is not None and known is not None and known.gpus is not NO_GPUS:

@@ -100,6 +100,16 @@ class Pending(Struct, frozen=True, kw_only=True, gc=False):
 _NOT_PENDING = Pending()
 
 
+class Growth(Struct, frozen=True, kw_only=True, gc=False):
+    """What a running pod is about to get more of GPUs, until its own annotations count it."""
+
+    counts: Footprints
+    pod: Pod
+    """The pod as it was last seen."""
+    from_version: float = inf
+    """The resourceVersion from which on the annotations count it."""
+
+
 class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     """What one pod holds, or will hold, of nodes."""
 
@@ -117,6 +127,8 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     """The shares on each of the nodes while it is reserved or sent."""
     instances: tuple[MigAllocation, ...] = ()
     """The MIG instances that its daemon has made and named."""
+    growth: Growth | None = None
+    """What is counted in `gpus` and not yet in the annotations of a bound pod."""
     totals: KubeletTotals = NO_TOTALS
     host: HostAmount = NO_HOST
     until: float = inf
@@ -167,7 +179,7 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     def outliving(self, until: float, deleted_at: int, name: str) -> "PodRecord":
         """Returns the record after the deletion of the pod: its containers may still use its GPUs."""
         gpus = replace(self.gpus, pod=name)
-        left = replace(self, state=RecordState.OUTLIVING, gpus=gpus, totals=NO_TOTALS, host=NO_HOST)
+        left = replace(self, state=RecordState.OUTLIVING, gpus=gpus, growth=None, totals=NO_TOTALS, host=NO_HOST)
         return replace(left, until=until, deleted_at=deleted_at)
 
     def counts_as(self, other: "PodRecord") -> bool:

@@ -21,10 +21,9 @@ from scheduler_ext.cluster.groups import pending_of
 from scheduler_ext.cluster.history import Histories, LogKind, PodLog
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.pod_index import PodIndex, PodName, pod_name
-from scheduler_ext.cluster.records import RecordState
-from scheduler_ext.cluster.resizing import Wishes
+from scheduler_ext.cluster.records import Growth, RecordState
 from scheduler_ext.cluster.snapshot import Snapshot
-from scheduler_ext.cluster.waiting_pods import Nominations, PodQueue
+from scheduler_ext.cluster.waiting_pods import Nominations, PodQueue, Wishes
 from scheduler_ext.requests import RequestSettings, pod_key
 
 
@@ -111,13 +110,20 @@ def _set_asides_judged(cluster: "Cluster", event: events.SetAsidesJudged, _: flo
 
 
 def _growth_began(cluster: "Cluster", event: events.GrowthBegan, _: float) -> None:
-    cluster.ledger.growths.begin(event.pod, event.counts)
-    cluster.ledger.apply_pod(event.pod)
+    records = cluster.ledger.records
+    record = records.bound(pod_key(event.pod))
+    if record is not None:
+        records.put(replace(record, growth=Growth(counts=event.counts, pod=event.pod)))
+        cluster.ledger.apply_pod(event.pod)
 
 
 def _growth_sent(cluster: "Cluster", event: events.GrowthSent, _: float) -> None:
-    if (pod := cluster.ledger.growths.end(event.uid, event.version)) is not None:
-        cluster.ledger.apply_pod(pod)
+    records = cluster.ledger.records
+    record = records.bound(event.uid)
+    if record is not None and record.growth is not None:
+        left = replace(record.growth, from_version=event.version) if event.version else None
+        records.put(replace(record, growth=left))
+        cluster.ledger.apply_pod(record.growth.pod)
 
 
 class Cluster:
