@@ -11,11 +11,11 @@ kube-scheduler handles one pod or one group at a time.
 
 4. Time passes. Each lease of the same pod is shorter than the one before.
 
-Time and questions about other pods may be wrong for a pod that waits in Permit for its group. Its reservation is
-remembered, and made again when the next member comes.
+Time and questions about other pods may be wrong for a pod that waits in Permit for its group. Its reservation lapses,
+and is made again when the next member comes.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
@@ -91,10 +91,6 @@ def _is_bound_alone(pod: Pod) -> bool:
     return found is not None and found.source in BOUND_ALONE
 
 
-def _of_group(records: Mapping[str, PodRecord], group: str) -> dict[str, PodRecord]:
-    return {uid: each for uid, each in records.items() if each.pending.group == group}
-
-
 @dataclass(slots=True)
 class Groups:
     """Attempts of kube-scheduler at pods and groups. What it gave up is dropped from the records."""
@@ -104,8 +100,6 @@ class Groups:
     """The attempts at groups that have reservations, and at the group of the last question."""
     _unused: dict[str, int] = field(default_factory=dict)
     """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
-    _lapsed: dict[str, PodRecord] = field(default_factory=dict)
-    """The reservations of pods that may still wait in Permit, though their lease has ended."""
 
     def _attempt(self, group: str) -> GroupAttempt:
         return self._attempts.setdefault(group, GroupAttempt(self._records))
@@ -131,16 +125,16 @@ class Groups:
         pods' status had the same words before.
         """
         uid, group = pod_key(pod), group_of(pod)
-        void = {uid}
-        if uid in self._lapsed:
+        void, lapsed = {uid}, list[PodRecord]()
+        if self._records.lapsed(uid) is not None:
             # Coscheduling has rejected all that wait, as it rejected this one.
-            self._take_lapsed(group)
+            self._records.drop(*self._lapsed(group))
         for name, other in list(self._attempts.items()):
             if name == group:
                 continue
             if other.refused or other.again or other.is_cut_short():
                 held = other.promises()
-                self.lapse(held.values())
+                lapsed += self.lapsed_of(held.values())
                 void |= held.keys()
                 other.refused = False
             elif len(other.placements) > 1:
@@ -153,12 +147,13 @@ class Groups:
             goes_on = bool(ours.placements)
             void = void - {uid} | ours.void(uid, offered, where, bound_alone=_is_bound_alone(pod))
             if ours.refused and goes_on and not ours.placements:
-                self.lapse(ours.promises().values())
+                lapsed += self.lapsed_of(ours.promises().values())
             if not ours.placements:
                 ours.needed, ours.in_one_cycle = needed, pod.spec.scheduling_group is not None
             ours.place(uid, where)
             ours.refused &= ours.placements[-1].refused
         self._records.drop(*map(self._records.reserved, void))
+        self._records.put(*lapsed)
 
     def refused(self, pod: Pod, now: float) -> None:
         """Records that the pod fits nowhere. The other members are bound without it at once or not at all; they are not
@@ -169,12 +164,13 @@ class Groups:
             return
         this = self._attempt(group)
         this.refuse()
-        this.preempts, this.rejected = False, {}
+        this.preempts, this.rejected = False, ()
         this.charge(this.promises().values(), namespace_of(pod))
         if not this.refused:
             return
-        if this.is_rejected(len(_of_group(self._lapsed, group))):
-            this.rejected = self._take_lapsed(group)
+        if this.is_rejected(len(lapsed := self._lapsed(group))):
+            this.rejected = lapsed
+            self._records.drop(*lapsed)
         for uid, record in this.promises().items():
             self._unused.pop(uid, None)
             if record.pending.ahead:
@@ -187,15 +183,12 @@ class Groups:
         this = self._attempts.get(group_of(pod))
         if this is not None and this.refused:
             this.preempts = True
-            self._lapsed |= this.rejected
+            self._records.put(*(each for each in this.rejected if self._records.get(each.uid) is None))
 
-    def lapsed(self, pod: Pod, now: float) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
+    def lapsed(self, pod: Pod) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
         """Returns UID, node and request of members that wait for the pod although their lease has ended."""
-        return [
-            (uid, each.node, each.pending.waits)
-            for uid, each in _of_group(self._lapsed, group_of(pod)).items()
-            if each.pending.waits and now < each.until + LONGEST_PERMIT_SECONDS
-        ]
+        found = self._lapsed(group_of(pod))
+        return [(each.uid, each.node, each.pending.waits) for each in found if each.pending.waits]
 
     def lease_seconds(self, pod: Pod, longest: float) -> float:
         """Returns the seconds that the pod's next reservation may last, at most `longest`: half of the previous time
@@ -209,7 +202,6 @@ class Groups:
 
     def reserved(self, uid: str) -> None:
         """Counts one more reservation of the pod; those of one attempt at its group count once."""
-        self._lapsed.pop(uid, None)
         record = self._records.reserved(uid)
         if record is not None and record.pending.ahead:
             return
@@ -289,8 +281,9 @@ class Groups:
     def seen_unbound(self, uid: str, pod: Pod) -> None:
         """Drops what kube-scheduler has given up, as the status of this unbound pod shows."""
         after = verdict_of(pod)
-        if uid in self._lapsed and lets_go(self._lapsed[uid].pending.seen, after):
-            del self._lapsed[uid]
+        lapsed = self._records.lapsed(uid)
+        if lapsed is not None and lets_go(lapsed.pending.seen, after):
+            self._records.drop(lapsed)
         record = self._records.reserved(uid)
         if record is None or record.pending.binding:
             return
@@ -305,7 +298,7 @@ class Groups:
     def settled(self, uid: str) -> None:
         """The pod is bound, has ended or is gone."""
         self._unused.pop(uid, None)
-        self._lapsed.pop(uid, None)
+        self._records.drop(self._records.lapsed(uid))
 
     def keep_only(self, uids: Collection[str], version: int = 0) -> None:
         """Forgets everything, except about these pods and those with reservations.
@@ -319,18 +312,15 @@ class Groups:
         self._unused = {
             uid: n for uid, n in self._unused.items() if uid in uids or self._records.reserved(uid) is not None
         }
-        self._lapsed = {uid: each for uid, each in self._lapsed.items() if uid in uids}
+        self._records.drop(*(each for each in self._records.of(RecordState.LAPSED) if each.uid not in uids))
 
-    def lapse(self, ended: Iterable[PodRecord]) -> None:
-        """Remembers the reservations of members that may still wait in Permit."""
+    def lapsed_of(self, ended: Iterable[PodRecord]) -> Sequence[PodRecord]:
+        """Returns the lapsed records of the members among these that may still wait in Permit."""
         waiting = [record for record in ended if record.pending.waits and not record.pending.ahead]
         groups = self._attempts.keys() & {record.pending.group for record in waiting}
-        rejected = {group for group in groups if self._attempts[group].is_rejected(len(_of_group(self._lapsed, group)))}
+        rejected = {group for group in groups if self._attempts[group].is_rejected(len(self._lapsed(group)))}
         kept = (each for each in waiting if not each.pending.binding and each.pending.group not in rejected)
-        self._lapsed |= {each.uid: each for each in kept}
+        return [replace(each, state=RecordState.LAPSED) for each in kept]
 
-    def _take_lapsed(self, group: str) -> dict[str, PodRecord]:
-        """Forgets those of the group, and returns them."""
-        taken = _of_group(self._lapsed, group)
-        self._lapsed = {uid: each for uid, each in self._lapsed.items() if uid not in taken}
-        return taken
+    def _lapsed(self, group: str) -> Sequence[PodRecord]:
+        return [each for each in self._records.of(RecordState.LAPSED) if each.pending.group == group]

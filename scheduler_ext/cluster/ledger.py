@@ -15,7 +15,7 @@ from proto.kubernetes.objects import Node, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, read_bound, still_running
 from scheduler_ext.cluster.closed_nodes import SetAsides
-from scheduler_ext.cluster.groups import Groups, pending_of
+from scheduler_ext.cluster.groups import LONGEST_PERMIT_SECONDS, Groups, pending_of
 from scheduler_ext.cluster.node_totals import Hosts, KubeletSums
 from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.quotas import Quotas
@@ -227,15 +227,18 @@ class Ledger:
             if record.until == inf and record.node not in self._outliving:
                 self.records.put(replace(record, until=now + OUTLIVING_SECONDS))
         ended = [record for record in self.records.of(*RecordState) if self._ends_at(record) <= now]
-        self.groups.lapse([record for record in ended if record.is_pending])
+        lapsed = self.groups.lapsed_of([record for record in ended if record.is_pending])
         for record in ended:
             if record.state is RecordState.OUTLIVING:
                 self.remove_pod(record.uid)
             else:
                 self.records.drop(record)
+        self.records.put(*lapsed)
         self.records.first_end = min(map(self._ends_at, self.records.of(*RecordState)), default=inf)
 
     def _ends_at(self, record: PodRecord) -> float:
+        if record.state is RecordState.LAPSED:
+            return record.until + LONGEST_PERMIT_SECONDS
         if record.state is RecordState.SENT:
             return max(record.until, self._watched_since + LATEST_NEWS_SECONDS)
         return inf if record.state is RecordState.OUTLIVING and record.node in self._outliving else record.until

@@ -31,6 +31,8 @@ class RecordState(StrEnum):
     """Decided, and not bound yet."""
     SENT = "sent"
     """A Binding may be carried out though the watch has not shown it."""
+    LAPSED = "lapsed"
+    """Its lease has ended, and it holds nothing. A pod that still waits in Permit gets a reservation again."""
     BOUND = "bound"
     OUTLIVING = "outliving"
     """The API server has deleted the pod, though its containers may still run."""
@@ -128,7 +130,7 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     instances: tuple[MigAllocation, ...] = ()
     """The MIG instances that its daemon has made and named."""
     growth: Growth | None = None
-    """What is counted in `gpus` and not yet in the annotations of a bound pod."""
+    """The part of `gpus` that the annotations of a bound pod do not count yet."""
     totals: KubeletTotals = NO_TOTALS
     host: HostAmount = NO_HOST
     until: float = inf
@@ -249,7 +251,7 @@ class Records:
     _sums: tuple[Sum, ...] = data_field(default=(), compare=False)
     _records: dict[str, PodRecord] = data_field(default_factory=dict)
     _passing: dict[str, PodRecord] = data_field(default_factory=dict)
-    """The records that are neither bound nor kept."""
+    """The records that are neither bound nor kept, and the lapsed ones, which are nowhere else."""
     _kept: dict[str, PodRecord] = data_field(default_factory=dict)
     _by_node: dict[str, dict[str, PodRecord]] = data_field(default_factory=dict)
     """The counted records that concern GPUs, by node and UID. Nothing stays of a node without them: most names never
@@ -260,22 +262,25 @@ class Records:
         """Feeds these sums from now on."""
         self._sums = sums
 
-    def put(self, record: PodRecord) -> None:
-        """Adds the record. It replaces the pod's record, or the room kept for it."""
-        uid = record.uid
-        before = self._counted(uid)
-        if record.state is RecordState.KEPT:
-            self._kept[uid] = record
-        else:
-            self._records[uid] = record
-            self._passing.pop(uid, None)
-            if record.state is not RecordState.BOUND:
-                self._passing[uid] = record
-        self.first_end = min(self.first_end, record.until)
-        self._change(before, self._counted(uid))
+    def put(self, *records: PodRecord) -> None:
+        """Adds the records. Each replaces the pod's record, or the room kept for it."""
+        for record in records:
+            uid, state = record.uid, record.state
+            before = self._counted(uid)
+            if state is RecordState.KEPT:
+                self._kept[uid] = record
+            else:
+                self._records[uid] = record
+                self._passing.pop(uid, None)
+                if state is not RecordState.BOUND:
+                    self._passing[uid] = record
+                if state is RecordState.LAPSED:
+                    del self._records[uid]
+            self.first_end = min(self.first_end, record.until)
+            self._change(before, self._counted(uid))
 
     def drop(self, *records: PodRecord | None) -> None:
-        """Drops these pods' records, or the room kept for them. Kept room counts again once its pod has no record."""
+        """Drops the pods' records, or the room kept for them. Kept room counts again once its pod has no record."""
         for record in filter(None, records):
             before = self._counted(record.uid)
             if record.state is RecordState.KEPT:
@@ -305,13 +310,18 @@ class Records:
                 each.add(after)
 
     def get(self, uid: str) -> PodRecord | None:
-        """Returns the pod's record, apart from room kept for it."""
+        """Returns the pod's record, if it holds something, apart from room kept for it."""
         return self._records.get(uid)
 
     def reserved(self, uid: str) -> PodRecord | None:
         """Returns the pod's record if it is reserved or sent."""
         record = self._passing.get(uid)
         return record if record is not None and record.state in _PENDING else None
+
+    def lapsed(self, uid: str) -> PodRecord | None:
+        """Returns the pod's lapsed record."""
+        record = self._passing.get(uid)
+        return record if record is not None and record.state is RecordState.LAPSED else None
 
     def bound(self, uid: str) -> PodRecord | None:
         """Returns the pod's record if it is bound, or outlives its deletion."""
@@ -338,7 +348,7 @@ class Records:
         return record.node if record is not None and record.state is RecordState.SENT else ""
 
     def every(self) -> Mapping[str, PodRecord]:
-        """Returns the records by pod UID, apart from kept room; the next event changes it."""
+        """Returns the records by pod UID, apart from kept room and lapsed ones; the next event changes it."""
         return self._records
 
     def problems(self) -> Mapping[str, str]:

@@ -47,8 +47,7 @@ def _decided(cluster: "Cluster", event: events.Decided, now: float) -> None:
 def _undone(cluster: "Cluster", event: events.GroupUndone, _: float) -> None:
     records = cluster.ledger.records
     records.drop(*map(records.reserved, event.uids))
-    for record in event.before:
-        records.put(record)
+    records.put(*event.before)
 
 
 def _refused(cluster: "Cluster", event: events.PodRefused, now: float) -> None:

@@ -261,7 +261,7 @@ class FilterDecision:
 
         Otherwise kube-scheduler would bind the group without that member.
         """
-        for number, (uid, node, (member, request)) in enumerate(self.cluster.ledger.groups.lapsed(pod, now)):
+        for number, (uid, node, (member, request)) in enumerate(self.cluster.ledger.groups.lapsed(pod)):
             again = self.index.choose(request, [node])
             if again.node is None or number >= MOST_LAPSED:
                 return member.metadata.name

@@ -311,6 +311,19 @@ def test_what_a_member_lost_is_forgotten_once_it_waits_no_more(sign: str) -> Non
     assert asked.filter(of_coscheduling("b")) == ["n1"]
 
 
+def test_a_lapsed_reservation_ends_with_the_longest_permit() -> None:
+    """Before, a question about its pod was taken for the rejection of members that had begun to wait since."""
+    asked = Asked(nodes=2)
+    assert asked.filter(of_coscheduling("a")) == ["n0"]
+    asked.now += LEASE_SECONDS
+    asked.ledger.expire(asked.now)
+    asked.now += LONGEST_PERMIT_SECONDS
+    assert asked.filter(of_coscheduling("b")) == ["n0"]
+    asked.now += LEASE_SECONDS
+    assert asked.filter(of_coscheduling("a")) == ["n1"]
+    assert asked.held() == 2
+
+
 def test_a_group_is_not_to_blame_for_what_it_lost_by_our_own_refusal() -> None:
     asked = Asked(nodes=2)
     for _ in range(8):
