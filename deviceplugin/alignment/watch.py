@@ -17,10 +17,9 @@ from deviceplugin.alignment.zones import (
     node_numa,
     shown_numa,
 )
-from deviceplugin.allocation.capacity import Holds, held_by, lives
+from deviceplugin.allocation.capacity import Holds, live_holds, lives
 from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.sources import AllocationSources
-from deviceplugin.by_pod import ByPod
 from deviceplugin.host_paths import seen, sysfs
 from deviceplugin.nvml.sysfs import Sysfs
 from deviceplugin.own_threads import OwnThreads
@@ -31,7 +30,7 @@ from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavail
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.node_numa import NodeNuma
-from proto.devices import Device, DeviceUUID, PodShares
+from proto.devices import PodShares
 from proto.kubernetes.objects import TOPOLOGY_AFFINITY_ERROR, Notice, ObjectReference, Pod
 
 _LOOK_SECONDS = 10.0
@@ -58,9 +57,7 @@ class AlignmentWatch:
         self._cpus_of_zone = Sysfs(sysfs(host_root)).cpus_of_node()
         self._kubelet: KubeletAlignment | None = None
         self._cpus: ExclusiveCpus | None = None
-        self._holds = ByPod[Mapping[DeviceUUID, Device], Holds](
-            lambda pod, gpus: held_by(pod, gpus, sources.resource) if lives(pod) else {}
-        )
+        self._holds = live_holds(sources.resource)
         self._record = record
         self._told: Mapping[str, frozenset[str]] = {}
         """The containers, or kubelet's reason, for which each pod has its notice, by UID."""

@@ -3,10 +3,11 @@
 The capacity of a GPU is what its node advertises, scaling of memory and cores included.
 """
 
-from collections.abc import Collection, Container, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.allocation.decision import decided_devices
+from deviceplugin.by_pod import ByPod
 from program.words import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -43,31 +44,37 @@ Holds = Mapping[DeviceUUID, TakenPart]
 """The part of each GPU that one pod holds."""
 
 
-def exceeded(
-    pod: Pod,
-    holders: Collection[tuple[Pod, Holds]],
-    inventory: Mapping[DeviceUUID, Device],
-    resource: str,
-    served: Container[str],
-) -> str:
-    """Returns why a GPU would be over capacity with this pod beside the others, as a clause; empty if none would.
+class SecondCount:
+    """Adds up what the pods of this node hold. `resource` is the one by which containers request GPUs."""
 
-    `holders` are the node's pods, each with the result of `held_by`. Pods other than `pod` count from when they were
-    `served` (UIDs), or a container of them was created, until they have ended. A decision that cannot be read counts
-    nothing: where it is the pod's own, that is refused elsewhere.
-    """
-    for uuid, own in held_by(pod, inventory, resource).items():
-        device = inventory[uuid]
-        beside = [(other, held[uuid]) for other, held in holders if uuid in held and _counts(other, pod, served)]
-        total = sum((held for _, held in beside), own)
-        if total | _all_of(device) != _all_of(device):
-            named = sorted(((other.full_name, held) for other, held in beside), key=lambda each: each[0])
-            names = enumerated([f"{name} ({held})" for name, held in named])
-            has = f"{device.memory_mib} MiB, {device.cores} % and room for {device.replicas} containers"
-            return f"{uuid} has {has}, but {total} for {total.containers} were decided: for this pod ({own})" + (
-                f" beside {names}" if named else ""
-            )
-    return ""
+    def __init__(self, resource: str) -> None:
+        self._resource = resource
+        self._holders = ByPod[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
+            lambda pod, inventory: (pod, held_by(pod, inventory, resource))
+        )
+
+    def exceeded(
+        self, pod: Pod, pods: Mapping[str, Pod], inventory: Mapping[DeviceUUID, Device], served: Container[str]
+    ) -> str:
+        """Returns why a GPU would be over capacity with this pod beside the others, as a sentence; empty if none would.
+
+        `pods` are the node's, by UID. Those other than `pod` count from when they were `served` (UIDs), or a container
+        of them was created, until they have ended. A decision that cannot be read counts nothing: where it is the pod's
+        own, that is refused elsewhere.
+        """
+        holders = self._holders.of(pods, inventory)
+        for uuid, own in held_by(pod, inventory, self._resource).items():
+            device = inventory[uuid]
+            beside = [(other, held[uuid]) for other, held in holders if uuid in held and _counts(other, pod, served)]
+            total = sum((held for _, held in beside), own)
+            if total | _all_of(device) != _all_of(device):
+                named = sorted(((other.full_name, held) for other, held in beside), key=lambda each: each[0])
+                names = enumerated([f"{name} ({held})" for name, held in named])
+                has = f"{device.memory_mib} MiB, {device.cores} % and room for {device.replicas} containers"
+                beside_them = f" beside {names}" if named else ""
+                what = f"{uuid} has {has}, but {total} for {total.containers} were decided: for this pod ({own})"
+                return f"{what}{beside_them}"
+        return ""
 
 
 def _counts(other: Pod, pod: Pod, served: Container[str]) -> bool:
@@ -83,6 +90,11 @@ def lives(pod: Pod) -> bool:
 def has_begun(pod: Pod) -> bool:
     """Returns whether a container of the pod was created."""
     return any(each.container_id for each in pod.all_statuses)
+
+
+def live_holds(resource: str) -> ByPod[Mapping[DeviceUUID, Device], Holds]:
+    """Returns what each pod holds while its containers may run."""
+    return ByPod(lambda pod, inventory: held_by(pod, inventory, resource) if lives(pod) else {})
 
 
 def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> Holds:

@@ -31,9 +31,9 @@ from proto.annotations.node_limits import Backend
 from proto.devices import ContainerShares, Device, DeviceUUID
 
 _LONGEST_LIST = 4096
-"""Bytes that are read of the list of libraries."""
+"""The most bytes of the list that are read."""
 _SEPARATORS, _COMMENT = re.compile(r"[ \t\n:]+"), re.compile(r"#.*")
-"""The most bytes of the list that glibc's loader reads (dl_main in elf/rtld.c)."""
+"""The list of libraries as glibc's loader reads it (dl_main in elf/rtld.c)."""
 
 
 class CannotLimit(Exception):

@@ -5,20 +5,19 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from weakref import WeakValueDictionary
 
 from deviceplugin.allocation.answered import answers_to, why_unlimited
-from deviceplugin.allocation.capacity import Holds, exceeded, has_begun, held_by
+from deviceplugin.allocation.capacity import SecondCount, has_begun
 from deviceplugin.allocation.driver_files_check import DriverFilesCheck
 from deviceplugin.allocation.sources import AllocationSources
+from deviceplugin.allocation.starts import Starts
 from deviceplugin.allocator import CannotAllocate
-from deviceplugin.by_pod import ByPod
 from deviceplugin.container.edits import (
     ContainerEdits,
     ContainerFacts,
     container_facts,
 )
-from deviceplugin.container.hami_core import CannotLimit, LimitSettings, prepare, prepared_edits
+from deviceplugin.container.hami_core import CannotLimit, prepare, prepared_edits
 from deviceplugin.container.limits import is_limited
 from deviceplugin.container.own_variables import outdone
 from deviceplugin.immediate.proof import NodeView, NoneProven, ProvenContainer, prove
@@ -27,7 +26,6 @@ from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.checkpoint import Holding, Witness, witness_reader
 from deviceplugin.replicas import preferred_replicas, split_replica
 from deviceplugin.settings import UnenforcedShares
-from program.tasks import Tasks
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Pod
 
@@ -45,6 +43,7 @@ class ImmediateAllocator:
     def __init__(
         self, sources: AllocationSources, served_pods: ServedPods, driver_files: DriverFilesCheck | None = None
     ) -> None:
+        self._sources = sources
         self._own = sources.own
         self._gpus = sources.gpus
         self._served_pods = served_pods
@@ -56,12 +55,9 @@ class ImmediateAllocator:
         self._resource = resource = sources.resource
         self._read_checkpoint = sources.read_checkpoint
         self._witness = witness_reader(sources.read_checkpoint, resource)
-        self._holders = ByPod[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
-            lambda pod, inventory: (pod, held_by(pod, inventory, resource))
-        )
+        self._count = SecondCount(resource)
         self._threads = OwnThreads("folders", _FOLDERS_AT_ONCE)
-        self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
-        self._starting = Tasks()
+        self._starts = Starts()
 
     def devices(self) -> Sequence[Device]:
         """Returns the GPUs as they are now."""
@@ -92,26 +88,15 @@ class ImmediateAllocator:
         """Prepares the start of a container again, because its Allocate may be long ago. Raises CannotAllocate."""
         if self._driver_files is not None:
             await self._driver_files.check(ids)
-        # A thread that hangs on a disk cannot be ended: it keeps the lock, so that it does not empty the folder of a
-        # container that was started meanwhile.
-        sentence = await asyncio.shield(self._starting.begin(self._start(ids)))
-        if sentence:
-            log.warning("PreStartContainer refused: %s", sentence)
-            raise CannotAllocate(sentence)
+        await self._starts.run(ids, partial(self._start, ids))
 
     async def end(self) -> None:
         """Ends its tasks; no container starts after this."""
-        await self._starting.end()
+        await self._starts.end()
 
     async def _start(self, ids: Sequence[str]) -> str:
-        async with self._locks.setdefault(frozenset(ids), asyncio.Lock()):
-            recorded = await self._read_checkpoint() or ()
-            ready = partial(
-                self._ready,
-                *(ids, recorded, self._own.pods),
-                self._gpus.with_own_memory(self._gpus.by_uuid()),
-            )
-            return await self._threads.call(ready)
+        known = await self._read_checkpoint() or (), self._own.pods, self._gpus.with_own_memory(self._gpus.by_uuid())
+        return await self._threads.call(partial(self._ready, ids, *known))
 
     def _ready(
         self,
@@ -177,8 +162,7 @@ class ImmediateAllocator:
         if isinstance(answer, NoneProven):
             return answer
         served = {*self._served_pods.served, *(view.recorded or ())}
-        holders = self._holders.of(self._own.pods, view.inventory)
-        problem = exceeded(answer.pod, holders, view.inventory, self._resource, served)
+        problem = self._count.exceeded(answer.pod, self._own.pods, view.inventory, served)
         return (
             NoneProven(f"pod {answer.pod.full_name}: {problem}", may_change=True, pod=answer.pod) if problem else answer
         )
@@ -191,9 +175,7 @@ class ImmediateAllocator:
         prepared = partial(
             prepared_edits,
             *(proven.shares, known, facts, self._allocation, hardware),
-            limits=LimitSettings(
-                root=settings.hook_path, requested=settings.limits, allowed=settings.unenforced_shares
-            ),
+            limits=self._sources.limit_settings("allocation is not by slots"),
         )
         try:
             # The folders are on the host's disks, which may hang; kubelet needs an answer.

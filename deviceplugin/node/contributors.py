@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
-from deviceplugin.allocation.capacity import Holds, held_by, lives
+from deviceplugin.allocation.capacity import held_by, live_holds
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.gpus import Gpus
@@ -29,7 +29,6 @@ from proto.annotations.keys import NODE_NUMA, NODE_OUTLIVING, NODE_UNDECIDED, SU
 from proto.annotations.node_numa import NodeNuma, encode_numa
 from proto.annotations.outliving_pods import encode_outliving
 from proto.annotations.undecided_pods import encode_undecided
-from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod
 
 _ADMITTED = timedelta(seconds=5)
@@ -87,10 +86,9 @@ class NodeSums:
     def __init__(self, own: OwnNode, gpus: Gpus, resource: str, *, enabled: bool) -> None:
         self._own = own
         self._gpus = gpus
-        self._resource = resource
         self._enabled = enabled
         self._requested = ByPod[None, tuple[int, ...]](lambda pod, _: requested_sums(pod))
-        self._held = ByPod[dict[DeviceUUID, Device], Holds](self._held_by)
+        self._held = live_holds(resource)
 
     def desired(self, node: Node, _now: datetime) -> Desired | None:
         """Returns the sums; None, which keeps them, without a GPU or before the pods are known."""
@@ -102,9 +100,6 @@ class NodeSums:
         held = self._held.of(own.pods, self._gpus.by_uuid())
         outliving = first({}, 0, read_outliving(node)).gone.values()
         return Desired(totals=node_sums(devices, (*held, *outliving), self._requested.of(own.pods, None)))
-
-    def _held_by(self, pod: Pod, gpus: dict[DeviceUUID, Device]) -> Holds:
-        return held_by(pod, gpus, self._resource) if lives(pod) else {}
 
 
 class NumaNodes:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from deviceplugin.allocation.capacity import exceeded, held_by, lives
+from deviceplugin.allocation.capacity import SecondCount, lives
 from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.limits.changing import STARTS_AGAIN, LimitChanges
@@ -31,6 +31,7 @@ class MemoryResizer:
         self._own = sources.own
         self._gpus = sources.gpus
         self._resource = sources.resource
+        self._count = SecondCount(sources.resource)
         self._news = sources.changes
         self._driver = driver
         self._changes = changes
@@ -105,9 +106,8 @@ class MemoryResizer:
         limited = self._driver.of_pod(pod.metadata.uid).get(step.container)
         if limited is None or all(mib <= limited.limits_mib.get(gpu, 0) for gpu, mib in step.limits_mib.items()):
             return ""
-        inventory, pods = self._gpus.kept_by_uuid(), self._own.pods
-        holders = [(each, held_by(each, inventory, self._resource)) for each in pods.values()]
-        return exceeded(pod, holders, inventory, self._resource, pods.keys())
+        pods = self._own.pods
+        return self._count.exceeded(pod, pods, self._gpus.kept_by_uuid(), pods.keys())
 
     async def _write(self, pod: Pod, answer: ResizeAnswer | None) -> None:
         metadata = pod.metadata

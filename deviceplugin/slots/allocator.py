@@ -10,13 +10,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from weakref import WeakValueDictionary
+from functools import partial
 
-from deviceplugin.allocation.capacity import Holds, exceeded, held_by
+from deviceplugin.allocation.capacity import SecondCount
 from deviceplugin.allocation.decision import decided_devices, gpus_asked
 from deviceplugin.allocation.sources import AllocationSources
-from deviceplugin.allocator import CannotAllocate
-from deviceplugin.by_pod import ByPod
+from deviceplugin.allocation.starts import Starts
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import (
     ContainerEdits,
@@ -33,7 +32,6 @@ from deviceplugin.slots.promises import Promises
 from deviceplugin.slots.proof import Evidence, ProvenPod, Unproven, prove_slot
 from deviceplugin.slots.slot import Start, container_id, named
 from deviceplugin.slots.specs import SlotSpecs
-from program.tasks import Tasks
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
@@ -114,9 +112,7 @@ class SlotAllocator:
         self._resource = resource = sources.resource
         self._read_checkpoint = sources.read_checkpoint
         self._witness = witness_reader(sources.read_checkpoint, resource)
-        self._holders = ByPod[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
-            lambda pod, inventory: (pod, held_by(pod, inventory, resource))
-        )
+        self._count = SecondCount(resource)
         self._monotonic = monotonic
         self._draw = draw
         pause = {} if pause_seconds is None else {"pause_seconds": pause_seconds}
@@ -125,8 +121,7 @@ class SlotAllocator:
         self._promises = Promises()
         self._answered: dict[frozenset[str], str] = {}
         """The last answer for these ids, unless a later answer has one of them."""
-        self._locks: WeakValueDictionary[frozenset[str], asyncio.Lock] = WeakValueDictionary()
-        self._starting = Tasks()
+        self._starts = Starts()
 
     def devices(self) -> Sequence[Device]:
         """Returns the GPUs as they are now."""
@@ -160,17 +155,7 @@ class SlotAllocator:
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Writes the slot's spec for the container that holds these ids. Raises CannotAllocate."""
         deadline = asyncio.get_running_loop().time() + self._settings.pre_start_seconds
-        starting = self._starting.begin(self._start(frozenset(ids), deadline))
-        try:
-            # A thread that hangs on a disk cannot be ended: it keeps the lock, so that it does not empty the folder of
-            # a container that was started meanwhile.
-            async with asyncio.timeout_at(deadline + _LAST_LOOK_SECONDS):
-                refusal = await asyncio.shield(starting)
-        except TimeoutError:
-            refusal = f"the files for {', '.join(sorted(ids))} were not written in time: a disk of this node hangs"
-        if refusal:
-            log.warning("PreStartContainer refused: %s", refusal)
-            raise CannotAllocate(refusal)
+        await self._starts.run(ids, partial(self._start, frozenset(ids), deadline), deadline + _LAST_LOOK_SECONDS)
 
     async def run(self) -> None:
         """Removes specs that are no longer needed, and notes which pods have begun, until cancelled."""
@@ -186,35 +171,34 @@ class SlotAllocator:
 
     async def end(self) -> None:
         """Ends its tasks; no container starts after this."""
-        await self._starting.end()
+        await self._starts.end()
         await self.specs.end()
 
     async def _start(self, ids: frozenset[str], deadline: float) -> str:
         """Writes the spec; returns why that failed, or an empty text."""
-        async with self._locks.setdefault(ids, asyncio.Lock()):
-            answer = await self._find(ids, deadline)
-            if isinstance(answer, Unproven):
-                return answer.sentence + (f" ({self._own.problem})" if self._own.problem else "")
-            # The promise begins before anything is awaited, because the next call counts it.
-            self._promises.begin(answer.pod)
-            # A daemon that starts does not know yet what holds parts, and a container must not lose what held it.
-            try:
-                async with asyncio.timeout_at(deadline):
-                    await self._driver.is_known.wait()
-            except TimeoutError:
-                return f"pod {answer.pod.full_name}: the driver has not answered yet whether it limits GPU memory"
-            try:
-                recorded = await self._read_checkpoint() or ()
-                sizes = self._preparation.sizes(answer)
-                async with self._folders:
-                    prepared = await asyncio.to_thread(self._preparation.of, recorded, ids, answer, sizes)
-                if self._preparation.sizes(answer) != sizes:
-                    return f"pod {answer.pod.full_name}: its GPU memory changes at this moment"
-                for each in prepared.values():
-                    self._driver.expect(answer.pod.metadata.uid, each.container, each.driver_mib)
-                await self.specs.put({slot: each.spec for slot, each in prepared.items()}, self._starts(answer))
-            except (CannotLimit, CannotWriteSpec, OSError) as error:
-                return f"pod {answer.pod.full_name}: {error}"
+        answer = await self._find(ids, deadline)
+        if isinstance(answer, Unproven):
+            return answer.sentence + (f" ({self._own.problem})" if self._own.problem else "")
+        # The promise begins before anything is awaited, because the next call counts it.
+        self._promises.begin(answer.pod)
+        # A daemon that starts does not know yet what holds parts, and a container must not lose what held it.
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._driver.is_known.wait()
+        except TimeoutError:
+            return f"pod {answer.pod.full_name}: the driver has not answered yet whether it limits GPU memory"
+        try:
+            recorded = await self._read_checkpoint() or ()
+            sizes = self._preparation.sizes(answer)
+            async with self._folders:
+                prepared = await asyncio.to_thread(self._preparation.of, recorded, ids, answer, sizes)
+            if self._preparation.sizes(answer) != sizes:
+                return f"pod {answer.pod.full_name}: its GPU memory changes at this moment"
+            for each in prepared.values():
+                self._driver.expect(answer.pod.metadata.uid, each.container, each.driver_mib)
+            await self.specs.put({slot: each.spec for slot, each in prepared.items()}, self._begun(answer))
+        except (CannotLimit, CannotWriteSpec, OSError) as error:
+            return f"pod {answer.pod.full_name}: {error}"
         for slot in answer.slots:
             name = answer.pod.all_containers[slot.position].name
             gpus = ", ".join(sorted(share.uuid for share in slot.shares))
@@ -281,8 +265,7 @@ class SlotAllocator:
 
     def _exceeded(self, pod: Pod, offered: Mapping[DeviceUUID, Device]) -> str:
         """Returns why the pod does not fit beside the others into what the node offers; empty if it does."""
-        holders = self._holders.of(self._own.pods, offered)
-        problem = exceeded(pod, holders, offered, self._resource, self._promises)
+        problem = self._count.exceeded(pod, self._own.pods, offered, self._promises)
         return f"pod {pod.full_name}: {problem}" if problem else ""
 
     async def _read(self, name: str, deadline: float) -> Pod | None:
@@ -293,7 +276,7 @@ class SlotAllocator:
             log.warning("pod %s could not be read: %s", name, error or "no answer in time")
             return None
 
-    def _starts(self, proven: ProvenPod) -> Mapping[str, Start]:
+    def _begun(self, proven: ProvenPod) -> Mapping[str, Start]:
         """Returns starts by slot."""
         uid, now = proven.pod.metadata.uid, self._monotonic()
         names = {slot.name: proven.pod.all_containers[slot.position].name for slot in proven.slots}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from deviceplugin.allocation.answered import why_unlimited
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.container.edits import DeviceListStrategy, container_facts
-from deviceplugin.container.hami_core import CannotLimit, LimitSettings, prepared_edits, ran_without
+from deviceplugin.container.hami_core import CannotLimit, prepared_edits, ran_without
 from deviceplugin.container.limit_hook import by_nvidia, without_limit_hook, without_nvidias_hook
 from deviceplugin.container.limits import is_limited
 from deviceplugin.container.own_variables import unreplaced
@@ -34,6 +34,7 @@ class SlotPreparation:
     """Prepares slots from what is known of the node."""
 
     def __init__(self, sources: AllocationSources, files: SlotFiles, driver: DriverLimits) -> None:
+        self._sources = sources
         self._own = sources.own
         self._gpus = sources.gpus
         self._files = files
@@ -91,14 +92,7 @@ class SlotPreparation:
             by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
             edits = refused(slot.problem, hardware.driver_mounts if by_files else ())
             return PreparedSlot(facts.name, self._files.spec(slot.name, edits))
-        settings = self._settings
-        limits = LimitSettings(
-            root=settings.hook_path,
-            folder=settings.limits_folder,
-            requested=settings.limits,
-            allowed=settings.unenforced_shares,
-            no_driver=self._driver.problem,
-        )
+        limits = self._sources.limit_settings(self._driver.problem)
         if ran_without(limits, facts):
             known = self._gpus.with_own_memory(known)
         facts_of = known, facts, self._allocation, hardware

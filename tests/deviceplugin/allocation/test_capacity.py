@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.capacity import exceeded, has_begun, held_by, lives
+from deviceplugin.allocation.capacity import SecondCount, has_begun, lives
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import ContainerStatus, Pod
@@ -25,7 +25,7 @@ def asked(pod: Pod, *others: Pod) -> str:
 
 
 def beside(pod: Pod, pods: Sequence[Pod], served: Container[str], gpus: Mapping[DeviceUUID, Device] = INVENTORY) -> str:
-    return exceeded(pod, [(each, held_by(each, gpus, GPU)) for each in pods], gpus, GPU, served)
+    return SecondCount(GPU).exceeded(pod, {each.metadata.uid: each for each in pods}, gpus, served)
 
 
 def test_what_a_gpu_has_may_be_held_and_not_one_mebibyte_or_percent_more() -> None:
