@@ -27,8 +27,7 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings, read_request
-from scheduler_ext.verbs.filter import FilterDecision
-from scheduler_ext.verbs.filter_answer import Filtered
+from scheduler_ext.verbs.filter_decision import FilterAnswer, FilterDecision
 
 
 @click.command(context_settings={"show_default": True})
@@ -90,7 +89,7 @@ def _asked(cluster: Cluster, index: NodeIndex, ask: Ask, nodes: int, requests: i
         yield answered - began, time.thread_time() - answered
 
 
-def _answer(cluster: Cluster, index: NodeIndex, body: bytes) -> Filtered:
+def _answer(cluster: Cluster, index: NodeIndex, body: bytes) -> FilterAnswer:
     args = decode_extender_args(body)
     wanted = read_request(args.pod, cluster.requests)
     assert wanted is not None

@@ -35,7 +35,7 @@ from scheduler_ext.cluster.events import Applied, Listed, Removed, nothing_outsi
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import read_request
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 
 BLOCK, RACK = "cloud.provider.com/topology-block", "cloud.provider.com/topology-rack"
 IN_A_RACK, IN_A_BLOCK = 16, 256

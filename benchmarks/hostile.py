@@ -31,7 +31,7 @@ from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.place import place
 from scheduler_ext.requests import LONGEST_LIST, MOST_GPU_CONTAINERS, RequestError, RequestSettings, read_request
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 
 SETTINGS = RequestSettings()
 ADMISSION = AdmissionSettings(requests=SETTINGS)

@@ -29,13 +29,14 @@ from scheduler_ext.verbs.bind import Bind, Binder
 from scheduler_ext.verbs.bind_actions import BindActions
 from scheduler_ext.verbs.binding_sender import BindingSender
 from scheduler_ext.verbs.evictor import Evictor
-from scheduler_ext.verbs.filter import Filter, live_decision
+from scheduler_ext.verbs.filter import Filter
+from scheduler_ext.verbs.filter_decision import live_decision
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.preempt import Preempt
 from scheduler_ext.verbs.prioritize import Prioritize
 from scheduler_ext.verbs.readiness import VerbReadiness
-from scheduler_ext.verbs.turns import Turns
+from scheduler_ext.verbs.turns import SearchTurns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class ExtenderParts:
     events: EventRecorder
     cluster: LiveCluster
     index: NodeIndex
-    turns: Turns
+    turns: SearchTurns
     watch: ClusterWatch
     leadership: Leadership
     readiness: VerbReadiness
@@ -62,14 +63,19 @@ class ExtenderParts:
 
     def private_routes(self) -> Routes:
         """Returns kube-scheduler's verbs, and what people may see of decisions."""
-        cluster, index, readiness = self.cluster, self.index, self.readiness
+        cluster, index, readiness, turns = self.cluster, self.index, self.readiness, self.turns
         log = AnswerLog(self.metrics, self.events.record, cluster.monotonic)
         decision = live_decision(index, cluster.state, self.settings)
         binder = self.binder
         filter_ = Filter(
-            decision=decision, readiness=readiness, under_way=binder.under_way, no_room=self._no_room, log=log
+            decision=decision,
+            readiness=readiness,
+            turns=turns,
+            under_way=binder.under_way,
+            no_room=self._no_room,
+            log=log,
         )
-        prioritize = Prioritize(cluster=cluster.state, index=index, readiness=readiness, log=log)
+        prioritize = Prioritize(cluster=cluster.state, index=index, readiness=readiness, turns=turns, log=log)
         preempt = Preempt(cluster=cluster, readiness=readiness, log=log)
         bind = Bind(binder=binder, readiness=readiness, log=log)
         debugging = Debugging(
@@ -120,16 +126,14 @@ def made_parts(
     clock, metrics = time.monotonic, ExtenderMetrics()
     events = EventRecorder(api=api, component=requests.scheduler_name, now=now, monotonic=clock)
     cluster = LiveCluster(Cluster(requests), clock, events.record)
-    index, turns = NodeIndex(cluster.state.ledger), Turns(clock)
+    index, turns = NodeIndex(cluster.state.ledger), SearchTurns(clock)
     watch = ClusterWatch(
         api=api, cluster=cluster, known=index.look_ahead, node_label_selector=settings.node_label_selector
     )
     sender = BindingSender(api, settings.binding_seconds, clock, left=files is not None and bool(files.left))
     leadership = Leadership(api=api, settings=lease, sender=sender, now=now, monotonic=clock)
     wait = settings.sync_wait_seconds
-    readiness = VerbReadiness(
-        leader=leadership, cache=watch, index=index, turns=turns, wait_seconds=wait, monotonic=clock
-    )
+    readiness = VerbReadiness(leader=leadership, cache=watch, wait_seconds=wait, monotonic=clock)
     kube_scheduler = KubeScheduler(settings.kube_scheduler_healthz) if settings.kube_scheduler_healthz else None
     leads, forbidden = leadership.leads, leadership.forbidden
     actions = BindActions(api=api, cluster=cluster, settings=settings, sender=sender, now=now, forbidden=forbidden)

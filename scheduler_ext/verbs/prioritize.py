@@ -17,7 +17,7 @@ from scheduler_ext.policies import NodePolicy
 from scheduler_ext.requests import GpuRequest, RequestSettings, gpu_count, readable_request
 from scheduler_ext.verbs.answer_log import AnswerLog, AnswerOutcome
 from scheduler_ext.verbs.readiness import VerbReadiness
-from scheduler_ext.verbs.turns import giving_way
+from scheduler_ext.verbs.turns import SearchTurns, giving_way
 
 HIGHEST = 10
 """MaxExtenderPriority of kube-scheduler's extender/v1."""
@@ -30,10 +30,13 @@ class Prioritize:
     scores.
     """
 
-    def __init__(self, *, cluster: Cluster, index: NodeIndex, readiness: VerbReadiness, log: AnswerLog) -> None:
+    def __init__(
+        self, *, cluster: Cluster, index: NodeIndex, readiness: VerbReadiness, turns: SearchTurns, log: AnswerLog
+    ) -> None:
         self._cluster = cluster
         self._index = index
         self._readiness = readiness
+        self._turns = turns
         self._log = log
 
     async def answer(self, message: HttpRequest) -> HttpAnswer:
@@ -60,7 +63,7 @@ class Prioritize:
             return [HostPriority(name, 0) for name in names]
         if args.nodes is not None:
             return rank_simulated(request, args.nodes, self._cluster.requests)
-        await self._readiness.search(request, names, every=True)
+        await self._turns.take(request.namespace, self._index.prepare(request, names, every=True))
         return rank(self._index, self._cluster.ledger, request, names)
 
     async def _without_gpus(self, args: ExtenderArgs, names: list[str]) -> Sequence[HostPriority]:

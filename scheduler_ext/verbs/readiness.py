@@ -1,11 +1,8 @@
 """Waits until decisions are possible here: only as the leader, and from a cache that has seen everything."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.requests import GpuRequest
 
 
 class Leader(Protocol):
@@ -24,20 +21,12 @@ class Cache(Protocol):
     def missing(self) -> Sequence[str]: ...
 
 
-class SearchTurns(Protocol):
-    """Turns for long searches, by namespace."""
-
-    async def take(self, namespace: str, steps: Iterator[None]) -> None: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerbReadiness:
     """A verb's request waits for `wait_seconds` at most."""
 
     leader: Leader
     cache: Cache
-    index: NodeIndex
-    turns: SearchTurns
     wait_seconds: float
     monotonic: Callable[[], float]
 
@@ -54,13 +43,3 @@ class VerbReadiness:
         if not problem and (missing := self.cache.missing()):
             return f"not ready: the API server has not listed {', '.join(missing)} yet"
         return problem
-
-    async def search(
-        self, request: GpuRequest, node_names: Sequence[str], *, every: bool = False, rooms: bool = False
-    ) -> None:
-        """Searches in advance, so that the decision itself is quick: also for all pods of a group, with `rooms`.
-        Between the steps of a long search others get their answers.
-        """
-        if rooms:
-            await self.turns.take(request.namespace, self.index.prepare_rooms(request, node_names))
-        await self.turns.take(request.namespace, self.index.prepare(request, node_names, every=every))

@@ -20,7 +20,7 @@ MOST_NAMESPACES = 1_000
 _Waiting = tuple[Iterator[None], "asyncio.Future[None]"]
 
 
-class Turns:
+class SearchTurns:
     """Runs one step of one search at a time and takes namespaces in turn. In each, the oldest search comes first."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -35,7 +35,7 @@ from scheduler_ext.verbs.bind_decision import (
     event_after_settling,
     is_unsettled,
 )
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 from scheduler_ext.verbs.state_machine import AWAITED, BindAttempt, BindEffect, BindEvent, BindMachine, Sent, StepResult
 from simulation.model.objects import NAMESPACE, NODES, ModelPod, node_object, pod_name, pod_object, uid_of
 

@@ -18,7 +18,7 @@ from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.membership import group_of
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.verbs.bind_decision import binding_of
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Arrival, Described
 from simulation.plan.offers import HostRequest, NodeOffers, left_to_extender

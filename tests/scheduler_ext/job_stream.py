@@ -19,7 +19,7 @@ from scheduler_ext.decide.effort import finished
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.setting_aside import newly_set_aside
 from scheduler_ext.requests import RequestSettings, pod_key, read_request
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 from scheduler_ext.verbs.waiting_jobs import WaitingJobs, ended
 
 BEGINNING = 1_900_000_000.0

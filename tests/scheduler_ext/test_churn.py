@@ -201,4 +201,4 @@ async def test_a_store_that_keeps_them_would_be_found(monkeypatch: pytest.Monkey
     async with remembering(100 * PODS, monkeypatch) as on:
         before = await after(on, [finished], range(PODS))
         grown = growing(before, await after(on, [finished], range(PODS, 2 * PODS)))
-    assert grown >= {"Histories._known", "EventRecorder._quiet", "Turns._spent"}
+    assert grown >= {"Histories._known", "EventRecorder._quiet", "SearchTurns._spent"}

@@ -32,7 +32,7 @@ from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.bind import Binder
 from scheduler_ext.verbs.bind_actions import BindActions
 from scheduler_ext.verbs.binding_sender import BindingSender
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from simulation.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount
 from tests.builders import node_json

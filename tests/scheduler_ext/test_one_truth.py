@@ -41,8 +41,7 @@ from scheduler_ext.status.explaining import Explainer
 from scheduler_ext.status.poller import Poller
 from scheduler_ext.status.view import Poll, ShownNode, Standing, node_of
 from scheduler_ext.status.waiting import WhyWaiting
-from scheduler_ext.verbs.filter import FilterDecision
-from scheduler_ext.verbs.filter_answer import Filtered, reasons_of, unresolvable
+from scheduler_ext.verbs.filter_decision import FilterAnswer, FilterDecision, reasons_of, unresolvable
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from simulation.plan.objects import Constraints
 from simulation.plan.offers import node_problem
@@ -192,7 +191,7 @@ class Extender:
             pod, SETTINGS, problem, state.snapshot_for(pod), state.history.of(pod_key(pod)), now=0.0
         ).sentence
 
-    def filter(self, pod: Pod, names: Sequence[str]) -> Filtered:
+    def filter(self, pod: Pod, names: Sequence[str]) -> FilterAnswer:
         """The answer to kube-scheduler, which asks about these nodes; nothing stays reserved."""
         try:
             request = read_request(pod, SETTINGS)
@@ -263,7 +262,7 @@ def same(why: WhyWaiting, account: PodAccount) -> bool:
     return why.less == ("" if account.smaller is None else account.smaller.words)
 
 
-def check_answer(answer: Filtered, account: PodAccount, names: Sequence[str]) -> None:
+def check_answer(answer: FilterAnswer, account: PodAccount, names: Sequence[str]) -> None:
     if answer.choice is None:  # it cannot be read
         (notice,) = answer.notices()
         assert notice.message in account.sentence

@@ -42,7 +42,7 @@ from scheduler_ext.decide.decision import NodeChoice
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.requests import GpuRequest
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 from scheduler_ext.verbs.group_search import MOST_REFUSED, GroupDomains, GroupSearch
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request

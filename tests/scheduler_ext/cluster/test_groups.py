@@ -22,7 +22,7 @@ from scheduler_ext.cluster.records import Records, SchedulerVerdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.membership import MOST_MEMBERS, group_of
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 

@@ -12,7 +12,7 @@ from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.reasons import words_of
 from scheduler_ext.requests import read_request
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device
 

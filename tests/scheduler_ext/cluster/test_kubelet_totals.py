@@ -18,8 +18,7 @@ from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.requests import RequestSettings
-from scheduler_ext.verbs.filter import FilterDecision
-from scheduler_ext.verbs.filter_answer import Filtered
+from scheduler_ext.verbs.filter_decision import FilterAnswer, FilterDecision
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -36,7 +35,7 @@ def telling(**changes: int) -> Node:
     return made
 
 
-def asked(cluster: Cluster, wanted: Pod) -> Filtered:
+def asked(cluster: Cluster, wanted: Pod) -> FilterAnswer:
     return FilterDecision(NodeIndex(cluster.ledger), cluster, 60.0).reserve(wanted, request(wanted), ["n"], 0.0)
 
 

@@ -2,8 +2,7 @@ from proto.annotations import keys
 from proto.kubernetes.objects import Notice
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.verbs.filter import FilterDecision
-from scheduler_ext.verbs.filter_answer import Filtered
+from scheduler_ext.verbs.filter_decision import FilterAnswer, FilterDecision
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -12,7 +11,7 @@ def decision(cluster: Cluster) -> FilterDecision:
     return FilterDecision(NodeIndex(cluster.ledger), cluster, 60.0)
 
 
-def filtered(**annotations: str) -> Filtered:
+def filtered(**annotations: str) -> FilterAnswer:
     cluster = Cluster()
     cluster.ledger.replace_nodes([node("n", [device(0)])])
     wanted = pod(container(gpu=1), annotations={getattr(keys, key): text for key, text in annotations.items()})

@@ -11,7 +11,7 @@ from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.capacity.judged import judged
 from scheduler_ext.cluster.events import Applied, Listed
 from scheduler_ext.membership import KUEUE_SIZE
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 from tests.builders import node
 from tests.scheduler_ext.cluster.test_gang_decisions import LEASE_SECONDS, Played, member, one_by_one
 from tests.scheduler_ext.gpus import device, request

@@ -24,7 +24,7 @@ from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.bind import Binder
 from scheduler_ext.verbs.bind_actions import BindRun
 from scheduler_ext.verbs.bind_decision import BindRefused, decide_read, decide_unread
-from scheduler_ext.verbs.filter import FilterDecision
+from scheduler_ext.verbs.filter_decision import FilterDecision
 from scheduler_ext.verbs.live_cluster import LiveCluster
 from scheduler_ext.verbs.state_machine import GIVING_UP, TABLE, BindAttempt, BindEffect, BindEvent, BindState, Sent
 from tests.binding_document import PAGE, document

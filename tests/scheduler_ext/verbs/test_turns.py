@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler_ext.verbs.turns import AHEAD_SECONDS, SHARE, Turns
+from scheduler_ext.verbs.turns import AHEAD_SECONDS, SHARE, SearchTurns
 
 
 class Searches:
@@ -14,7 +14,7 @@ class Searches:
     def __init__(self) -> None:
         self.seconds = 0.0
         self.made: list[str] = []
-        self.turns = Turns(lambda: self.seconds)
+        self.turns = SearchTurns(lambda: self.seconds)
 
     def steps(self, name: str, number: int) -> Iterator[None]:
         """The last one ends the search."""
