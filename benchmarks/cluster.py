@@ -13,8 +13,7 @@ import msgspec
 from aiohttp import web
 
 from proto.annotations import keys
-from proto.annotations.node_register import encode_register
-from proto.annotations.node_score import encode_scores
+from proto.annotations.node_register import encode_register, encode_scores
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import Device, DeviceShare, DeviceUUID, PairScores
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from daemonset.retar import retar
+from daemonset.image_archive import retar
 from proto import __version__
 
 ROOT = Path(__file__).parents[1]

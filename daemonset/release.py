@@ -18,9 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from daemonset import helm, image, image_check, plugin, render, versions
-from daemonset.image_archive import Archive
+from daemonset.image_archive import Archive, retar
 from daemonset.image_check import BILL
-from daemonset.retar import retar
 
 ROOT = versions.ROOT
 NOTES, SUMS = "release-notes.md", "SHA256SUMS"

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 
-from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import (
     BIND_PHASE,
     DEVICES_ALLOCATED,
@@ -18,6 +17,7 @@ from proto.annotations.keys import (
     POD_NODE,
 )
 from proto.annotations.memory_resize import LONGEST_ANSWER, wish_in
+from proto.annotations.node_lock import BindPhase
 from proto.environment import TASK_PRIORITY, VISIBLE_DEVICES, is_judged
 from proto.kubernetes.objects import (
     STATIC_UID,

@@ -45,3 +45,12 @@ def converted(value: Any, kind: Any) -> Any:
     """Converts dictionaries and lists. Raises msgspec.ValidationError."""
     decoder(kind)
     return msgspec.convert(value, kind)
+
+
+NAME = 64
+"""The most characters of a name or number within a sentence: as long as a label."""
+
+
+def shortened(text: str, most: int = NAME) -> str:
+    """Returns at most `most` characters; a text that was cut ends with `…`."""
+    return text if len(text) <= most else text[: most - 1] + "…"

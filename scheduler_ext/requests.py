@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from proto.annotations import keys
+from proto.decoding import shortened
 from proto.devices import MIG_RESOURCE_PREFIX, Device, DeviceUUID
 from proto.environment import (
     DISABLE_CONTROL,
@@ -19,7 +20,6 @@ from proto.environment import (
 from proto.kubernetes.objects import Container, Pod
 from proto.kubernetes.requests import NO_HOST, HostAmount, exclusive_cpus, host_requested
 from proto.quantity import QuantityError, integer_quantity
-from proto.shortening import shortened
 from scheduler_ext.domains.levels import LEVELS, WISHES, DomainWish, WishError, read_wish
 from scheduler_ext.policies import GpuPolicy, NodePolicy, Policies, PolicyError, parse_gpu_policy, read_policies
 from scheduler_ext.quota_class import QuotaClass, quota_class

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from proto.annotations.keys import NODE_REGISTER, NODE_SCORE, RESOURCE_MEMORY
-from proto.annotations.node_register import decode_register
-from proto.annotations.node_score import decode_scores
+from proto.annotations.node_register import decode_register, decode_scores
 from proto.devices import Device, PairScores
 from proto.environment import VISIBLE_DEVICES
 from proto.kubernetes.objects import UNSCHEDULABLE, Node, Pod

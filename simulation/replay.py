@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, field
 
-from proto.annotations.device_cordon import decode_cordon
+from proto.annotations.node_register import decode_cordon
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.decoding import decoded
 from proto.devices import Device, DeviceUUID, PairScores

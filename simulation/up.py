@@ -3,7 +3,7 @@
 import asyncio
 import heapq
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -13,11 +13,10 @@ from urllib.parse import urlsplit
 from program.tasks import until_first
 from program.words import counted
 from simulation.apiserver.errors import ApiRefusal
-from simulation.arrivals import arrivals
 from simulation.cluster import SYSTEM_NAMESPACE, ClusterSettings, SimulatedCluster, machine_kinds, simulated_cluster
 from simulation.controllers.steps import REVISION, digest_of
 from simulation.processes import ChildProcess
-from simulation.workload import NAMESPACE, pod_object, sample_pod
+from simulation.workload import NAMESPACE, SHAPES, Shape, pod_object, sample_pod
 
 _RECOVERY_SECONDS = 5
 """How long a mended GPU is watched before it counts as healthy; a minute in production."""
@@ -252,3 +251,30 @@ def tidy(cluster: SimulatedCluster) -> None:
     for node in cluster.nodes:
         for uid in [uid for uid in node.kubelet.created if uid not in present]:
             del node.kubelet.created[uid]
+
+
+_LASTS_SECONDS = (30.0, 300.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadPod:
+    """A pod that comes so long after the one before it, and is deleted `lasts_seconds` later."""
+
+    name: str
+    shape: Shape
+    after_seconds: float
+    lasts_seconds: float
+
+
+def arrivals(pods_per_minute: float, random: Random) -> Iterator[LoadPod]:
+    """Yields endless: pods of the demo's shapes, at random times and for random durations."""
+    number = 0
+    while True:
+        number += 1
+        shape = random.choice(SHAPES)
+        yield LoadPod(
+            name=f"load-{number}-{shape.name}",
+            shape=shape,
+            after_seconds=random.expovariate(pods_per_minute / 60),
+            lasts_seconds=random.uniform(*_LASTS_SECONDS),
+        )

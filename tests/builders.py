@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 
 from proto.annotations import keys
-from proto.annotations.node_register import encode_register
-from proto.annotations.node_score import encode_scores
+from proto.annotations.node_register import encode_register, encode_scores
 from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import (
     Condition,

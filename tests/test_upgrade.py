@@ -17,13 +17,11 @@ from deviceplugin.settings import HamiScheduler
 from deviceplugin.slots.proof import Evidence, ProvenPod, prove_slot
 from proto import __version__
 from proto.annotations import keys
-from proto.annotations.bind_phase import BindPhase
 from proto.annotations.mig_allocations import decode_mig_allocations, mig_allocations
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import NodeLimits
-from proto.annotations.node_lock import NodeLock, decode_lock, decode_lock_uid, encode_lock, encode_lock_uid
-from proto.annotations.node_register import decode_register
-from proto.annotations.node_score import decode_scores
+from proto.annotations.node_lock import BindPhase, NodeLock, decode_lock, decode_lock_uid, encode_lock, encode_lock_uid
+from proto.annotations.node_register import decode_register, decode_scores
 from proto.devices import Device, DeviceShare, DeviceUUID, MigInstance, MigPlacement, MigProfile, PodShares
 from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from scheduler_ext.cluster.ledger import Ledger

@@ -7,17 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from proto.annotations import keys
-from proto.annotations.bind_phase import BindPhase, encode_time
-from proto.annotations.device_cordon import encode_cordon
 from proto.annotations.memory_resize import ResizeAnswer, ResizeState, encode_answer, encode_wish
 from proto.annotations.mig_allocations import encode_mig_allocations, mig_allocations
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_handshake import encode_reported
 from proto.annotations.node_limits import NodeLimits
-from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
+from proto.annotations.node_lock import BindPhase, NodeLock, encode_lock, encode_lock_uid, encode_time
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy, ZoneCpus, encode_numa
-from proto.annotations.node_register import encode_register
-from proto.annotations.node_score import encode_scores
+from proto.annotations.node_register import encode_cordon, encode_register, encode_scores
 from proto.annotations.outliving_pods import Outliving, encode_outliving
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.annotations.set_aside import SetAside, encode_set_aside

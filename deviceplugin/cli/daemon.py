@@ -15,8 +15,7 @@ from deviceplugin.inventory import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
 from deviceplugin.mode.rules import SlotsUnsupported
 from deviceplugin.own_threads import UnjoinedExecutor
-from program.stacks import show_stacks_on_signal
-from program.tasks import until_first
+from program.tasks import show_stacks_on_signal, until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
 

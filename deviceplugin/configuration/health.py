@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from deviceplugin.configuration.groups import MANY, of_health
+from deviceplugin.configuration import MANY, of_health
 from deviceplugin.health.step import HealthSettings
 from deviceplugin.settings import RemediationSettings, Remedy
 from program.settings.declared import Alias, Items, part

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from deviceplugin.configuration.groups import (
+from deviceplugin.configuration import (
     CHART,
     MANY,
     OBSERVATION,

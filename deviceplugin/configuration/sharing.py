@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from deviceplugin.configuration.groups import MANY, of_sharing
+from deviceplugin.configuration import MANY, of_sharing
 from deviceplugin.machine.discovery import NodeSharing
 from program.settings.declared import Alias, Items, part
 from program.settings.kinds import Number, Parsed, Several, Text, Whole, Words

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from deviceplugin.configuration.groups import CHART, NODE, OBSERVATION, of_containers, of_sharing
-from deviceplugin.configuration.groups import CONTAINERS as CONTAINERS_HEADING
+from deviceplugin.configuration import CHART, NODE, OBSERVATION, of_containers, of_sharing
+from deviceplugin.configuration import CONTAINERS as CONTAINERS_HEADING
 from deviceplugin.configuration.health import HEALTH, REMEDIATION
 from deviceplugin.configuration.node import AGENT, HOST, KUBELET, TOTAL_NAMES
 from deviceplugin.configuration.sharing import SHARING

@@ -10,14 +10,12 @@ from deviceplugin.node.labels import label_report, labels_of_ours
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.settings import HamiScheduler
 from program.words import enumerated
-from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, NODE_ALLOCATION, NODE_HANDSHAKE, NODE_LOCK, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_handshake import HandshakeState, decode_handshake
-from proto.annotations.node_lock import decode_lock
-from proto.annotations.node_register import decode_register
-from proto.annotations.node_score import decode_scores
+from proto.annotations.node_lock import BindPhase, decode_lock
+from proto.annotations.node_register import decode_register, decode_scores
 from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import Node, Pod
 

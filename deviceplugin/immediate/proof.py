@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from deviceplugin.allocation.decision import decided_devices, gpus_asked, unfit
 from deviceplugin.records.checkpoint import Witness
 from program.words import enumerated
-from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, NODE_LOCK, POD_NODE
-from proto.annotations.node_lock import NodeLock
+from proto.annotations.node_lock import BindPhase, NodeLock
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import ContainerShares, Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod

@@ -8,7 +8,7 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.immediate.proof import ProvenContainer, is_finished, overtaken_phase, settlement
 from program.tasks import Tasks
-from proto.annotations.bind_phase import BindPhase
+from proto.annotations.node_lock import BindPhase
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Invalid
 from proto.kubernetes.objects import Pod
 

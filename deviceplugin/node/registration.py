@@ -17,8 +17,7 @@ from proto.annotations.keys import (
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_handshake import HandshakeState, decode_handshake, encode_reported
 from proto.annotations.node_limits import NodeLimits
-from proto.annotations.node_register import encode_register, encode_register_text
-from proto.annotations.node_score import encode_scores
+from proto.annotations.node_register import encode_register, encode_register_text, encode_scores
 from proto.devices import Device, PairScores
 from proto.kubernetes.objects import Node
 

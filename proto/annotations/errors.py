@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from proto.shortening import shortened
+from proto.decoding import shortened
 
 T = TypeVar("T")
 

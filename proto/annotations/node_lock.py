@@ -2,11 +2,12 @@
 
 `<RFC 3339>,<namespace>,<pod>`, or a bare time stamp from very old schedulers. Our extender also writes
 `topogpu.io/lock-uid`, the lock's value and its pod's UID, so that a later pod of the same name is not taken for its
-owner.
+owner. On the pod are `hami.io/bind-phase` and the Unix times `hami.io/bind-time` and `hami.io/vgpu-time`.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_LOCK
@@ -55,3 +56,14 @@ def decode_lock_uid(lock: str, beside: str) -> str:
     """Reads the owner's UID; empty when the annotation is missing or belongs to another lock."""
     value, _, uid = beside.rpartition(",")
     return uid if lock and value == lock else ""
+
+
+class BindPhase(StrEnum):
+    ALLOCATING = "allocating"
+    SUCCESS = "success"
+    FAILED = "failed"
+
+
+def encode_time(at: datetime) -> str:
+    """Writes whole Unix seconds in decimal."""
+    return str(int(at.timestamp()))

@@ -1,20 +1,24 @@
-"""`hami.io/node-nvidia-register`: the GPUs of a node.
+"""`hami.io/node-nvidia-register`: the GPUs of a node. Beside it are `hami.io/node-nvidia-score`, the score of the link
+between each pair of them, and `hami.io/device-cordon`, those that an administrator keeps new pods away from.
 
 It is written as the JSON list of HAMi 2.8 and later, without zero-valued fields, as Go's encoder does. It is read in
 that form and in the comma-and-colon text of 2.4 (7 fields) and 2.5 to 2.7 (9 fields). Source: pkg/device/devices.go of
 Project-HAMi/HAMi.
+
+Scores are `[{"uuid": A, "score": {B: 100}}]`. Integers are written, because HAMi's scheduler drops the whole node for
+anything else; integer strings, as in HAMi's topology design note, are read as well.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from sys import intern
 from typing import Literal
 
 import msgspec
 
 from proto.annotations.errors import AnnotationError
-from proto.annotations.keys import NODE_REGISTER
+from proto.annotations.keys import NODE_REGISTER, NODE_SCORE
 from proto.annotations.values import decode_integer, decode_json, decode_natural
-from proto.devices import Device, DeviceUUID, Int32, MigProfile, Natural
+from proto.devices import Device, DeviceUUID, Int32, MigProfile, Natural, PairScores
 
 TextFields = Literal[7, 9]
 DEFAULT_MODE = "hami-core"
@@ -155,3 +159,37 @@ def _decode_segment(position: int, segment: str) -> Device:
         mode=(fields[8] if len(fields) == 9 else "") or DEFAULT_MODE,
         healthy=fields[6] == "true",
     )
+
+
+def encode_cordon(uuids: Iterable[DeviceUUID]) -> str:
+    return ",".join(sorted(uuids))
+
+
+def decode_cordon(value: str) -> frozenset[DeviceUUID]:
+    """Reads the UUIDs; blanks around entries and empty entries are allowed."""
+    return frozenset(DeviceUUID(entry.strip()) for entry in value.split(",") if entry.strip())
+
+
+class _ScoreRow(msgspec.Struct):
+    uuid: DeviceUUID
+    score: dict[DeviceUUID, Int32 | str] = {}
+
+
+def encode_scores(scores: PairScores, order: Sequence[DeviceUUID]) -> str:
+    """Writes rows in `order`, each row's peers sorted by UUID as Go's encoder does."""
+    rows = [{"uuid": uuid, "score": dict(sorted(scores.get(uuid, {}).items()))} for uuid in order]
+    return msgspec.json.encode(rows).decode()
+
+
+def decode_scores(value: str) -> PairScores:
+    """Reads scores by GPU and peer. Raises AnnotationError naming the GPU and peer that cannot be read."""
+    rows = decode_json(NODE_SCORE, value, list[_ScoreRow])
+    return {DeviceUUID(intern(row.uuid)): _row_scores(row) for row in rows}
+
+
+def _row_scores(row: _ScoreRow) -> dict[DeviceUUID, int]:
+    return {DeviceUUID(intern(peer)): _score(row.uuid, peer, score) for peer, score in row.score.items()}
+
+
+def _score(uuid: str, peer: str, score: int | str) -> int:
+    return score if isinstance(score, int) else decode_integer(NODE_SCORE, f"{uuid} to {peer}", score)

@@ -5,9 +5,8 @@ from typing import TypeVar
 import msgspec
 
 from proto.annotations.errors import AnnotationError
-from proto.decoding import decoded
+from proto.decoding import decoded, shortened
 from proto.devices import LARGEST
-from proto.shortening import shortened
 
 V = TypeVar("V")
 

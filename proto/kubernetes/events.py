@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 
+from proto.decoding import shortened
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import EVENTS, Event, EventSource, Notice, ObjectMeta, ObjectReference
-from proto.shortening import shortened
 
 
 class Pace:

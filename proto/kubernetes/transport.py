@@ -12,6 +12,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from proto.decoding import shortened
 from proto.kubernetes.calls import Reply
 from proto.kubernetes.connections import Pool, binding_calls, read_answer, request_settings, sessions
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, refusal
@@ -19,7 +20,6 @@ from proto.kubernetes.kubeconfig import Configure
 from proto.kubernetes.objects import Status
 from proto.kubernetes.official import ConfigException
 from proto.kubernetes.wire import NotJson, UnreadableObject, decode_object
-from proto.shortening import shortened
 
 log = logging.getLogger(__name__)
 

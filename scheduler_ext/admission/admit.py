@@ -13,8 +13,8 @@ from typing import Any, cast
 from proto.admission import AdmissionVerdict, Json, PodReview, denied, failed
 from proto.annotations import keys
 from proto.annotations.spelling import misspelt
+from proto.decoding import shortened
 from proto.kubernetes.objects import Container, Pod
-from proto.shortening import shortened
 from scheduler_ext.admission.containers import (
     EXCLUSIVE_CORES,
     AdmissionSettings,

@@ -14,10 +14,10 @@ import msgspec
 
 from proto.admission import Json
 from proto.annotations.keys import RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
+from proto.decoding import shortened
 from proto.environment import CORE_POLICY, TASK_PRIORITY, VISIBLE_DEVICES, VOID, chosen_by, lifted_by, preloaded_by
 from proto.kubernetes.objects import Container, Pod
 from proto.quantity import QuantityError, integer_quantity
-from proto.shortening import shortened
 from scheduler_ext.requests import (
     ContainerNeed,
     RequestError,

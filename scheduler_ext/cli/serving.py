@@ -15,8 +15,7 @@ import click
 
 from program.address import ListenAddress
 from program.shared_page import OPEN
-from program.stacks import show_stacks_on_signal
-from program.tasks import until_first
+from program.tasks import show_stacks_on_signal, until_first
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiServerUnconfigured
 from scheduler_ext.admission.containers import WEBHOOK_PATH, AdmissionSettings

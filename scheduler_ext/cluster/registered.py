@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from proto.annotations.device_cordon import decode_cordon
 from proto.annotations.errors import AnnotationError, attempted
 from proto.annotations.keys import (
     DEVICE_CORDON,
@@ -20,8 +19,7 @@ from proto.annotations.keys import (
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_limits import NodeLimits, decode_limits
 from proto.annotations.node_numa import NodeNuma, decode_numa
-from proto.annotations.node_register import decode_register
-from proto.annotations.node_score import decode_scores
+from proto.annotations.node_register import decode_cordon, decode_register, decode_scores
 from proto.annotations.outliving_pods import decode_outliving
 from proto.annotations.undecided_pods import Given, decode_undecided
 from proto.devices import Device, DeviceUUID, PairScores

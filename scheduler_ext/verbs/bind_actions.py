@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from proto.annotations.bind_phase import BindPhase
+from proto.annotations.node_lock import BindPhase
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Conflict, NotFound, ServerError, TooManyRequests
 from proto.kubernetes.objects import NODES, PODS, Pod

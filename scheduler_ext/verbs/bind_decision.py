@@ -4,7 +4,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
-from proto.annotations.bind_phase import BindPhase, encode_time
 from proto.annotations.keys import (
     BIND_PHASE,
     BIND_TIME,
@@ -15,6 +14,7 @@ from proto.annotations.keys import (
     POD_TIME,
 )
 from proto.annotations.mig_allocations import encode_mig_allocations, mig_allocations
+from proto.annotations.node_lock import BindPhase, encode_time
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import PodShares
 from proto.kubernetes.objects import Binding, ObjectMeta, ObjectReference, Pod

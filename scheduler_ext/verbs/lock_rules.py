@@ -8,9 +8,8 @@ as the owner has its devices.
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from proto.annotations.bind_phase import BindPhase
 from proto.annotations.errors import readable
-from proto.annotations.node_lock import NodeLock, decode_lock, encode_lock
+from proto.annotations.node_lock import BindPhase, NodeLock, decode_lock, encode_lock
 from scheduler_ext.cluster.pod_index import PodEntry, PodName
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import chain
 
-from simulation.apiserver import apply, checks, defaults, evictions, patches, scale
+from simulation.apiserver import apply, checks, defaults, evictions, patches
 from simulation.apiserver.errors import (
     ApiRefusal,
     JsonObject,
@@ -29,6 +29,7 @@ from simulation.apiserver.routes import Target
 from simulation.apiserver.selectors import Selector
 from simulation.apiserver.store import Store, key_of
 from simulation.apiserver.typed import as_typed
+from simulation.apiserver.workloads import scale_of, scaled_replicas
 
 OBJECT_MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 OTHER_NAMESPACE = "the namespace of the provided object does not match the namespace sent on the request"
@@ -70,7 +71,7 @@ class Operations:
         found = self.store.get(target.kind.plural, target.namespace, target.name)
         if found is None:
             raise not_found(target.kind, target.name)
-        return scale.of(found) if target.subresource == "scale" else found
+        return scale_of(found) if target.subresource == "scale" else found
 
     def page(
         self, target: Target, chosen: Selector, *, limit: int = 0, continue_: str = "", version: int | None = None
@@ -192,11 +193,11 @@ class Operations:
         whole = replace(target, subresource="")
         before = self.get(whole)
         _check_addressed(target, _metadata_of(body))
-        after = before | {"spec": before["spec"] | {"replicas": scale.replicas(target.kind, body)}}
+        after = before | {"spec": before["spec"] | {"replicas": scaled_replicas(target.kind, body)}}
         version = _metadata_of(body).get("resourceVersion")
         if version:
             after["metadata"] = after["metadata"] | {"resourceVersion": version}
-        return scale.of(self.update(whole, after, dry_run=dry_run))
+        return scale_of(self.update(whole, after, dry_run=dry_run))
 
     def apply(
         self, target: Target, body: JsonObject, manager: str, *, dry_run: bool = False

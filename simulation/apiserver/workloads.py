@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from proto.decoding import converted
-from simulation.apiserver.errors import JsonObject, NotOfItsType
+from simulation.apiserver.errors import JsonObject, NotOfItsType, invalid
 from simulation.apiserver.kinds import CRON_JOB, DAEMON_SET, DEPLOYMENT, JOB, REPLICA_SET, STATEFUL_SET, ServedKind
 
 _Int32 = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
@@ -131,3 +131,29 @@ _ROLLING: Mapping[ServedKind, Mapping[str, JsonObject]] = {
     STATEFUL_SET: {"updateStrategy": {"partition": 0}},
     DAEMON_SET: {"updateStrategy": {"maxUnavailable": 1, "maxSurge": 0}},
 }
+
+
+_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+
+
+def scale_of(item: JsonObject) -> JsonObject:
+    """Returns the Scale of an object."""
+    metadata = {key: item["metadata"][key] for key in _METADATA if key in item["metadata"]}
+    selected = (item["spec"].get("selector") or {}).get("matchLabels") or {}
+    selector = ",".join(f"{key}={value}" for key, value in sorted(selected.items()))
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": metadata,
+        "spec": {"replicas": item["spec"].get("replicas", 1)},
+        "status": {"replicas": (item.get("status") or {}).get("replicas", 0), "selector": selector},
+    }
+
+
+def scaled_replicas(kind: ServedKind, body: JsonObject) -> int:
+    """Returns the replicas that a Scale wants. Raises ApiRefusal."""
+    wanted = (body.get("spec") or {}).get("replicas", 0)
+    if not isinstance(wanted, int) or wanted < 0:
+        name = str((body.get("metadata") or {}).get("name", ""))
+        raise invalid(kind, name, f"spec.replicas: Invalid value: {wanted}: must be greater than or equal to 0")
+    return wanted

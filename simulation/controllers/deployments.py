@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from simulation.controllers.steps import (
+    MOST_CREATED,
     ControllerWrite,
     Create,
     Delete,
@@ -12,9 +13,13 @@ from simulation.controllers.steps import (
     child_of,
     condition_of,
     digest_of,
+    is_ready,
     labels_of,
+    living,
+    may_try,
     name_of,
     part_of,
+    pod_of,
     status_of,
     status_written,
     written_time,
@@ -149,3 +154,20 @@ def _revision(replica_set: JsonObject) -> int:
 
 def _ready(replica_set: JsonObject) -> int:
     return int(status_of(replica_set).get("readyReplicas", 0))
+
+
+def replica_set_steps(replica_set: JsonObject, pods: list[JsonObject], now: datetime) -> Iterator[Step]:
+    """Keeps as many pods as replicas that have neither ended nor been deleted."""
+    there = living(pods)
+    missing = replica_set["spec"]["replicas"] - len(there)
+    if missing > 0 and may_try(pods, now):
+        for _ in range(min(missing, MOST_CREATED)):
+            yield Create(pod_of(replica_set, f"{name_of(replica_set)}-"))
+    # First those that do not run.
+    for pod in sorted(there, key=is_ready)[: max(-missing, 0)]:
+        yield Delete("pods", pod)
+    ready = sum(map(is_ready, there))
+    counts = {"fullyLabeledReplicas": len(there), "readyReplicas": ready, "availableReplicas": ready}
+    status = {"replicas": len(there), "observedGeneration": replica_set["metadata"]["generation"]}
+    status |= {name: count for name, count in counts.items() if count}
+    yield from status_written("replicasets", replica_set, status)

@@ -7,10 +7,9 @@ from datetime import datetime
 
 from simulation.controllers.cron_jobs import cron_job_steps
 from simulation.controllers.daemon_sets import daemon_set_steps
-from simulation.controllers.deployments import deployment_steps
+from simulation.controllers.deployments import deployment_steps, replica_set_steps
 from simulation.controllers.jobs import JobRecord, job_steps, left_running, recorded
 from simulation.controllers.ownership import Objects, claims, collected
-from simulation.controllers.replica_sets import replica_set_steps
 from simulation.controllers.stateful_sets import stateful_set_steps
 from simulation.controllers.steps import Delete, JsonObject, Step, is_leaving, owner_of, uid_of
 

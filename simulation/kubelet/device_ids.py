@@ -3,10 +3,11 @@
 Source: kubelet's pkg/kubelet/cm/devicemanager/manager.go, devicesToAllocate.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from proto.kubernetes.objects import Container, Pod
+from proto.kubernetes.objects import Container, Node, Pod
+from proto.kubernetes.requests import requested
 from proto.quantity import integer_quantity
 
 
@@ -78,3 +79,16 @@ def containers_in_order(pod: Pod) -> list[tuple[Container, bool]]:
     """Returns init containers first; True marks one whose ids the pod's later containers use again."""
     init = [(container, not container.is_sidecar) for container in pod.spec.init_containers]
     return init + [(container, False) for container in pod.spec.containers]
+
+
+def check_totals(pod: Pod, others: Iterable[Pod], node: Node, devices: Collection[str]) -> None:
+    """Checks the totals of extended resources that are no `devices`. Raises AdmissionRefused."""
+    running = tuple(others)
+    for name, value in node.status.allocatable.items():
+        asked = requested(pod, name) if "/" in name and name not in devices else 0
+        used, capacity = sum(requested(each, name) for each in running), integer_quantity(value) if asked else 0
+        if asked and used + asked > capacity:
+            message = (
+                f"Node didn't have enough resource: {name}, requested: {asked}, used: {used}, capacity: {capacity}"
+            )
+            raise AdmissionRefused(message, reason=f"OutOf{name}")

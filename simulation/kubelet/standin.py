@@ -11,10 +11,9 @@ from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import NODES, PODS, Container, Pod
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, reflect
 from simulation.kubelet import status
-from simulation.kubelet.admission import check_totals
 from simulation.kubelet.apiserver import NodeApi, StatusNotWritten
 from simulation.kubelet.container import CdiError, CreatedContainer, Phase
-from simulation.kubelet.device_ids import AdmissionRefused
+from simulation.kubelet.device_ids import AdmissionRefused, check_totals
 from simulation.kubelet.device_manager import DeviceManager, PreStartRefused
 from simulation.kubelet.lives import Life
 from simulation.kubelet.pod_resources import PodResourcesServer

@@ -12,8 +12,8 @@ from functools import cache
 from math import ceil
 from typing import NamedTuple
 
-from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import DEVICES_ALLOCATED
+from proto.annotations.node_lock import BindPhase
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import PodShares
 from proto.kubernetes.objects import Node, Pod

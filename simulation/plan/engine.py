@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from msgspec.structs import replace
 
-from proto.annotations.bind_phase import BindPhase
+from proto.annotations.node_lock import BindPhase
 from proto.devices import PodShares
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Node, Pod, PodStatus, ResourceQuota

@@ -9,8 +9,7 @@ from deviceplugin.machine.topology import Topology, build_topology, pair_scores
 from proto.annotations import keys
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import NodeLimits
-from proto.annotations.node_register import encode_register
-from proto.annotations.node_score import encode_scores
+from proto.annotations.node_register import encode_register, encode_scores
 from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import Node, NodeStatus, ObjectMeta
 from simulation import machines

@@ -6,11 +6,9 @@ from dataclasses import replace
 from msgspec import structs
 
 from proto.annotations import keys
-from proto.annotations.device_cordon import encode_cordon
 from proto.annotations.mig_allocations import encode_mig_allocations, mig_allocations
 from proto.annotations.node_allocation import AllocationMode
-from proto.annotations.node_register import encode_register
-from proto.annotations.node_score import encode_scores
+from proto.annotations.node_register import encode_cordon, encode_register, encode_scores
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import DeviceShare, MigInstance, PodShares
 from proto.kubernetes.objects import (

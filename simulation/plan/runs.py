@@ -13,9 +13,19 @@ from simulation.plan.engine import Engine, Placed, PlanRefusal
 from simulation.plan.gauge import Gauge
 from simulation.plan.groups import gathered
 from simulation.plan.objects import Arrival
-from simulation.plan.outcome import Delay, Home, PlanOutcome, PlanRun, Sample, SeveralGpus, Size, Unplaced, percent
+from simulation.plan.outcome import (
+    Delay,
+    Home,
+    PlanOutcome,
+    PlanRun,
+    Sample,
+    SeveralGpus,
+    Size,
+    Unplaced,
+    counted,
+    percent,
+)
 from simulation.plan.question import Asking, Kinds, Question
-from simulation.plan.reasons import counted
 
 MOST_PODS = 200_000
 SAMPLES = 200

@@ -16,8 +16,7 @@ from aiohttp import web
 from deviceplugin.machine.discovery import NodeSharing, discover_devices
 from deviceplugin.machine.topology import build_topology, pair_scores
 from proto.annotations import keys
-from proto.annotations.node_register import encode_register
-from proto.annotations.node_score import encode_scores
+from proto.annotations.node_register import encode_register, encode_scores
 from simulation import machines
 from simulation.machines.described import describe_reading
 from simulation.processes import ChildProcess

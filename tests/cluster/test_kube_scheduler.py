@@ -19,7 +19,7 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.immediate.proof import settlement
 from proto.annotations import keys
-from proto.annotations.bind_phase import BindPhase
+from proto.annotations.node_lock import BindPhase
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import PODS, Node, ObjectMeta, Pod, PodSpec

@@ -11,10 +11,9 @@ from deviceplugin.node.desired import is_met, patch_of
 from deviceplugin.node.registration import Offer, registration
 from deviceplugin.settings import HamiScheduler
 from proto.annotations import keys
-from proto.annotations.bind_phase import BindPhase
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import NodeLimits
-from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
+from proto.annotations.node_lock import BindPhase, NodeLock, encode_lock, encode_lock_uid
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.objects import NODES, PODS
 from tests.cluster.peers import Peer

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from daemonset import image, release, versions
+from daemonset.image_archive import retar
 from daemonset.release import Tree
-from daemonset.retar import retar
 from proto import __version__
 from tests.programs import put_program
 

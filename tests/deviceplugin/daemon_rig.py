@@ -19,8 +19,7 @@ from deviceplugin.plugin_sockets import plugin_socket
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import NODE_ALLOCATION, NODE_LOCK, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_lock import NodeLock, encode_lock
-from proto.annotations.node_register import decode_register
-from proto.annotations.node_score import decode_scores
+from proto.annotations.node_register import decode_register, decode_scores
 from proto.devices import Device, DeviceUUID, PairScores, PodShares
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc

@@ -8,8 +8,8 @@ import pytest
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.immediate.proof import settlement
-from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import BIND_PHASE, NODE_LOCK
+from proto.annotations.node_lock import BindPhase
 from proto.kubernetes.errors import ApiError
 from proto.kubernetes.objects import PODS
 from simulation.apiserver.faults import Fault

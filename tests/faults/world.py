@@ -23,7 +23,6 @@ from proto.annotations.node_allocation import AllocationMode
 from proto.kubernetes.client import ApiServer
 from simulation import machines
 from simulation.apiserver import EmbeddedApiServer
-from simulation.apiserver.relay import Relay
 from simulation.apiserver.server import utc_now
 from simulation.hami_core import install_placeholder
 from simulation.kube_scheduler import KubeSchedulerStandIn
@@ -38,6 +37,7 @@ from tests.builders import pod_json
 from tests.deviceplugin.gpus import NODE
 from tests.faults.observer import Observer
 from tests.faults.steps import DAEMON, EXTENDER, UNINSTALL, Moment
+from tests.relay import Relay
 
 MACHINE = machines.load("4x-a100-pcie-80g-bridged")
 UUIDS = tuple(gpu_uuid(MACHINE.id, index, NODE) for index in range(len(MACHINE.gpus)))

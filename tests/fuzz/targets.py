@@ -16,8 +16,7 @@ from proto.admission import AdmissionError, decode_review
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_lock import decode_lock, encode_lock
-from proto.annotations.node_register import decode_register, encode_register
-from proto.annotations.node_score import decode_scores, encode_scores
+from proto.annotations.node_register import decode_register, decode_scores, encode_register, encode_scores
 from proto.annotations.pod_devices import decode_pod_devices, encode_pod_devices
 from proto.extender import ExtenderError, decode_binding_args, decode_extender_args, decode_preemption_args
 from proto.quantity import QuantityError, integer_quantity, parse_quantity

@@ -10,7 +10,7 @@ _PROGRAM = """
     import asyncio
     import threading
     import ctypes
-    from program.stacks import show_stacks_on_signal
+    from program.tasks import show_stacks_on_signal
 
     def stuck_thread():
         threading.Event().wait()

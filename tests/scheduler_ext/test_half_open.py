@@ -8,9 +8,9 @@ from functools import partial
 
 from scheduler_ext.settings import LeaseSettings
 from simulation.apiserver import EmbeddedApiServer
-from simulation.apiserver.relay import Relay
 from tests.builders import node_json, pod_json
 from tests.polling import until
+from tests.relay import Relay
 from tests.scheduler_ext.rig import FAST, Rig, extender_for
 
 ELECTION = LeaseSettings(elects=True, name="sched", namespace="kube-system", identity="host-1")

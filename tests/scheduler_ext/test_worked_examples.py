@@ -5,7 +5,7 @@ from itertools import combinations
 import pytest
 
 from proto.annotations import keys
-from proto.annotations.node_score import decode_scores
+from proto.annotations.node_register import decode_scores
 from proto.devices import DeviceUUID, PairScores
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from proto.annotations import keys
-from proto.annotations.node_score import decode_scores
+from proto.annotations.node_register import decode_scores
 from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import PairScores
 from scheduler_ext.requests import RequestSettings

@@ -11,8 +11,7 @@ from proto.annotations.keys import NODE_HANDSHAKE, NODE_REGISTER, NODE_SCORE
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import NodeLimits
 from proto.annotations.node_lock import NodeLock, encode_lock
-from proto.annotations.node_register import encode_register
-from proto.annotations.node_score import encode_scores
+from proto.annotations.node_register import encode_register, encode_scores
 from proto.devices import Device
 from proto.kubernetes.objects import Pod, PodSpec, PodStatus
 from tests.builders import node

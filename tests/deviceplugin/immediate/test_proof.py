@@ -16,9 +16,8 @@ from deviceplugin.immediate.proof import (
     settlement,
 )
 from deviceplugin.records.checkpoint import Witness
-from proto.annotations.bind_phase import BindPhase
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, POD_NODE
-from proto.annotations.node_lock import NodeLock
+from proto.annotations.node_lock import BindPhase, NodeLock
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Pod
 from tests.deviceplugin.gpus import INVENTORY, NODE, A, B, a100, bound_pod, share

@@ -18,8 +18,7 @@ from proto.annotations.keys import (
 )
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import NodeLimits
-from proto.annotations.node_register import decode_register
-from proto.annotations.node_score import decode_scores
+from proto.annotations.node_register import decode_register, decode_scores
 from proto.kubernetes.objects import Node
 from tests.builders import node
 from tests.deviceplugin.gpus import PAIR, A, B

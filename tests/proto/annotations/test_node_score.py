@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.annotations.errors import AnnotationError
-from proto.annotations.node_score import decode_scores, encode_scores
+from proto.annotations.node_register import decode_scores, encode_scores
 from proto.devices import DeviceUUID, PairScores
 
 A, B, C = (DeviceUUID(f"GPU-{letter}") for letter in "abc")

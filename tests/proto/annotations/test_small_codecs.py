@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proto.annotations.bind_phase import BindPhase, encode_time
-from proto.annotations.device_cordon import decode_cordon, encode_cordon
 from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_handshake import Handshake, HandshakeState, decode_handshake, encode_reported
+from proto.annotations.node_lock import BindPhase, encode_time
+from proto.annotations.node_register import decode_cordon, encode_cordon
 from proto.devices import DeviceUUID
 
 AT = datetime(2024, 1, 10, 4, 6, 57, tzinfo=UTC)

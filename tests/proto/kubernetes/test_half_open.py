@@ -16,9 +16,9 @@ from proto.kubernetes.connections import DEAD_SECONDS, MOST, Pool
 from proto.kubernetes.errors import ApiUnreachable
 from proto.kubernetes.objects import EVENTS, NODES, Binding, Event, Node, ObjectMeta, ObjectReference
 from proto.kubernetes.reflector import Interrupted, ObjectApplied, ObjectRemoved, Replaced, Resumed, reflect
-from simulation.apiserver.relay import Relay
 from tests.polling import until
 from tests.proto.kubernetes.scripted_server import Scripted, answer, connected, event, node, page, write_kubeconfig
+from tests.relay import Relay
 
 Change = Replaced[Node] | ObjectApplied[Node] | ObjectRemoved[Node] | Interrupted | Resumed
 

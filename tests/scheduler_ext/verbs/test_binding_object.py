@@ -1,7 +1,7 @@
 from datetime import UTC, datetime
 
 from proto.annotations import keys
-from proto.annotations.bind_phase import BindPhase
+from proto.annotations.node_lock import BindPhase
 from proto.devices import ContainerShares, DeviceShare, DeviceUUID, MigInstance, MigPlacement
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.verbs.bind_decision import binding_of

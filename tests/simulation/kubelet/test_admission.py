@@ -3,8 +3,7 @@
 import pytest
 
 from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
-from simulation.kubelet.admission import check_totals
-from simulation.kubelet.device_ids import AdmissionRefused
+from simulation.kubelet.device_ids import AdmissionRefused, check_totals
 
 NODE = Node(status=NodeStatus(allocatable={"nvidia.com/gpumem": "1k", "nvidia.com/gpu": "1", "cpu": "100m"}))
 

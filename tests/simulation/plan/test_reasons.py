@@ -1,7 +1,7 @@
 """Reasons of the extender and of kube-scheduler, counted for a plan."""
 
 from scheduler_ext.decide.reasons import Reason
-from simulation.plan.reasons import counted
+from simulation.plan.outcome import counted
 
 
 def test_a_node_whose_gpus_fail_for_several_reasons_counts_for_each() -> None:

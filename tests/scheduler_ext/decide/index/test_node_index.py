@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from proto.annotations import keys
 from proto.annotations.node_limits import NodeLimits
-from proto.annotations.node_register import encode_register
-from proto.annotations.node_score import encode_scores
+from proto.annotations.node_register import encode_register, encode_scores
 from proto.annotations.pod_devices import encode_pod_devices
 from proto.devices import MIG_MODE, Device, DeviceShare, DeviceUUID, MigInstance, MigPlacement, MigProfile
 from proto.kubernetes.objects import (
