@@ -60,7 +60,6 @@ SHARES: PodShares = (
     (DeviceShare(uuid=A, memory_mib=3000, cores=30),),
     (DeviceShare(uuid=B, memory_mib=9856, cores=28, instance=INSTANCE),),
 )
-IDS = (f"{A}-0", f"{A}-3", f"{B}-0")
 LOCK = NodeLock(taken_at=NOW, namespace="ml", pod="train")
 
 

@@ -6,7 +6,6 @@ finding on line 12 concerns line 12 of the program.
 
 import ast
 import io
-import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from pathlib import Path
 
 FEWEST_WORDS = 4
 """Shorter strings are names and keys."""
-_CODE = re.compile(r"`[^`]*`|<[^>]*>")
 
 
 def said(source: str) -> Iterator[tuple[int, str]]:

@@ -1,7 +1,5 @@
 """The rules of binds: kube-scheduler requests them, and the API server carries out their Bindings."""
 
-from collections.abc import Iterator
-
 from scheduler_ext.verbs.state_machine import BindEffect, BindEvent
 from simulation.model.objects import WAITING
 from simulation.model.process import Act, ActKind
@@ -14,12 +12,8 @@ from simulation.model.world import (
     pod_changed,
     process_name,
 )
-from simulation.model.world_acts import WorldActs
+from simulation.model.world_acts import WorldActs, WorldSteps
 
-WorldSteps = Iterator[WorldStep[SmallWorld]]
-
-_MOST_LAG = 2
-"""Ticks for which a watch may show nothing: less than a written Binding counts from memory."""
 _READS = (BindEffect.DECIDE, BindEffect.READ)
 _ASKS = (BindEffect.GET_PERMISSION, BindEffect.GET_PERMISSION_LATER)
 

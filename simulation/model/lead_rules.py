@@ -1,10 +1,7 @@
 """The rules of who leads: both replicas follow the Lease of kube-scheduler, and take and release the Binding Lease."""
 
-from collections.abc import Iterator
-
 from scheduler_ext.leadership.election import Role, after_another_had_the_turn, after_catching_up
 from scheduler_ext.leadership.turn import after_seen, is_anothers
-from scheduler_ext.verbs.state_machine import BindEffect
 from simulation.model.process import Act, ActKind
 from simulation.model.search import WorldStep
 from simulation.model.world import (
@@ -15,14 +12,7 @@ from simulation.model.world import (
     lease_written,
     process_name,
 )
-from simulation.model.world_acts import WorldActs
-
-WorldSteps = Iterator[WorldStep[SmallWorld]]
-
-_MOST_LAG = 2
-"""Ticks for which a watch may show nothing: less than a written Binding counts from memory."""
-_READS = (BindEffect.DECIDE, BindEffect.READ)
-_ASKS = (BindEffect.GET_PERMISSION, BindEffect.GET_PERMISSION_LATER)
+from simulation.model.world_acts import WorldActs, WorldSteps
 
 
 class LeadRules:

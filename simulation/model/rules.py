@@ -4,7 +4,6 @@ An event that nothing delays happens before the next tick, in any order. A fault
 doubled message, a process that is killed, a change of the leader, a deleted pod.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from scheduler_ext.leadership.election import Role
@@ -28,14 +27,10 @@ from simulation.model.world import (
     process_name,
     renamed,
 )
-from simulation.model.world_acts import WorldActs
-
-WorldSteps = Iterator[WorldStep[SmallWorld]]
+from simulation.model.world_acts import WorldActs, WorldSteps
 
 _MOST_LAG = 2
 """Ticks for which a watch may show nothing: less than a written Binding counts from memory."""
-_READS = (BindEffect.DECIDE, BindEffect.READ)
-_ASKS = (BindEffect.GET_PERMISSION, BindEffect.GET_PERMISSION_LATER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

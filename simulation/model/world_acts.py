@@ -6,7 +6,6 @@ from proto.kubernetes.objects import Lease
 from scheduler_ext.leadership.election import after_another_had_the_turn, after_lease
 from scheduler_ext.leadership.turn import after_seen, lease_seconds
 from scheduler_ext.settings import SLACK_SECONDS
-from scheduler_ext.verbs.state_machine import BindEffect
 from simulation.model.process import TICK_SECONDS, Act, ActKind, Local, Machines, Processes
 from simulation.model.search import WorldStep
 from simulation.model.world import (
@@ -21,11 +20,6 @@ from simulation.model.world import (
 )
 
 WorldSteps = Iterator[WorldStep[SmallWorld]]
-
-_MOST_LAG = 2
-"""Ticks for which a watch may show nothing: less than a written Binding counts from memory."""
-_READS = (BindEffect.DECIDE, BindEffect.READ)
-_ASKS = (BindEffect.GET_PERMISSION, BindEffect.GET_PERMISSION_LATER)
 
 
 class WorldActs:

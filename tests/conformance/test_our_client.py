@@ -62,12 +62,6 @@ async def soon(changes: AsyncGenerator[T, None]) -> T:
         return await anext(changes)
 
 
-async def status_of(peer: Peer, name: str, namespace: str) -> dict[str, object]:
-    _, found = await peer.send("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
-    status: dict[str, object] = found["status"]
-    return status
-
-
 async def test_pages_show_one_moment_and_make_one_list(api: ApiServer, namespace: str) -> None:
     for number in range(5):
         await api.create(PODS, a_pod(f"p{number}"), namespace=namespace)

@@ -19,7 +19,6 @@ from tests.nvidia.programs import Programs
 
 pytestmark = pytest.mark.nvidia
 
-STRATEGIES = ("envvar", "volume-mounts", "cdi-annotations", "cdi-cri", "envvar,cdi-annotations")
 OURS_ALONE = {
     "envvar": {
         "NVIDIA_IMEX_CHANNELS": "void",

@@ -29,7 +29,6 @@ TOTALS = {
     keys.RESOURCE_CORES: 200,
     keys.RESOURCE_PRIORITY: PRIORITY_TOTAL,
 }
-SAID: dict[str, str | int | float] = {name: str(total) for name, total in TOTALS.items()}
 
 
 def test_totals_are_the_sums_over_all_gpus_also_those_that_are_unhealthy() -> None:

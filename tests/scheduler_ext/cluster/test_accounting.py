@@ -6,10 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from proto.devices import DeviceShare, DeviceUUID, PodShares
-from proto.kubernetes.objects import (
-    ContainerState,
-    ContainerStateTerminated,
-)
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
 from scheduler_ext.requests import ContainerKind
 
@@ -22,7 +18,6 @@ class State(IntEnum):
 
 States = tuple[State, ...]
 INIT, SIDECAR, APP = ContainerKind.INIT, ContainerKind.SIDECAR, ContainerKind.APP
-ENDED_WELL = ContainerState(terminated=ContainerStateTerminated(exit_code=0))
 UUIDS = [DeviceUUID("G0"), DeviceUUID("G1")]
 
 
