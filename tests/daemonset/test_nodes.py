@@ -125,9 +125,9 @@ def test_kubelets_configuration_is_mounted_alone_where_the_chart_names_it() -> N
 
 def test_device_files_lie_on_the_host_or_with_the_driver() -> None:
     with pytest.raises(
-        CannotRender, match=r"devicePlugin\.driver\.devRoot is neither / nor devicePlugin\.driver\.root"
+        CannotRender, match=r"devicePlugin\.settings\.dev_root is neither / nor devicePlugin\.driver\.root"
     ):
-        render.render("", "--set", "devicePlugin.driver.root=/run/nvidia/driver,devicePlugin.driver.devRoot=/elsewhere")
+        render.render("", "--set", "devicePlugin.driver.root=/run/nvidia/driver,devicePlugin.settings.dev_root=/elsewhere")
 
 
 def test_each_kind_of_node_is_described() -> None:

@@ -48,11 +48,16 @@ hami.io/webhook: ignore
 {{ semverCompare ">=1.31.0" (trim $version) | ternary "/readyz" "/healthz" }}
 {{- end }}
 
+{{/* The host's folder above dev, where the daemon itself gives containers the device files. */}}
+{{- define "topogpu.devRoot" -}}
+{{- ternary "/" (dig "dev_root" "/" .Values.devicePlugin.settings) (empty .Values.devicePlugin.driver.root) }}
+{{- end }}
+
 {{/* Where the daemon has the driver's folder of the host. */}}
 {{- define "topogpu.driverSeen" -}}
 {{- $driver := .Values.devicePlugin.driver -}}
-{{- if and $driver.root (not (has $driver.devRoot (list "/" $driver.root))) -}}
-{{- fail "devicePlugin.driver.devRoot is neither / nor devicePlugin.driver.root" -}}
+{{- if and $driver.root (not (has (include "topogpu.devRoot" .) (list "/" $driver.root))) -}}
+{{- fail "devicePlugin.settings.dev_root is neither / nor devicePlugin.driver.root" -}}
 {{- end -}}
 {{- printf "/host%s" $driver.root | trimSuffix "/" -}}
 {{- end }}
