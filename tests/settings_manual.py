@@ -13,8 +13,15 @@ _OBVIOUS = (
     "a resource name such as nvidia.com/gpu",
     "a whole number from 0 to 2147483647",
     "a name of lower-case letters, digits, - and .",
+    "the name of a Node",
+    "a number above 0 and up to 1000000",
+    "host:port, or :port for every interface",
+    "host:port, :port for every interface, or nothing to switch it off",
+    "a duration above zero and up to a year, such as 5m, 90s or 1m30s",
+    "labels from wide to narrow, such as topology.kubernetes.io/zone,kubernetes.io/hostname",
+    "a list, each an XID or all, or with a hyphen before it an XID, all, xids or fabric",
 )
-"""What name and default of a setting show already."""
+"""What name, default and sentence of a setting show already."""
 _HEAD = ("key", "default", "meaning")
 
 

@@ -26,9 +26,8 @@ ROOT = Path(__file__).parent.parent
 _INTRODUCTION = """\
 # Annotations, labels, resources, events
 
-Every name on Kubernetes' objects that the two programs read or write, who writes it, and what it means. `make
-docs-wire` writes this page: the values are what the codecs in `proto/annotations` write. Names in `hami.io` and
-`nvidia.com` are those of HAMi, with HAMi's meaning. What else the labels of a Node can be:
+Every name on Kubernetes' objects that the two programs read or write, who writes it, and what it means.
+Names in `hami.io` and `nvidia.com` are those of HAMi, with HAMi's meaning. Other labels of a Node:
 [feature labels](configuration.md#feature-labels).
 """
 _AT = datetime(2030, 1, 1, tzinfo=UTC)

@@ -75,7 +75,7 @@ AGENT: Any = part(
     AgentSettings,
     node_name=of_node(
         kind=dns_name("the name of a Node"),
-        help="The Node object of this machine. There is no default.",
+        help="The Node object of this machine.",
         by_node=False,
         needed_as="the name of this node",
     ),

@@ -59,8 +59,8 @@ _FEATURES: Any = setting(
     Several(of=Words(words=(*DriverFeature, _DEVICE_FILES, _LABELS, _NUMA, _SUMS))),
     "What is switched on. Every container gets gdrcopy, gds (GPUDirect Storage), the devices of mofed, and imex: IMEX "
     "channel 0. device-files: kubelet also gets the GPUs' device files, for runtimes that do not add them. gpu-labels: "
-    "the Node has labels of its GPUs in the names of NVIDIA's GPU feature discovery (nvidia.com/gpu.product and so "
-    "on). numa: kubelet gets the NUMA node of each GPU, for its Topology Manager, also where kubelet_config does not "
+    "the Node has labels of its GPUs in the names of NVIDIA's GPU feature discovery. "
+    "numa: kubelet gets the NUMA node of each GPU, for its Topology Manager, also where kubelet_config does not "
     "show that it has one. gpu-sums: the Node's capacity has what its GPUs have together, topogpu.io/total-gpumem and "
     "topogpu.io/total-gpucores; the webhook needs the same.",
     group=CONTAINERS_HEADING,

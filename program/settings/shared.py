@@ -17,7 +17,7 @@ def resource_names(**more: Any) -> Mapping[str, Setting]:
     return {
         field: Setting(
             kind=RESOURCE,
-            help=f"The resource by which containers ask for {what}.",
+            help=f"The resource for {what}.",
             key=key,
             device_config=place,
             **more,

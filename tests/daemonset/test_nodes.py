@@ -127,7 +127,9 @@ def test_device_files_lie_on_the_host_or_with_the_driver() -> None:
     with pytest.raises(
         CannotRender, match=r"devicePlugin\.settings\.dev_root is neither / nor devicePlugin\.driver\.root"
     ):
-        render.render("", "--set", "devicePlugin.driver.root=/run/nvidia/driver,devicePlugin.settings.dev_root=/elsewhere")
+        render.render(
+            "", "--set", "devicePlugin.driver.root=/run/nvidia/driver,devicePlugin.settings.dev_root=/elsewhere"
+        )
 
 
 def test_each_kind_of_node_is_described() -> None:
