@@ -15,6 +15,7 @@ from scheduler_ext.requests import (
     GpuRequest,
     RequestError,
     RequestSettings,
+    pod_key,
     read_request,
     readable_request,
 )
@@ -128,8 +129,9 @@ def _merged(needs: Sequence[ContainerNeed]) -> ContainerNeed:
 class Classes:
     """Counts each pod once. Recent pods count more."""
 
-    def __init__(self, seeds: Iterable[tuple[PodClass, float]] = ()) -> None:
+    def __init__(self, seeds: Iterable[tuple[PodClass, float]] = (), settings: RequestSettings | None = None) -> None:
         """Counts the `seeds` before all other pods, as that many pods of each class."""
+        self._settings = settings or RequestSettings()
         self._weights: dict[PodClass, float] = {}
         for pods, number in seeds:
             self._weights[pods] = self._weights.get(pods, 0.0) + number
@@ -143,15 +145,15 @@ class Classes:
         self._sizes = range(0)
         self._workload = NO_WORKLOAD
 
-    def learn(self, uid: str, pod: Pod, settings: RequestSettings) -> None:
+    def apply(self, pod: Pod) -> None:
         """Counts a pod that runs. One that waits, or is made again and again and never starts, costs its author
         nothing.
         """
-        if not pod.is_running or uid in self._seen:
+        if not pod.is_running or pod_key(pod) in self._seen:
             return
-        request = readable_request(pod, settings)
+        request = readable_request(pod, self._settings)
         if request is not None:
-            self.see(uid, replace(request, host=host_requested(pod)))
+            self.see(request.uid, replace(request, host=host_requested(pod)))
 
     def see(self, uid: str, request: GpuRequest) -> None:
         """Counts a pod that requests GPUs, unless it was counted."""
@@ -175,7 +177,7 @@ class Classes:
         """Returns the number of classes kept."""
         return len(self._weights)
 
-    def forget(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """Forgets a pod that is gone; its arrival still counts."""
         self._seen.discard(uid)
 

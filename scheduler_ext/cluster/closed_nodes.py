@@ -8,7 +8,7 @@ another one, about which kubelet decides the same: for a while the node gets no 
 expects of the Topology Manager comes first (`decide.alignment`); this counts where it does not know enough.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
@@ -54,6 +54,7 @@ class SetAsideFor:
 class SetAsides:
     """Pods by UID. A group's nodes are for each of its members."""
 
+    _names: ResourceNames = field(compare=False)
     now: float = field(default=-inf, compare=False)
     """The time of the last event in monotonic seconds."""
     evicts: bool = False
@@ -61,6 +62,7 @@ class SetAsides:
     filled_until: Mapping[str, float] = field(default_factory=dict)
     """The time, in monotonic seconds, by which a pod has to end that may fill a node, by node. Without one none may."""
     _by_uid: dict[str, SetAsideFor] = field(default_factory=dict)
+    _changed: set[str] = field(default_factory=set, compare=False)
 
     def __len__(self) -> int:
         return len(self._by_uid)
@@ -76,27 +78,31 @@ class SetAsides:
         """Returns the first pod for which the node is set aside."""
         return next((each for each in self._by_uid.values() if each.aside.node == node), None)
 
-    def apply(self, pod: Pod, names: ResourceNames) -> Sequence[str]:
-        """Returns the nodes where something has changed."""
+    def apply(self, pod: Pod) -> None:
         uid = pod_key(pod)
         if SET_ASIDE not in pod.metadata.annotations and uid not in self._by_uid:
-            return ()
-        known, found = self._by_uid.get(uid), _read(pod, names)
-        if known == found:
-            return ()
+            return
+        found = _read(pod, self._names)
+        if self._by_uid.get(uid) == found:
+            return
         self.remove(uid)
         if found is not None:
             self._by_uid[uid] = found
-        return [each.aside.node for each in (known, found) if each is not None]
+            self._changed.add(found.aside.node)
 
-    def remove(self, uid: str) -> Sequence[str]:
-        """Returns the nodes where something has changed."""
+    def remove(self, uid: str) -> None:
         known = self._by_uid.pop(uid, None)
-        return () if known is None else (known.aside.node,)
+        if known is not None:
+            self._changed.add(known.aside.node)
 
-    def keep_only(self, uids: Collection[str]) -> Iterable[str]:
-        """Returns the nodes where something has changed."""
-        return [node for uid in self._by_uid.keys() - uids for node in self.remove(uid)]
+    def keep_only(self, uids: Collection[str]) -> None:
+        for uid in self._by_uid.keys() - uids:
+            self.remove(uid)
+
+    def take_changed(self) -> set[str]:
+        """Returns the nodes where something has changed since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
 
     def closed_to(self, pod: Pod, budgets: Budgets | None = None) -> Mapping[str, str]:
         """Returns the nodes that are set aside for others, with the reason. A pod of higher priority may go there; so

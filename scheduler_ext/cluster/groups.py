@@ -278,8 +278,12 @@ class Groups:
         if this is not None:
             this.narrow([each for each in this.placements if node in each.offered])
 
-    def seen_unbound(self, uid: str, pod: Pod) -> None:
-        """Drops what kube-scheduler has given up, as the status of this unbound pod shows."""
+    def apply(self, pod: Pod) -> None:
+        """Drops what kube-scheduler has given up, as the status of an unbound pod shows."""
+        uid = pod_key(pod)
+        if pod.spec.node_name or pod.has_ended:
+            self.remove(uid)
+            return
         after = verdict_of(pod)
         lapsed = self._records.lapsed(uid)
         if lapsed is not None and lets_go(lapsed.pending.seen, after):
@@ -295,24 +299,16 @@ class Groups:
         elif after.version > record.pending.seen.version:
             self._records.put(replace(record, pending=replace(record.pending, seen=after)))
 
-    def settled(self, uid: str) -> None:
-        """The pod is bound, has ended or is gone."""
+    def remove(self, uid: str) -> None:
+        """Forgets a pod that is bound, has ended or is gone."""
         self._unused.pop(uid, None)
         self._records.drop(self._records.lapsed(uid))
 
-    def keep_only(self, uids: Collection[str], version: int = 0) -> None:
-        """Forgets everything, except about these pods and those with reservations.
-
-        A pod that is missing in a list of a later `version` than its own is gone. Its reservation ends with its lease:
-        no watch will show what became of it.
-        """
-        for record in self._records.of(RecordState.SENT):
-            if record.uid not in uids and 0 < record.pending.seen.version <= version:
-                self._records.put(replace(record, state=RecordState.RESERVED, sent_by=0))
+    def keep_only(self, uids: Collection[str]) -> None:
+        """Forgets all pods except these and those with reservations."""
         self._unused = {
             uid: n for uid, n in self._unused.items() if uid in uids or self._records.reserved(uid) is not None
         }
-        self._records.drop(*(each for each in self._records.of(RecordState.LAPSED) if each.uid not in uids))
 
     def lapsed_of(self, ended: Iterable[PodRecord]) -> Sequence[PodRecord]:
         """Returns the lapsed records of the members among these that may still wait in Permit."""

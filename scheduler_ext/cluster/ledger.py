@@ -59,15 +59,19 @@ class Ledger:
         """The last readable report of each node's daemon about pods that outlive their deletion."""
         self._watched_since = -inf
         """When the watch of pods has begun to work; infinite while it does not."""
-        self._classes = Classes(seeds(self._settings))
+        self._classes = Classes(seeds(self._settings), self._settings)
         self.records = Records()
-        self.set_asides = SetAsides()
+        self.set_asides = SetAsides(self._settings.names)
         self.groups = Groups(self.records)
-        self.nodes = Nodes(self.records, self.set_asides)
+        self.nodes = Nodes(self.records, self.set_asides, self._settings)
         self.quotas = Quotas(self._settings)
         self.kubelet = KubeletSums(self._settings, self.records, self.nodes)
         self.hosts = Hosts()
         self.records.follow(self.nodes, self.quotas, self.kubelet, self.hosts, self.groups)
+        self._of_nodes: tuple[Nodes | Hosts | KubeletSums, ...] = self.nodes, self.hosts, self.kubelet
+        self._of_pods: tuple[SetAsides | Groups | Classes, ...] = self.set_asides, self.groups
+        if fgd:
+            self._of_pods = *self._of_pods, self._classes
 
     def replace_nodes(self, nodes: Iterable[Node]) -> None:
         current = {node.metadata.name: node for node in nodes}
@@ -84,11 +88,8 @@ class Ledger:
         elif self._outliving.pop(name, None) is not None:
             self.records.first_end = -inf
         self._settle(name)
-        self.kubelet.remove(name)
-        self.hosts.apply(node)
-        registered = self.nodes.apply(node, self._settings.names.count, self._settings.topology_levels)
-        if registered is not None:
-            self.kubelet.apply(node)
+        for part in self._of_nodes:
+            part.apply(node)
 
     def remove_node(self, name: str) -> None:
         """Removes a node. Its pods keep what they hold, because the node may come back; deleted pods do not."""
@@ -96,24 +97,25 @@ class Ledger:
         for record in [*self.records.on_node(name).values()]:
             if record.state is RecordState.OUTLIVING:
                 self.remove_pod(record.uid)
-        self.kubelet.remove(name)
-        self.hosts.remove(name)
-        self.nodes.remove(name)
+        for part in self._of_nodes:
+            part.remove(name)
 
     def replace_pods(self, pods: Iterable[Pod], version: int = 0) -> None:
         """Replaces all pods. Reservations stay until they are forgotten or expire. `version` is that of the list: a
         restored API server gives versions again that it gave before.
         """
         current = {pod_key(pod): pod for pod in pods}
-        for record in [*self.records.every().values()]:
-            if record.state is RecordState.BOUND and record.uid not in current:
-                self.records.drop(record)
-        for record in self.records.of(RecordState.OUTLIVING):
-            if 0 < version < record.deleted_at:
-                self.records.put(replace(record, deleted_at=version))
-        self._classes.keep_only(current.keys())
-        self.nodes.touch(*self.set_asides.keep_only(current.keys()))
-        self.groups.keep_only(current.keys(), version)
+        for record in [*self.records.every().values(), *self.records.of(RecordState.LAPSED)]:
+            match record.state:
+                case RecordState.OUTLIVING if 0 < version < record.deleted_at:
+                    self.records.put(replace(record, deleted_at=version))
+                case RecordState.SENT if record.uid not in current and 0 < record.pending.seen.version <= version:
+                    # The pod is gone, and no watch will show what became of it: its reservation ends with its lease.
+                    self.records.put(replace(record, state=RecordState.RESERVED, sent_by=0))
+                case RecordState.BOUND | RecordState.LAPSED if record.uid not in current:
+                    self.records.drop(record)
+        for part in self._of_pods:
+            part.keep_only(current.keys())
         for pod in current.values():
             self.apply_pod(pod)
         self.settle()
@@ -129,13 +131,10 @@ class Ledger:
         A pod that kube-scheduler no longer means to bind loses its reservation, and its group loses theirs.
         """
         uid, known = pod_key(pod), self.records.bound(pod_key(pod))
-        self.nodes.touch(*self.set_asides.apply(pod, self._settings.names))
-        if self._fgd:
-            self._classes.learn(uid, pod, self._settings)
+        for part in self._of_pods:
+            part.apply(pod)
         gpus = () if known is None else {device.uuid for device in self.nodes.devices(known.node)}
         record = read_bound(pod, self._settings.names, known, gpus)
-        if record is not None or pod.has_ended:
-            self.groups.settled(uid)
         if record is not None:
             self.records.drop(self.records.kept(uid))
         if pod.has_ended:
@@ -149,22 +148,20 @@ class Ledger:
                 self.records.put(replace(record, totals=totals, host=host))
         else:
             self.records.drop(known)
-            self.groups.seen_unbound(uid, pod)
 
     def remove_pod(self, uid: str, until: float | None = None, *, deleted_at: int = 0, name: str = "") -> None:
         """Frees what the pod holds. With `until`, in monotonic seconds, it holds its part until its node's daemon
         reports that everything deleted up to that resourceVersion has ended, or until then if the daemon reports
         nothing. It then has this `name`.
         """
-        self._classes.forget(uid)
-        self.nodes.touch(*self.set_asides.remove(uid))
+        for part in self._of_pods:
+            part.remove(uid)
         known = self.records.bound(uid)
         if until is not None and known is not None and known.gpus is not NO_GPUS:
             self.records.put(known.outliving(until, deleted_at, name))
             self._settle(known.node)
             return
         self.records.drop(self.records.get(uid), self.records.kept(uid))
-        self.groups.settled(uid)
 
     def reserve(
         self,

@@ -25,9 +25,12 @@ class KubeletSums:
     """Nodes where kubelet may count more than is charged, or may give out less than their GPUs may have."""
 
     def apply(self, node: Node) -> None:
-        """Records the totals that the kubelet of a registered node may give out. A resource without a total is not
+        """Records the totals that kubelet may give out, of a node with GPUs. A resource without a total is not
         limited.
         """
+        if not self._nodes.devices(node.metadata.name):
+            self.remove(node.metadata.name)
+            return
         names, amounts = self.settings.names, node.status.allocatable
         limited = (names.memory, names.memory_percentage, names.cores, *SUMS)
         # Kubelet admits nothing against an unreadable amount.

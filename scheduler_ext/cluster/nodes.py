@@ -13,8 +13,8 @@ from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, 
 from scheduler_ext.cluster.registered import UNREGISTERED, RegisteredNode, Unregistered, read_node
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.usage import NodeAlone, usage_of
-from scheduler_ext.domains.levels import LEVELS, Domains
-from scheduler_ext.requests import DeviceFilter
+from scheduler_ext.domains.levels import Domains
+from scheduler_ext.requests import DeviceFilter, RequestSettings
 
 
 class GpuSizes:
@@ -44,6 +44,7 @@ class Nodes:
 
     _records: Records = field(compare=False)
     _set_asides: SetAsides = field(compare=False)
+    _settings: RequestSettings = field(compare=False)
     sizes: GpuSizes = field(default_factory=GpuSizes, compare=False)
     _registered: dict[str, RegisteredNode] = field(default_factory=dict)
     _unregistered: dict[str, str] = field(default_factory=dict)
@@ -58,24 +59,22 @@ class Nodes:
     _changed: set[str] = field(default_factory=set)
     """Nodes that `take_changed` has not returned yet."""
 
-    def apply(self, node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> RegisteredNode | None:
-        """Adds or updates a node. Returns None for one that gives out no GPU."""
+    def apply(self, node: Node) -> None:
         name = node.metadata.name
         try:
-            registered = read_node(node, count_name, levels)
+            registered = read_node(node, self._settings.names.count, self._settings.topology_levels)
         except Unregistered as refusal:
             self.remove(name)
             self._unregistered[name] = refusal.reason
             if refusal.malformed:
                 self._malformed.add(name)
-            return None
+            return
         self._unregistered.pop(name, None)
         self._malformed.discard(name)
         if self._registered.get(name) != registered:
             self._registered[name] = registered
             self.sizes.apply(registered.devices)
             self.touch(name)
-        return registered
 
     def remove(self, name: str) -> None:
         """Removes a node. What pods hold of it stays, because the node may come back."""
@@ -178,6 +177,7 @@ class Nodes:
         return self._unregistered[name] if name in self._malformed else ""
 
     def _rebuild(self) -> None:
+        self.touch(*self._set_asides.take_changed())
         for name in self._outdated:
             node, kept, held = self._registered[name], list[GpuPart](), list[GpuPart]()
             if self._special[name] or any(device.mode == MIG_MODE for device in node.devices):
