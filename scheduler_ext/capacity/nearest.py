@@ -9,7 +9,7 @@ from scheduler_ext.cluster.usage import NodeAlone
 from scheduler_ext.decide.effort import finished
 from scheduler_ext.decide.explain import refusal_sentence
 from scheduler_ext.decide.misfit import GpuRefusal, Misfit, NotOffered, is_unresolvable, refusals_of
-from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, needed
+from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, needed_victims
 from scheduler_ext.decide.reasons import Reason, joined, words_of
 from scheduler_ext.requests import DeviceFilter, GpuRequest
 
@@ -154,5 +154,5 @@ def _must_go(trial: EvictionTrial, holders: Sequence[GpuHolder]) -> tuple[GpuHol
     """
     ranked = sorted(holders, key=lambda holder: holder.rank)
     uids = [holder.uid for holder in ranked]
-    gone = finished(needed(uids, trial.fits)) if trial.fits(frozenset(uids)) else ()
+    gone = finished(needed_victims(uids, trial.fits)) if trial.fits(frozenset(uids)) else ()
     return tuple(holder for holder in ranked if holder.uid in gone)

@@ -23,7 +23,7 @@ Zones = frozenset[int] | None
 """The NUMA nodes of which a container's GPUs must be; None for any."""
 
 
-class Refused(NamedTuple):
+class KubeletRefusal(NamedTuple):
     """Kubelet would refuse the pod for the container at this position; or, for a moment, it is unknown what it does."""
 
     position: int
@@ -73,13 +73,13 @@ class _Part(NamedTuple):
     lasts: bool
 
 
-def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | Refused | None:
+def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | KubeletRefusal | None:
     """Returns the NUMA nodes for each container's GPUs; None where kubelet does not look at them."""
     numa = usage.node.numa
     if numa is None or not numa.zones or not aligns(request, usage):
         return None
     if numa.changing and request.cpus:
-        return Refused(0, is_changing=True)
+        return KubeletRefusal(0, is_changing=True)
     cpus = _Amounts({zone: each.cpus for zone, each in numa.zones.items()}, dict(usage.free_cpus), reused_first=False)
     replicas = _replicas(usage, numa)
     devices = [gpu.device.numa for gpu in usage.gpus]
@@ -88,7 +88,7 @@ def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | Refused
         chosen = _chosen(part, cpus, replicas, numa)
         if chosen is None:
             # It is not foreseen which of several bad places kubelet takes.
-            return Refused(part.position) if numa.policy.refuses else found
+            return KubeletRefusal(part.position) if numa.policy.refuses else found
         positions = [part.position] if numa.scope is TopologyScope.CONTAINER else range(len(request.needs))
         for position in positions:
             need = request.needs[position]
@@ -97,7 +97,7 @@ def zones_of(request: GpuRequest, usage: NodeUsage) -> Sequence[Zones] | Refused
             if sum(zone in chosen for zone in devices) >= need.count:
                 found[position] = chosen
             elif numa.policy is TopologyPolicy.SINGLE_NUMA_NODE:
-                return Refused(position)
+                return KubeletRefusal(position)
         cpus.take(part.cpus, chosen, lasts=part.lasts)
         replicas.take(part.gpus, chosen, lasts=part.lasts)
     return found

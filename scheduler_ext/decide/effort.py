@@ -1,8 +1,8 @@
-"""Bounds the work for one question: its effort is counted, and a long search gives way between its steps."""
+"""Bounds the work for one question and what is remembered: effort is counted, and a long search is made in steps."""
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 SteppedSearch = Generator[None, None, T]
@@ -37,3 +37,9 @@ def finished(search: SteppedSearch[T]) -> T:
             next(search)
         except StopIteration as end:
             return cast("T", end.value)
+
+
+def make_room(known: dict[Any, Any], most: int) -> None:
+    """Empties a cache that has this many entries."""
+    if len(known) >= most:
+        known.clear()

@@ -17,14 +17,14 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from math import exp, inf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from proto.devices import MIG_MODE, VENDOR, Device, PairScores, PodShares
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.decide.effort import Effort
+from scheduler_ext.decide.effort import Effort, make_room
 from scheduler_ext.decide.fit import MIG_EFFORT, Rules, why_not
 from scheduler_ext.policies import GpuPolicy
 from scheduler_ext.requests import ContainerNeed, DeviceFilter, GpuRequest
@@ -215,7 +215,7 @@ class Fragmentation:
                 known = kinds.get((gpu.number, share))
                 number = 1 if known is None else known.number + 1
                 kinds[gpu.number, share] = RatedKind(gpu, 1 - share - gpu.worth, number)
-            _make_room(node.rates, MOST_HOSTED)
+            make_room(node.rates, MOST_HOSTED)
             found = node.rates[hosted] = Rates(total, tuple(kinds.values()))
         return found
 
@@ -225,7 +225,7 @@ class Fragmentation:
             self.effort.made += 1 + len(usage.gpus)
             found = _made([self._gpu(gpu, usage.node) for gpu in usage.gpus])
             if state is not None:
-                _make_room(self._nodes)
+                make_room(self._nodes, MOST_REMEMBERED)
                 self._nodes[state] = found
         return found
 
@@ -259,7 +259,7 @@ class Fragmentation:
                     if len(serving) >= each.count:
                         for position in serving:
                             useful[position] += each.share
-        _make_room(node.useful, MOST_HOSTED)
+        make_room(node.useful, MOST_HOSTED)
         node.useful[hosted] = useful
         return useful
 
@@ -272,7 +272,7 @@ class Fragmentation:
             return everywhere
         known = self._islands.get(node.name)
         if known is None or known.scores is not node.pair_scores:
-            _make_room(self._islands)
+            make_room(self._islands, MOST_REMEMBERED)
             self.effort.made += len(node.devices) ** 2 // 4
             known = self._islands[node.name] = _Islands(node.pair_scores, tuple(islands(node)))
         return known.positions if any(len(each) >= several.count for each in known.positions) else everywhere
@@ -280,7 +280,7 @@ class Fragmentation:
     def _share(self, bits: int) -> float:
         share = self._shares.get(bits)
         if share is None:
-            _make_room(self._shares)
+            make_room(self._shares, MOST_REMEMBERED)
             counted = enumerate(self.workload.classes)
             self.effort.made += len(self.workload.classes) // 8
             share = self._shares[bits] = sum(each.share for number, each in counted if bits >> number & 1)
@@ -296,7 +296,7 @@ class Fragmentation:
         )
         found = self._gpus.get(key)
         if found is None:
-            _make_room(self._gpus)
+            make_room(self._gpus, MOST_REMEMBERED)
             found = self._gpus[key] = self._looked_at(gpu, node)
         return found
 
@@ -370,8 +370,3 @@ def islands(node: RegisteredNode) -> Iterator[Sequence[int]]:
 def _wishes(pods: PodClass) -> _ClassWishes:
     wanted = DeviceFilter(types=pods.types, refused_types=pods.refused_types, modes=pods.modes)
     return _ClassWishes(pods.need, wanted, GpuPolicy(text="", keys=(), bound_keys=(), idle_only=pods.idle_only))
-
-
-def _make_room(known: dict[Any, Any], most: int | None = None) -> None:
-    if len(known) >= (MOST_REMEMBERED if most is None else most):
-        known.clear()

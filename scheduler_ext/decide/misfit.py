@@ -220,7 +220,7 @@ class NodeRefusal(NamedTuple):
     words: str
 
 
-def unfit_of(misfit: Misfit | NotOffered) -> NodeRefusal:
+def node_refusal_of(misfit: Misfit | NotOffered) -> NodeRefusal:
     return NodeRefusal(misfit.brief, is_unresolvable(misfit), joined(misfit.words()))
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
-from scheduler_ext.decide.alignment import Refused, Zones, free_cpus_with, zones_of
+from scheduler_ext.decide.alignment import KubeletRefusal, Zones, free_cpus_with, zones_of
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fit import Rules, cards_of, fit
 from scheduler_ext.decide.misfit import Misfit
@@ -32,7 +32,7 @@ def place(
         effort=effort or Effort(),
     )
     zones = zones_of(request, usage) if usage.free_cpus else None
-    if isinstance(zones, Refused):
+    if isinstance(zones, KubeletRefusal):
         return _refused(request, usage, zones)
     found = _placed(request, usage, quota, rules, zones)
     if zones is None or not isinstance(found, Misfit) or usage.node.numa is None or usage.node.numa.policy.refuses:
@@ -84,12 +84,12 @@ def with_pod(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUs
     return replace(usage, gpus=tuple(map(taken, usage.gpus)), free_cpus=free_cpus_with(usage, request, shares))
 
 
-def _refused(request: GpuRequest, usage: NodeUsage, refused: Refused) -> Misfit:
+def _refused(request: GpuRequest, usage: NodeUsage, refused: KubeletRefusal) -> Misfit:
     """Returns why kubelet would refuse the pod, named by its first container with GPUs from the refused one on."""
     needs = [need for need in (*request.needs[refused.position :], *request.needs) if need is not None]
     cards = cards_of(usage.gpus)
     reason = Reason.NUMA_CHANGES if refused.is_changing else Reason.CPUS_APART
-    if not refused.is_changing and not isinstance(zones_of(request, _unshared(usage)), Refused):
+    if not refused.is_changing and not isinstance(zones_of(request, _unshared(usage)), KubeletRefusal):
         reason = Reason.REPLICAS_APART
     return Misfit(need=needs[0], cards=len(cards), verdicts=[(gpu, reason) for gpu in cards])
 

@@ -65,7 +65,7 @@ def gpu_holders(pods: PodIndex, node: str) -> list[GpuHolder]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class EvictionPlan:
     """Pods to evict from a node. Empty if the pods that are leaving already make enough room."""
 
     node: str
@@ -85,9 +85,9 @@ class Plan:
         return -highest - 2**31, -pain, -len(self.victims), since
 
 
-def plan(
+def plan_evictions(
     trial: "EvictionTrial", budgets: Budgets, holders: Iterable[GpuHolder], spared: Collection[str] = ()
-) -> SteppedSearch[Plan | None]:
+) -> SteppedSearch[EvictionPlan | None]:
     """Plans how the pod of the trial gets its GPUs on the node within every budget and without evicting the pods
     `spared`. Returns None if that is impossible.
 
@@ -105,10 +105,10 @@ def plan(
     chosen = yield from victims(priority, frozenset(), may_go, trial.fits)
     if chosen is None or len(chosen) > MOST_VICTIMS:
         return None
-    return Plan(node=trial.node, victims=tuple(each for each in holders if each.uid in chosen))
+    return EvictionPlan(node=trial.node, victims=tuple(each for each in holders if each.uid in chosen))
 
 
-def placed(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gone: Collection[str]) -> Decision:
+def decide_without(ledger: Ledger, request: GpuRequest, *, priority: int, node: str, gone: Collection[str]) -> Decision:
     """Returns the decision for the pod on this node if these pods were gone. Room kept for the pod, or for pods of
     lower priority, is free for it.
     """
@@ -174,11 +174,11 @@ def victims(
     yield
     against = violating((*(holder for holder in holders if holder.uid in proposed), *reversed(may_go)))
     first_spared = sorted(may_go, key=lambda holder: holder.uid not in against)
-    gone = yield from needed([holder.uid for holder in first_spared], lambda gone: fits(stay_out | gone))
+    gone = yield from needed_victims([holder.uid for holder in first_spared], lambda gone: fits(stay_out | gone))
     return proposed | gone
 
 
-def needed(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> SteppedSearch[frozenset[str]]:
+def needed_victims(uids: Sequence[str], fits: Callable[[frozenset[str]], bool]) -> SteppedSearch[frozenset[str]]:
     """Returns the pods that have to go; the first ones are spared first. All of them together are enough.
 
     Where room never hurts, the result equals bringing the pods back one by one. Runs of pods are brought back together:
@@ -241,7 +241,7 @@ def decide_in_own_room(
     """Returns a decision for the node where room is kept for the pod; None if the pod does not fit there yet."""
     if node not in node_names:
         return None
-    decision = placed(ledger, request, priority=priority, node=node, gone=())
+    decision = decide_without(ledger, request, priority=priority, node=node, gone=())
     return None if decision.node is None else decision
 
 
@@ -261,7 +261,7 @@ def decide_in_room_of_others(
     rooms = ledger.records.kept_below(priority)
     offered = [node for node in node_names if node in rooms] if rooms else []
     for node in offered[:MOST_ROOMS]:
-        decision = placed(ledger, request, priority=priority, node=node, gone=())
+        decision = decide_without(ledger, request, priority=priority, node=node, gone=())
         if decision.node is not None:
             return TakenRoom(decision, rooms[node])
     return None

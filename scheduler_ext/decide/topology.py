@@ -21,7 +21,7 @@ from operator import add
 from typing import NamedTuple
 
 from proto.devices import DeviceShare, DeviceUUID, PairScores
-from scheduler_ext.decide.effort import Effort
+from scheduler_ext.decide.effort import Effort, make_room
 
 EXACT_STEPS = 100_000
 """Largest number of additions for an exact search. It covers any size of up to 18 members, up to 4 of 32, and 2 of 64.
@@ -244,8 +244,7 @@ def best_connected(
     try:
         return _known[asked]
     except KeyError:
-        if len(_known) >= CACHED_CHOICES:
-            _known.clear()
+        make_room(_known, CACHED_CHOICES)
         found = _searched(*asked)
         _known[asked] = found.members
     if effort is not None:

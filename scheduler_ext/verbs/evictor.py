@@ -18,7 +18,7 @@ from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.waiting_pods import Nomination
 from scheduler_ext.decide.effort import Effort, within
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, gpu_holders, plan
+from scheduler_ext.decide.preempt import EvictionPlan, EvictionTrial, GpuHolder, gpu_holders, plan_evictions
 from scheduler_ext.membership import group_of
 from scheduler_ext.requests import GpuRequest
 from scheduler_ext.verbs.live_cluster import LiveCluster
@@ -187,7 +187,11 @@ class Evictor:
         return members if len(members) == gang.needed else []
 
     async def _make_room(
-        self, pod: RefusedPod, members: Sequence[RefusedPod], plans: Sequence[Plan], victims: Sequence[GpuHolder]
+        self,
+        pod: RefusedPod,
+        members: Sequence[RefusedPod],
+        plans: Sequence[EvictionPlan],
+        victims: Sequence[GpuHolder],
     ) -> None:
         """Evicts the pods of the plans. All rooms are kept before the first eviction, so that nothing that becomes free
         is lost.
@@ -212,14 +216,14 @@ class Evictor:
     def _give_up(self, members: Iterable[RefusedPod]) -> None:
         self._live.apply(NominationsEnded([each.request.uid for each in members]))
 
-    async def _plans(self, members: Sequence[RefusedPod]) -> Sequence[Plan]:
+    async def _plans(self, members: Sequence[RefusedPod]) -> Sequence[EvictionPlan]:
         """Returns the node of each member with the pods to evict there, and keeps the room. It ends at a member that no
         eviction helps.
         """
-        plans = list[Plan]()
+        plans = list[EvictionPlan]()
         for member in members:
             node = self._index.choose(member.request, member.nodes).node
-            best = Plan(node=node, victims=()) if node is not None else await self._best(member)
+            best = EvictionPlan(node=node, victims=()) if node is not None else await self._best(member)
             # Nothing may change between this check and the room that is kept.
             if best is None or (node is None and not self._still_helps(member, best)):
                 break
@@ -230,8 +234,8 @@ class Evictor:
             plans.append(best)
         return plans
 
-    async def _best(self, pod: RefusedPod) -> Plan | None:
-        best: Plan | None = None
+    async def _best(self, pod: RefusedPod) -> EvictionPlan | None:
+        best: EvictionPlan | None = None
         until = self._monotonic() + POLL_SECONDS
         for number, node in enumerate([*pod.nodes[pod.start :], *pod.nodes[: pod.start]][:MOST_NODES], start=1):
             found = await self._plan(pod, node)
@@ -245,17 +249,17 @@ class Evictor:
             await asyncio.sleep(0)
         return best
 
-    async def _plan(self, pod: RefusedPod, node: str) -> Plan | None:
+    async def _plan(self, pod: RefusedPod, node: str) -> EvictionPlan | None:
         there = gpu_holders(self._cluster.pods, node)
         if not any(holder.priority < pod.priority or holder.leaving for holder in there):
             return None
         effort = Effort()
         alone = self._cluster.ledger.alone(node, pod.request.namespace)
         trial = EvictionTrial(alone, pod.request, pod.priority, effort)
-        search = plan(trial, self._cluster.budgets, there, self._spared.keys())
+        search = plan_evictions(trial, self._cluster.budgets, there, self._spared.keys())
         return await giving_way(within(search, effort, MOST_EFFORT))
 
-    def _still_helps(self, pod: RefusedPod, chosen: Plan) -> bool:
+    def _still_helps(self, pod: RefusedPod, chosen: EvictionPlan) -> bool:
         """Returns whether the plan still helps: the search paused, and the cluster may have changed."""
         there = {holder.uid: holder for holder in gpu_holders(self._cluster.pods, chosen.node)}
         leaving = frozenset(uid for uid, holder in there.items() if holder.leaving)

@@ -89,7 +89,7 @@ def unresolvable(problem: str, args: ExtenderArgs) -> FilterAnswer:
     return FilterAnswer(result=result, problem=problem if args.nodes is None else "")
 
 
-def nowhere(request: GpuRequest, choice: NodeChoice, candidates: int) -> FilterAnswer:
+def no_node(request: GpuRequest, choice: NodeChoice, candidates: int) -> FilterAnswer:
     """Returns the answer without a node. It has the nodes on which evicting other pods would not help apart from the
     others.
     """
@@ -176,7 +176,7 @@ class FilterDecision:
             if crowded or closed:
                 failed, unresolvable = {**choice.failed, **crowded}, {**choice.unresolvable, **closed}
                 choice = replace(choice, failed=failed, unresolvable=unresolvable)
-            return nowhere(request, choice, len(node_names))
+            return no_node(request, choice, len(node_names))
         # The members of a group are placed together: another node may be in another domain.
         most = 1 if gang is not None or (group and request.wish is not None) else self.most
         elsewhere = cluster.ledger.records.reserved(request.uid)

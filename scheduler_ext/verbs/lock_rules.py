@@ -14,7 +14,7 @@ from scheduler_ext.cluster.pod_index import PodEntry, PodName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait:
+class LockWait:
     """Another pod's allocation is under way; the lock expires at `until` at the latest."""
 
     until: datetime
@@ -41,7 +41,7 @@ def owner_of(value: str) -> PodName | None:
 
 def lock_to_write(
     value: str, pod: PodName, *, owner_waits: bool, first_seen: datetime, now: datetime, ttl: timedelta
-) -> str | Wait:
+) -> str | LockWait:
     """Returns what `pod` writes to take a node whose lock annotation reads `value` (empty: no lock), or why it waits.
 
     `owner_waits` is true if the pod that the lock names lacks its devices, and is ignored if it names none.
@@ -56,11 +56,11 @@ def lock_to_write(
         return taken
     ends = f"ends at {expires_at.astimezone(UTC).isoformat(timespec='seconds')} at the latest"
     if lock is None or not lock.pod:
-        return Wait(until=expires_at, why=f"its lock {value!r} names no pod; it {ends}")
+        return LockWait(until=expires_at, why=f"its lock {value!r} names no pod; it {ends}")
     if not owner_waits:
         return taken
     holder = PodName(namespace=lock.namespace, name=lock.pod)
-    return Wait(until=expires_at, why=f"pod {holder} holds its lock since {lock.taken_at.isoformat()}; it {ends}")
+    return LockWait(until=expires_at, why=f"pod {holder} holds its lock since {lock.taken_at.isoformat()}; it {ends}")
 
 
 def is_held_by(value: str, remembered_uid: str, pod: PodName, uid: str) -> bool:

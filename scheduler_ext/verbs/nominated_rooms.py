@@ -15,7 +15,7 @@ from scheduler_ext.cluster.records import RecordState, kept_record
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.cluster.waiting_pods import Nomination
 from scheduler_ext.decide.effort import Effort, finished, within
-from scheduler_ext.decide.preempt import EvictionTrial, gpu_holders, placed, victims
+from scheduler_ext.decide.preempt import EvictionTrial, decide_without, gpu_holders, victims
 from scheduler_ext.requests import readable_request
 
 LONGEST_SECONDS = 3600.0
@@ -42,7 +42,7 @@ def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now
     if len(cluster.ledger.records.of(RecordState.KEPT)) >= MOST_KEPT:
         return False
     leaving = (entry.uid for entry in cluster.pods.running(node).values() if entry.leaving)
-    decision = placed(cluster.ledger, request, priority=priority, node=node, gone={*gone, *leaving})
+    decision = decide_without(cluster.ledger, request, priority=priority, node=node, gone={*gone, *leaving})
     if decision.node is None:
         return False
     until = now + LONGEST_SECONDS
@@ -87,5 +87,5 @@ def shorten_taken_rooms(cluster: Cluster, start: int, now: float) -> int:
 
 
 def _fits(cluster: Cluster, known: Nomination) -> bool:
-    decision = placed(cluster.ledger, known.request, priority=known.priority, node=known.node, gone=())
+    decision = decide_without(cluster.ledger, known.request, priority=known.priority, node=known.node, gone=())
     return decision.node is not None

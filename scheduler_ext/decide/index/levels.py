@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple, cast
 
 from proto.devices import MIG_MODE, PodShares
-from scheduler_ext.decide.effort import Effort
+from scheduler_ext.decide.effort import Effort, make_room
 from scheduler_ext.decide.fgd import Fragmentation, RatedGpu, Rates, Site, level_of
 from scheduler_ext.decide.index.verdicts import PodShape
 from scheduler_ext.decide.place import place
@@ -50,8 +50,7 @@ class Levels:
         key = state, site.cpu, site.memory
         level = self._known.get(key)
         if level is None:
-            if len(self._known) >= MOST_KNOWN:
-                self._known.clear()
+            make_room(self._known, MOST_KNOWN)
             level = self._known[key] = self._placed(site, effort)
         return level
 
@@ -141,8 +140,7 @@ class BestCase:
 
     def _taken(self, gpu: RatedGpu, need: ContainerNeed) -> _Taken | None:
         """Returns None if the container finds no room there."""
-        if len(self._known) >= MOST_GPUS_KNOWN:
-            self._known.clear()
+        make_room(self._known, MOST_GPUS_KNOWN)
         taken = self._known[gpu.number] = self._looked_at(gpu, need)
         return taken
 

@@ -14,7 +14,7 @@ from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.fgd import NOTHING_LOST
 from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.polls import Polls
-from scheduler_ext.decide.index.ranking import Best, Ranking, Rankings
+from scheduler_ext.decide.index.ranking import BestNode, Ranking, Rankings
 from scheduler_ext.decide.index.verdicts import PodShape
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place, pods_on, with_pod
@@ -46,7 +46,7 @@ class _Prepared(NamedTuple):
     ranking: Ranking
     changes: int
     names: Collection[str]
-    best: Best
+    best: BestNode
 
 
 class NodeIndex:
@@ -206,7 +206,7 @@ class NodeIndex:
         """Forgets searches for pods that were not polled since the last call."""
         self._polls.end_round()
 
-    def _best_prepared(self, ranking: Ranking, node_names: Collection[str]) -> Best | None:
+    def _best_prepared(self, ranking: Ranking, node_names: Collection[str]) -> BestNode | None:
         """Returns what `prepare` found, if it was for the same question; else None."""
         prepared, self._prepared = self._prepared, None
         if prepared is None:

@@ -6,6 +6,7 @@ since are judged again.
 
 from dataclasses import dataclass, field
 
+from scheduler_ext.decide.effort import make_room
 from scheduler_ext.decide.index.node_states import NodeStates
 from scheduler_ext.decide.index.verdicts import PodShape, ShapeJudge
 from scheduler_ext.decide.misfit import NodeRefusal
@@ -75,8 +76,7 @@ class Polls:
             state = by_name.get(name)
             if state is not None and not isinstance(judge.judge(state), NodeRefusal):
                 self._drop(shape)
-                if len(self.rooms) >= MOST_ROOMS:
-                    self.rooms.clear()
+                make_room(self.rooms, MOST_ROOMS)
                 self.rooms[shape] = name
                 return True
             del search.left[name]

@@ -7,6 +7,7 @@ from typing import cast
 from proto.devices import PodShares
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import NodeUsage
+from scheduler_ext.decide.effort import make_room
 from scheduler_ext.decide.fgd import HIGHEST_LEVEL
 from scheduler_ext.decide.index.levels import Levels
 from scheduler_ext.decide.index.node_states import NodeState, NodeStates, Order
@@ -26,7 +27,7 @@ MOST_MEMBERS_KNOWN = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Best:
+class BestNode:
     """The best node that was found; None if none fits, or if the search is not `done`."""
 
     node: str | None
@@ -94,14 +95,14 @@ class Ranking:
                 known.pop(name, None)
         self._order.put({name: self._bound(name) for name in names})
 
-    def find(self, offered: Collection[str] | None = None, effort: int | None = None) -> Best:
+    def find(self, offered: Collection[str] | None = None, effort: int | None = None) -> BestNode:
         """Finds the node that `decide` would take of those offered, or of all. Spends at most about `effort`."""
         if offered is not None and len(offered) == 1:
             done = self.judge(offered, effort)
-            return Best(next((name for name in offered if name in self.fits), None), done)
+            return BestNode(next((name for name in offered if name in self.fits), None), done)
         limit = self._limit(effort)
         if self._unplaced and not self._place_all(limit):
-            return Best(None, done=False)
+            return BestNode(None, done=False)
         judged: dict[str, Preference | None] = {}
         names: Collection[str] = self._states if offered is None else offered
         best: Preference | None = None
@@ -126,7 +127,7 @@ class Ranking:
             if found is not None and (best is None or found < best):
                 best = found
         self._order.put(judged)
-        return Best(best[2] if best is not None and done else None, done)
+        return BestNode(best[2] if best is not None and done else None, done)
 
     def best_known(self, offered: Collection[str]) -> str | None:
         """Returns the best of the judged nodes that fit; None if none does."""
@@ -174,8 +175,7 @@ class Ranking:
                 continue
             if self._is_over(limit):
                 return False
-            if len(self._members) >= MOST_MEMBERS_KNOWN:
-                self._members.clear()
+            make_room(self._members, MOST_MEMBERS_KNOWN)
             # The judgement finds the many nodes without any room in a short time.
             refused = isinstance(self._judge.judge(state), NodeRefusal)
             counted = 0 if refused else pods_on(state.usage, self._shape.request, self._judge.effort)

@@ -8,16 +8,15 @@ the best GPUs are connected. Nodes whose GPUs have the same verdicts are judged 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from proto.devices import VENDOR
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
 from scheduler_ext.decide.alignment import aligns
-from scheduler_ext.decide.effort import Effort
-from scheduler_ext.decide.fit import Rules, share_of, why_not
+from scheduler_ext.decide.effort import Effort, make_room
+from scheduler_ext.decide.fit import Rules, cards_of, share_of, why_not
 from scheduler_ext.decide.index.node_states import NodeState
-from scheduler_ext.decide.misfit import Misfit, NodeRefusal, unfit_of
+from scheduler_ext.decide.misfit import Misfit, NodeRefusal, node_refusal_of
 from scheduler_ext.decide.place import place
 from scheduler_ext.decide.reasons import Reason
 from scheduler_ext.decide.score import compares_connections, connected
@@ -37,7 +36,7 @@ EFFORT_OF_A_NODE = 8
 UNBOUNDED = 1 << 62
 """More than any connection."""
 
-Found = int | NodeRefusal
+NodeVerdict = int | NodeRefusal
 """The connection between the pod's GPUs (0 where links are not compared), or why the pod does not fit."""
 
 _asked = attrgetter("needs", "kinds", "policies", "filter", "numa_bound", "host", "cpus")
@@ -81,7 +80,7 @@ class ShapeJudge:
         self.effort = Effort()
         self._most_known = min(LEAST_KNOWN + KNOWN_A_NODE * nodes, MOST_KNOWN)
         self._containers = _Containers(shape, largest_mib, self._most_known, self.effort)
-        self._by_state: dict[int, Found] = {}
+        self._by_state: dict[int, NodeVerdict] = {}
         self._best_connection: dict[int, int] = {}
         """The best connection of pods of the shape, by layout."""
 
@@ -92,11 +91,11 @@ class ShapeJudge:
         layout = state.model.layout
         best = self._best_connection.get(layout)
         if best is None:
-            _make_room(self._best_connection, self._most_known)
+            make_room(self._best_connection, self._most_known)
             best = self._best_connection[layout] = self._on_empty_node(state)
         return best
 
-    def judge(self, state: NodeState) -> Found:
+    def judge(self, state: NodeState) -> NodeVerdict:
         self.effort.made += 1
         if self._named and any(gpu.device.uuid in self._named for gpu in state.usage.gpus):
             return self._placed(state.usage)
@@ -107,11 +106,11 @@ class ShapeJudge:
             found = self._by_verdicts(state) if is_plain else None
             if found is None:
                 found = self._placed(state.usage)
-            _make_room(self._by_state, self._most_known)
+            make_room(self._by_state, self._most_known)
             self._by_state[state.number] = found
         return found
 
-    def _by_verdicts(self, state: NodeState) -> Found | None:
+    def _by_verdicts(self, state: NodeState) -> NodeVerdict | None:
         """Returns what the verdicts of the GPUs decide; None if the GPUs have to be chosen."""
         containers = self._containers
         verdicts = containers.verdicts(state)
@@ -120,20 +119,20 @@ class ShapeJudge:
             return containers.known[key]
         except KeyError:
             self.effort.made += 1 + sum(len(each.by_container) for each in verdicts) // 8
-            found: Found | None = None
+            found: NodeVerdict | None = None
             if containers.decide_all(verdicts, mutual=state.model.mutual):
                 found = self._placed(state.usage)
             elif not self._compares and containers.fit_surely(verdicts):
                 found = 0
-            _make_room(containers.known, self._most_known)
+            make_room(containers.known, self._most_known)
             containers.known[key] = found
             return found
 
-    def _placed(self, usage: NodeUsage) -> Found:
+    def _placed(self, usage: NodeUsage) -> NodeVerdict:
         self.effort.made += EFFORT_OF_A_NODE
         shares = place(self._shape.request, usage, self._shape.quota, self.effort)
         if isinstance(shares, Misfit):
-            return unfit_of(shares)
+            return node_refusal_of(shares)
         return connected(shares, usage.node.pair_scores) if self._compares else 0
 
     def _on_empty_node(self, state: NodeState) -> int:
@@ -191,7 +190,7 @@ class _Containers:
         self._can_be_counted = not numa
         self._effort = effort
         self._most_known = most_known
-        self.known: dict[tuple[object, ...], Found | None] = {}
+        self.known: dict[tuple[object, ...], NodeVerdict | None] = {}
         """The results by the GPUs' verdicts; None where the verdicts do not decide."""
         self._of_gpu: dict[int, _GpuVerdicts] = {}
         """The verdicts by the GPU's number in a node's state."""
@@ -239,7 +238,7 @@ class _Containers:
                 self._of_gpu[number] = self._same.setdefault(found, _GpuVerdicts(found))
 
     def _verdicts_of(self, gpu: GpuUsage, rules: Rules) -> tuple[_ContainerVerdict, ...]:
-        if VENDOR not in gpu.device.type and VENDOR.lower() not in gpu.device.type.lower():
+        if not cards_of([gpu]):
             return ()
         found, then = [], gpu
         for step in self._steps:
@@ -291,8 +290,3 @@ def _steps(request: GpuRequest, quota: Quota | None, largest_mib: int) -> Iterat
 def _most_of(need: ContainerNeed, count: int, largest_mib: int) -> Footprint:
     """Returns the amount of `count` shares for the container, on the largest GPUs."""
     return Footprint(count, count * need.reserved_mib(largest_mib), count * need.reserved_cores)
-
-
-def _make_room(known: dict[Any, Any], most: int) -> None:
-    if len(known) >= most:
-        known.clear()

@@ -17,7 +17,7 @@ from scheduler_ext.cluster.snapshot import Quota, quota_for
 from scheduler_ext.debugging import encode_snapshot
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.index import NodeIndex
-from scheduler_ext.decide.preempt import placed
+from scheduler_ext.decide.preempt import decide_without
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import RequestSettings, read_request
 from simulation.recount import DEVICES_ALLOCATED
@@ -73,7 +73,7 @@ def made_with(*written: Json) -> tuple[Ledger, Callable[[Json], bool]]:
         nodes = {
             decide(request, made.snapshot(), ["n"]).node,
             index.choose(request, ["n"]).node,
-            placed(made, request, priority=0, node="n", gone=()).node,
+            decide_without(made, request, priority=0, node="n", gone=()).node,
         }
         (node,) = nodes
         return node is not None
@@ -162,8 +162,8 @@ def test_evicting_frees_only_the_quotas_that_count_the_victim() -> None:
     made.apply_pod(pod(bound_json("high", 1000, gpu="G1", priorityClassName="high")))
     request = read_request(pod(pod_json("p", 2000, priorityClassName="low")), RequestSettings())
     assert request is not None
-    assert placed(made, request, priority=9, node="n", gone=["uid-low"]).node == "n"
-    assert placed(made, request, priority=9, node="n", gone=["uid-high"]).node is None
+    assert decide_without(made, request, priority=9, node="n", gone=["uid-low"]).node == "n"
+    assert decide_without(made, request, priority=9, node="n", gone=["uid-high"]).node is None
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from scheduler_ext.cluster.accounting import pinned_containers, taken_cpus
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.decide.alignment import Refused, zones_of
+from scheduler_ext.decide.alignment import KubeletRefusal, zones_of
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
@@ -178,7 +178,7 @@ def test_containers_are_aligned_one_after_the_other_and_a_pod_as_a_whole() -> No
 
 def test_containers_without_gpus_take_cpus_too() -> None:
     assert gpus_of(pod(pinned("a", cpu=6), pinned("b", cpu=2, gpu=1)), host()) == [[], ["G3"]]
-    assert zones_of(request(pod(pinned("a", cpu=9), pinned("b", cpu=2, gpu=1))), host()) == Refused(0)
+    assert zones_of(request(pod(pinned("a", cpu=9), pinned("b", cpu=2, gpu=1))), host()) == KubeletRefusal(0)
 
 
 def test_pods_take_their_cpus_with_them() -> None:

@@ -13,7 +13,7 @@ from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope,
 from proto.kubernetes.objects import Container
 from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage
-from scheduler_ext.decide.alignment import Refused, zones_of
+from scheduler_ext.decide.alignment import KubeletRefusal, zones_of
 from scheduler_ext.decide.misfit import Misfit
 from scheduler_ext.decide.place import place
 from tests.builders import container, pod
@@ -73,7 +73,7 @@ def test_a_pod_that_is_placed_is_admitted_by_kubelets_topology_manager_and_put_w
     expected, places = zones_of(request(wanted), usage), kubelet.admits([*case.inits, *case.apps])
     if not isinstance(place(request(wanted), usage, None), Misfit):
         assert places is not None
-        assert not isinstance(expected, Refused)
+        assert not isinstance(expected, KubeletRefusal)
         # Where kubelet has no preference, the extender expects nothing.
         found = zip(expected or (), places, strict=False)
         assert all(zones is None or (zones, True) == place_of for zones, place_of in found)

@@ -23,7 +23,7 @@ from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.records import kept_record
 from scheduler_ext.decide.decision import decide
 from scheduler_ext.decide.effort import Effort, SteppedSearch, finished, within
-from scheduler_ext.decide.preempt import EvictionTrial, GpuHolder, Plan, placed, plan
+from scheduler_ext.decide.preempt import EvictionPlan, EvictionTrial, GpuHolder, decide_without, plan_evictions
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
 
@@ -78,8 +78,10 @@ def trial_on(node: str, ledger: Ledger, wanted: Pod, priority: int, effort: Effo
     return EvictionTrial(ledger.alone(node, asked.namespace), asked, priority, effort)
 
 
-def planned(ledger: Ledger, known: Budgets, wanted: Pod, priority: int, holders: list[GpuHolder]) -> Plan | None:
-    return finished(plan(trial_on("n", ledger, wanted, priority), known, holders))
+def planned(
+    ledger: Ledger, known: Budgets, wanted: Pod, priority: int, holders: list[GpuHolder]
+) -> EvictionPlan | None:
+    return finished(plan_evictions(trial_on("n", ledger, wanted, priority), known, holders))
 
 
 @given(
@@ -101,7 +103,7 @@ def test_victims_are_needed_less_important_and_within_their_budgets(
     wanted = pod(container(gpu=gpus, gpumem=memory_mib), name="wanted")
 
     def fits(gone: set[str]) -> bool:
-        return placed(ledger, request(wanted), priority=priority, node="n", gone=gone).node is not None
+        return decide_without(ledger, request(wanted), priority=priority, node="n", gone=gone).node is not None
 
     found = planned(ledger, known, wanted, priority, holders)
     lower = {each.uid for each in holders if each.priority < priority}
@@ -126,14 +128,14 @@ def test_a_search_that_gives_way_finds_what_one_without_a_pause_would_have_found
     wanted = pod(container(gpu=gpus, gpumem=8000), name="wanted")
     at_once, effort = planned(ledger, budgets({}), wanted, priority, holders), Effort()
     trial = trial_on("n", ledger, wanted, priority, effort)
-    search = plan(trial, budgets({}), holders)
+    search = plan_evictions(trial, budgets({}), holders)
 
-    def changed_after(steps: int) -> SteppedSearch[Plan | None]:
+    def changed_after(steps: int) -> SteppedSearch[EvictionPlan | None]:
         for step in range(1000):
             try:
                 next(search)
             except StopIteration as end:
-                return cast("Plan | None", end.value)
+                return cast("EvictionPlan | None", end.value)
             if step == steps:
                 for uid in data.draw(st.sets(st.sampled_from([each.uid for each in holders]))):
                     ledger.remove_pod(uid)
@@ -143,7 +145,7 @@ def test_a_search_that_gives_way_finds_what_one_without_a_pause_would_have_found
 
     assert finished(changed_after(steps)) == at_once
     spent = effort.made
-    search = plan(trial_on("n", ledger, wanted, priority, effort), budgets({}), holders)
+    search = plan_evictions(trial_on("n", ledger, wanted, priority, effort), budgets({}), holders)
     assert finished(within(search, effort, 1)) is None
     assert effort.made - spent < 100
 
@@ -167,7 +169,7 @@ def test_a_look_says_what_a_decision_without_these_pods_would(
         ledger.records.put(kept_record(asking, "n", there.shares, priority=kept_for, until=60.0))
     look = trial_on("n", ledger, wanted, priority)
     gone = frozenset(data.draw(st.lists(st.sampled_from([each.uid for each in holders]), unique=True)))
-    decision = placed(ledger, request(wanted), priority=priority, node="n", gone=gone)
+    decision = decide_without(ledger, request(wanted), priority=priority, node="n", gone=gone)
     assert look.fits(gone) == (decision.node is not None)
     assert not trial_on("elsewhere", ledger, wanted, priority).fits(gone)
 
@@ -182,7 +184,7 @@ def test_whatever_comes_meanwhile_the_room_is_there_in_the_end_and_nothing_is_gi
     if found is None:
         return
     gone = [each.uid for each in found.victims]
-    decision = placed(ledger, request(wanted), priority=4, node="n", gone=gone)
+    decision = decide_without(ledger, request(wanted), priority=4, node="n", gone=gone)
     ledger.records.put(kept_record(request(wanted), "n", decision.shares, priority=4, until=60.0))
     assert request(wanted).uid == "uid-wanted"
     for step, uid in enumerate(data.draw(st.permutations(gone))):

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from scheduler_ext.cluster.pod_index import PodName
-from scheduler_ext.verbs.lock_rules import Wait, is_held_by, lock_to_write
+from scheduler_ext.verbs.lock_rules import LockWait, is_held_by, lock_to_write
 
 T0, TTL = datetime(2030, 1, 1, tzinfo=UTC), timedelta(minutes=5)
 OURS = PodName(namespace="ns", name="ours")
@@ -17,18 +17,18 @@ SECOND = timedelta(seconds=1)
     ("value", "waits", "age", "verdict"),
     [
         ("", True, SECOND, str),
-        (THEIRS, True, SECOND, Wait),
-        (THEIRS, True, TTL - SECOND, Wait),
+        (THEIRS, True, SECOND, LockWait),
+        (THEIRS, True, TTL - SECOND, LockWait),
         (THEIRS, True, TTL, str),
         (THEIRS, False, SECOND, str),
         ("2030-01-01T00:00:00Z,ns,ours", False, SECOND, str),
         ("2030-01-01T00:00:00Z,ns,ours", False, TTL, str),
-        ("2030-01-01T00:00:00Z,other,ours", True, SECOND, Wait),
-        ("2030-01-01T00:00:00Z", False, SECOND, Wait),
+        ("2030-01-01T00:00:00Z,other,ours", True, SECOND, LockWait),
+        ("2030-01-01T00:00:00Z", False, SECOND, LockWait),
         ("2030-01-01T00:00:00Z", False, TTL, str),
-        ("garbage", False, TTL - SECOND, Wait),
+        ("garbage", False, TTL - SECOND, LockWait),
         ("garbage", False, TTL, str),
-        ("2031-01-01T00:00:00Z,ns,theirs", True, TTL - SECOND, Wait),
+        ("2031-01-01T00:00:00Z,ns,theirs", True, TTL - SECOND, LockWait),
         ("2031-01-01T00:00:00Z,ns,theirs", True, TTL, str),
     ],
 )
@@ -41,7 +41,7 @@ def test_a_taken_lock_names_the_time_and_the_pod() -> None:
 
 
 def test_whoever_waits_is_told_for_whom_and_until_when() -> None:
-    assert lock_to_write(THEIRS, OURS, owner_waits=True, first_seen=T0, now=T0, ttl=TTL) == Wait(
+    assert lock_to_write(THEIRS, OURS, owner_waits=True, first_seen=T0, now=T0, ttl=TTL) == LockWait(
         until=T0 + TTL,
         why="pod ns/theirs holds its lock since 2030-01-01T00:00:00+00:00; "
         "it ends at 2030-01-01T00:05:00+00:00 at the latest",
