@@ -77,9 +77,10 @@ def _counted_gpu(naming: Sequence[tuple[Container, _Amounts]], settings: Request
 
 def _is_plain(container: Container, asked: _Amounts, names: ResourceNames) -> bool:
     try:
-        memory, percent, cores = (
-            integer_quantity(asked.get(name, 0)) for name in (names.memory, names.memory_percentage, names.cores)
-        )
+        memory, percent, cores = [
+            integer_quantity(asked[name]) if name in asked else 0
+            for name in (names.memory, names.memory_percentage, names.cores)
+        ]
     except QuantityError:
         return False
     return gpu_count(container, names) > 0 and cores <= 100 and percent <= 100 and not (memory and percent)

@@ -28,7 +28,9 @@ def requested(pod: Pod, resource: str) -> int:
             running += amount
             amount = 0
         most = max(most, running + amount)
-    return max(most, running + sum(_amount(container, resource) for container in pod.spec.containers))
+    for container in pod.spec.containers:
+        running += _amount(container, resource)
+    return max(most, running)
 
 
 def requested_resources(pod: Pod) -> frozenset[str]:
@@ -44,7 +46,8 @@ def requested_resources(pod: Pod) -> frozenset[str]:
 def _amount(container: Container, resource: str) -> int:
     """Returns its request; a limit alone is a request too."""
     asked, limits = container.resources.requests, container.resources.limits
-    return readable_quantity(asked.get(resource, limits.get(resource, 0)))
+    amount = asked.get(resource, limits.get(resource))
+    return 0 if amount is None else readable_quantity(amount)
 
 
 def exclusive_cpus(pod: Pod) -> tuple[int, ...]:

@@ -3,6 +3,8 @@
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as with_fields
+
 from program.words import counted, spaced
 from proto.devices import DeviceUUID
 from scheduler_ext.cluster.accounting import NOTHING, Footprint, effective
@@ -88,7 +90,7 @@ def likeness(usage: NodeUsage) -> Hashable:
     rows = map(node.pair_scores.get, uuids)
     scores = tuple(tuple(map(row.get, uuids)) if row else () for row in rows)
     gpus = tuple(
-        (replace(gpu, device=replace(gpu.device, uuid=DeviceUUID(""))), gpu.device.uuid in node.cordoned)
+        (with_fields(gpu, device=replace(gpu.device, uuid=DeviceUUID(""))), gpu.device.uuid in node.cordoned)
         for gpu in usage.gpus
     )
     return gpus, scores, node.limits

@@ -1,15 +1,15 @@
 """Computes what a pod holds at its peak: of each GPU, and of the CPUs that kubelet gives to containers alone."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from proto.devices import DeviceUUID, PodShares
 from scheduler_ext.requests import ContainerKind, ContainerNeed
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+class Footprint(Struct, frozen=True, gc=False):
     """An amount of one GPU."""
 
     replicas: int = 0

@@ -28,6 +28,9 @@ class PodHistory(NamedTuple):
     decided: HistoryStep | None = None
 
 
+_NO_HISTORY = PodHistory()
+
+
 class Histories:
     """Histories by pod UID. The pod with the oldest last step is forgotten first."""
 
@@ -36,9 +39,8 @@ class Histories:
 
     def add(self, uid: str, now: float, what: str) -> None:
         """Adds a step to the history of a pod that requests GPUs; the history begins here if it has none."""
-        known = self.of(uid)
+        known = self._known.pop(uid, _NO_HISTORY)
         self._known[uid] = PodHistory((*known.steps[1 - MOST_STEPS :], HistoryStep(now, what)), known.decided)
-        self._known.move_to_end(uid)
         if len(self._known) > MOST_PODS:
             self._known.popitem(last=False)
 
@@ -53,7 +55,7 @@ class Histories:
             self._known[uid] = self._known[uid]._replace(decided=HistoryStep(now, words))
 
     def of(self, uid: str) -> PodHistory:
-        return self._known.get(uid) or PodHistory()
+        return self._known.get(uid, _NO_HISTORY)
 
     def line(self, uid: str, now: float) -> str:
         """Returns the history as one line for the log."""

@@ -1,11 +1,12 @@
 """An index of pods that request GPUs, and of nodes: the few values that are kept of each."""
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from math import inf
 from sys import intern
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from proto.annotations.keys import (
     BIND_PHASE,
@@ -26,8 +27,7 @@ from proto.kubernetes.objects import Node, ObjectReference, Pod
 from scheduler_ext.requests import ResourceNames
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodName:
+class PodName(Struct, frozen=True, kw_only=True, gc=False):
     namespace: str
     name: str
 
@@ -39,8 +39,7 @@ class PodName:
         return ObjectReference(api_version="v1", kind="Pod", namespace=self.namespace, name=self.name, uid=uid)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeEntry:
+class NodeEntry(Struct, frozen=True, kw_only=True, gc=False):
     """`lock` is the annotation's text, empty without one."""
 
     resource_version: str
@@ -55,8 +54,7 @@ class NodeEntry:
     """A number that changes when other GPUs are offered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PodEntry:
+class PodEntry(Struct, frozen=True, kw_only=True, gc=False):
     uid: str
     priority: int
     created: str

@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from msgspec import Struct
+from msgspec.structs import replace as with_fields
+
 from proto.devices import ContainerShares, Device, DeviceShare, MigInstance, MigPlacement, PodShares
 from proto.kubernetes.requests import HostAmount
 from scheduler_ext.cluster.accounting import NOTHING, Footprint
@@ -15,8 +18,7 @@ TOTAL_EXCEEDED = "NodeTotalExceeded"
 """Reason for a node whose kubelet would refuse the pod, with the resource of which its pods would request too much."""
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUsage:
+class GpuUsage(Struct, frozen=True, gc=False):
     """One GPU and what is taken of it."""
 
     device: Device
@@ -34,7 +36,7 @@ class GpuUsage:
 
     def occupied(self, instance: MigInstance | None) -> "GpuUsage":
         """Returns the GPU with only an instance's placement taken; unchanged without one."""
-        return self if instance is None else replace(self, placements=(*self.placements, instance.placement))
+        return self if instance is None else with_fields(self, placements=(*self.placements, instance.placement))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
+from msgspec.structs import replace as with_fields
+
 from proto.annotations.node_numa import TopologyScope
 from proto.annotations.undecided_pods import Given
 from proto.devices import MIG_MODE, Device, DeviceUUID, MigPlacement
@@ -159,11 +161,11 @@ def _with_replicas(gpus: Iterable[GpuUsage], ids: int, given: Given) -> tuple[Gp
     charged = []
     for gpu in gpus:
         taken = min(given.get(gpu.device.uuid, 0), max(gpu.device.replicas - gpu.replicas, 0))
-        charged.append(replace(gpu, replicas=gpu.replicas + taken) if taken else gpu)
+        charged.append(with_fields(gpu, replicas=gpu.replicas + taken) if taken else gpu)
         ids -= taken
     for _ in range(min(ids, sum(max(gpu.device.replicas - gpu.replicas, 0) for gpu in charged))):
         emptiest = max(range(len(charged)), key=lambda at: (charged[at].device.replicas - charged[at].replicas, -at))
-        charged[emptiest] = replace(charged[emptiest], replicas=charged[emptiest].replicas + 1)
+        charged[emptiest] = with_fields(charged[emptiest], replicas=charged[emptiest].replicas + 1)
     return tuple(charged)
 
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec.structs import replace as with_fields
+
 from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
 from scheduler_ext.cluster.snapshot import GpuUsage, Quota
 from scheduler_ext.decide.fit import MIG_EFFORT, Rules, cards_of, fit, share_of, why_not, within_quota
@@ -130,7 +132,7 @@ class _ChoiceSearch:
         self._rules.effort.made += len(self._gpus)
         for place, gpu in enumerate(self._gpus):
             numa = gpu.device.numa if self._request.numa_bound else 0
-            alike = replace(gpu, device=replace(gpu.device, uuid=DeviceUUID(""), index=0, numa=numa))
+            alike = with_fields(gpu, device=replace(gpu.device, uuid=DeviceUUID(""), index=0, numa=numa))
             serves = tuple([place in places for places in serving.values()])
             numbers[place] = numbers.setdefault((alike, serves), place)
         return [numbers[place] for place in self._places]

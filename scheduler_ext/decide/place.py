@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from msgspec.structs import replace as with_fields
+
 from proto.devices import MIG_MODE, ContainerShares, DeviceShare, DeviceUUID, PodShares
 from scheduler_ext.cluster.accounting import effective
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Quota
@@ -74,7 +76,7 @@ def with_pod(usage: NodeUsage, request: GpuRequest, shares: PodShares) -> NodeUs
         for share in placed:
             if share.uuid == gpu.device.uuid:
                 gpu = gpu.occupied(share.instance)
-        return replace(
+        return with_fields(
             gpu,
             replicas=gpu.replicas + part.replicas,
             memory_mib=gpu.memory_mib + part.memory_mib,
@@ -96,7 +98,9 @@ def _refused(request: GpuRequest, usage: NodeUsage, refused: KubeletRefusal) -> 
 
 def _unshared(usage: NodeUsage) -> NodeUsage:
     """Returns the node as if each GPU had one replica."""
-    gpus = (replace(gpu, device=replace(gpu.device, replicas=1), replicas=min(gpu.replicas, 1)) for gpu in usage.gpus)
+    gpus = (
+        with_fields(gpu, device=replace(gpu.device, replicas=1), replicas=min(gpu.replicas, 1)) for gpu in usage.gpus
+    )
     return replace(usage, gpus=tuple(gpus))
 
 

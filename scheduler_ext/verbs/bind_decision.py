@@ -1,8 +1,9 @@
 """Decides what follows for a bind from what is known, or was read, of its pod: its GPUs, next event, and Binding."""
 
-from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from proto.annotations.keys import (
     BIND_PHASE,

@@ -8,10 +8,12 @@ network: the state, the time and the files are passed in.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import count
 from typing import NamedTuple, Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from proto.devices import PodShares
 from scheduler_ext.cluster.events import BindBegan, BindingSent, BindStep, Dropped, TimePassed
@@ -150,8 +152,7 @@ TABLE: dict[tuple[BindState, BindEvent], Transition] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BindAttempt:
+class BindAttempt(Struct, frozen=True, kw_only=True, gc=False):
     """One attempt at a bind. `number` distinguishes it from other attempts for the same pod. `shares` is None until
     decided, and without GPUs.
     """
@@ -188,8 +189,7 @@ def step(attempt: BindAttempt, event: BindEvent) -> StepResult:
     return StepResult(replace(attempt, state=state, unanswered=unanswered, locked=locked), effects)
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True, gc=False):
     """A Binding of this pod to this node, with these shares."""
 
     pod: PodName

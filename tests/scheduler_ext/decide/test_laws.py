@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as with_fields
 
 from proto.annotations import keys
 from proto.devices import Device
@@ -225,4 +226,4 @@ def _larger(gpu: GpuUsage) -> Sequence[GpuUsage]:
         dataclasses.replace(whole, cores=whole.cores + 100),
         dataclasses.replace(whole, healthy=True),
     )
-    return [GpuUsage(whole), *(dataclasses.replace(gpu, device=each) for each in grown)]
+    return [GpuUsage(whole), *(with_fields(gpu, device=each) for each in grown)]

@@ -1,10 +1,10 @@
 """What a process that was killed has written down of its Bindings, as the next one finds it."""
 
-from dataclasses import replace
 from pathlib import Path
 from resource import RLIMIT_FSIZE, getrlimit, setrlimit
 
 import pytest
+from msgspec.structs import replace
 
 from proto.devices import DeviceShare, DeviceUUID
 from scheduler_ext.cluster.pod_index import PodName
