@@ -6,9 +6,10 @@ They are written at a limited rate, warnings first, so that they delay neither t
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import inf
+from typing import NamedTuple
 
 from proto.decoding import shortened
 from proto.kubernetes.client import ApiServer
@@ -58,16 +59,15 @@ class _Quiet:
     held_back: int = 0
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _WaitingEvent:
-    """Kinds of events, in the order in which they are written."""
+class _WaitingEvent(NamedTuple):
+    """Events in the order in which they are written: no two have the same number."""
 
     is_ordinary: bool
     number: int
-    subject: ObjectReference = field(compare=False)
-    notice: Notice = field(compare=False)
-    count: int = field(compare=False)
-    at: datetime = field(compare=False)
+    subject: ObjectReference
+    notice: Notice
+    times: int
+    at: datetime
 
 
 class EventRecorder:
@@ -93,7 +93,7 @@ class EventRecorder:
         if count and self._queue.qsize() < (LONGEST_QUEUE if notice.warning else MOST_ORDINARY):
             self._number += 1
             self._queue.put_nowait(
-                _WaitingEvent(not notice.warning, self._number, subject, notice, count=count, at=self._now())
+                _WaitingEvent(not notice.warning, self._number, subject, notice, times=count, at=self._now())
             )
 
     async def run(self, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
@@ -140,7 +140,7 @@ class EventRecorder:
             reason=notice.reason,
             message=shortened(notice.message, LONGEST_MESSAGE),
             type="Warning" if notice.warning else "Normal",
-            count=waiting.count,
+            count=waiting.times,
             source=EventSource(component=self._component),
             first_timestamp=stamp,
             last_timestamp=stamp,

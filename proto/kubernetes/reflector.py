@@ -8,6 +8,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+import msgspec
+
 from proto.kubernetes.client import SILENT_SECONDS, ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Gone
 from proto.kubernetes.objects import ListMeta, Object, ObjectMeta, Resource, version_number
@@ -30,15 +32,13 @@ class Replaced(Generic[T]):
     """The resourceVersion of the list."""
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectApplied(Generic[T]):
+class ObjectApplied(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """Added or modified."""
 
     object: T
 
 
-@dataclass(frozen=True, slots=True)
-class ObjectRemoved(Generic[T]):
+class ObjectRemoved(msgspec.Struct, Generic[T], frozen=True, gc=False):
     object: T
 
 

@@ -1,7 +1,8 @@
 """Decodes the API server's JSON into typed objects: single objects, list pages and the lines of a watch."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -24,43 +25,49 @@ class NotJson(ValueError):
     """An answer is not JSON: a proxy's page, or a body that was cut off."""
 
 
-@dataclass(frozen=True, slots=True)
-class Added(Generic[T]):
+class Added(msgspec.Struct, Generic[T], frozen=True, gc=False):
     object: T
 
 
-@dataclass(frozen=True, slots=True)
-class Modified(Generic[T]):
+class Modified(msgspec.Struct, Generic[T], frozen=True, gc=False):
     object: T
 
 
-@dataclass(frozen=True, slots=True)
-class Deleted(Generic[T]):
+class Deleted(msgspec.Struct, Generic[T], frozen=True, gc=False):
     """`object` is the last state before the deletion."""
 
     object: T
 
 
-@dataclass(frozen=True, slots=True)
-class Bookmark:
+class Bookmark(msgspec.Struct, frozen=True):
     """Everything up to `resource_version` has been sent."""
 
     resource_version: str
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """The API server has accepted the watch; no event has arrived yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchFailed:
+class WatchFailed(msgspec.Struct, frozen=True):
     """The error with which the API server ends a watch."""
 
     status: Status
 
 
 WatchEvent = Added[T] | Modified[T] | Deleted[T] | Bookmark | Opened
+
+
+_CHANGES: Mapping[str, Callable[[Any], Added[Any] | Modified[Any] | Deleted[Any]]] = {
+    "ADDED": Added,
+    "MODIFIED": Modified,
+    "DELETED": Deleted,
+}
+
+
+class _Line(msgspec.Struct, Generic[S]):
+    type: str
+    object: S
 
 
 class _Envelope(msgspec.Struct):
@@ -108,6 +115,20 @@ def decode_watch_line(kind: type[T], line: bytes, unreadable: Unreadable) -> Wat
     An unreadable object advances the position like a bookmark; a deleted one keeps its metadata, so that its deletion
     is still seen.
     """
+    with suppress(msgspec.DecodeError):
+        change = decoded(line, _line_of(kind))
+        if change.type in _CHANGES:
+            return _CHANGES[change.type](change.object)
+    return _decode_unusual_line(kind, line, unreadable)
+
+
+@cache
+def _line_of(kind: type[T]) -> type[_Line[T]]:
+    return _Line[kind]  # type: ignore[valid-type]
+
+
+def _decode_unusual_line(kind: type[T], line: bytes, unreadable: Unreadable) -> WatchEvent[T] | WatchFailed | None:
+    """Decodes a line without a change of a readable object, or with nulls."""
     try:
         envelope = decoded(line, _Envelope)
     except msgspec.DecodeError as error:

@@ -188,21 +188,23 @@ class PodIndex:
         self._pods, self._names, self._running, self._pending = {}, {}, {}, {}
         for pod in pods:
             if self.concerns_gpus(pod):
-                self._put(pod)
+                self._put(pod_name(pod), pod)
 
     def apply_pod(self, pod: Pod) -> None:
         """Keeps a pod that concerns GPUs."""
-        self._drop(pod_name(pod))
-        self._put(pod)
+        name = pod_name(pod)
+        self._drop(name)
+        self._put(name, pod)
 
     def remove_pod(self, pod: Pod) -> None:
         """Drops the pod. A later pod of the same name stays."""
-        known = self._pods.get(pod_name(pod))
+        name = pod_name(pod)
+        known = self._pods.get(name)
         if known and known.uid == pod.metadata.uid:
-            self._drop(pod_name(pod))
+            self._drop(name)
 
-    def _put(self, pod: Pod) -> None:
-        name, entry = pod_name(pod), pod_entry(pod)
+    def _put(self, name: PodName, pod: Pod) -> None:
+        entry = pod_entry(pod)
         if not entry.node and not entry.ended and self._resource_names.are_requested_by(pod):
             self._pending[entry.uid] = pod
         self._pods[name] = entry

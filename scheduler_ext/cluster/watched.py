@@ -88,10 +88,10 @@ def _pod_applied(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
     if pod.has_ended:
         cluster.refusals.dropped(cluster.ledger.records.get(uid), pod)
     cluster.ledger.apply_pod(pod)
-    cluster.gangs.apply_pod(pod, with_gpus=cluster.pods.concerns_gpus(pod))
-    name = pod_name(pod)
+    name, with_gpus = pod_name(pod), cluster.pods.concerns_gpus(pod)
+    cluster.gangs.apply_pod(pod, with_gpus=with_gpus)
     before = cluster.pods.pod(name)
-    if before is None and not cluster.pods.concerns_gpus(pod):
+    if before is None and not with_gpus:
         return _unreadable_pod(cluster, pod, problem)
     cluster.pods.apply_pod(pod)
     if pod.spec.node_name:
@@ -117,19 +117,19 @@ def _has_shrunk(before: PodRecord | None, after: PodRecord | None) -> bool:
 def _pod_removed(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
     uid, deleted_at = pod_key(pod), version_number(pod.metadata.resource_version)
     cluster.refusals.dropped(cluster.ledger.records.get(uid))
-    until = now + OUTLIVING_SECONDS if outlives(pod) else None
-    cluster.ledger.remove_pod(uid, until, deleted_at=deleted_at, name=str(pod_name(pod)))
+    until, name = now + OUTLIVING_SECONDS if outlives(pod) else None, pod_name(pod)
+    cluster.ledger.remove_pod(uid, until, deleted_at=deleted_at, name=str(name))
     cluster.gangs.remove_pod(uid)
     cluster.wishes.remove(uid)
     # A pod without GPUs may have lost annotations of a GPU scheduler.
-    if cluster.pods.pod(pod_name(pod)) is None and not cluster.pods.concerns_gpus(pod):
+    if cluster.pods.pod(name) is None and not cluster.pods.concerns_gpus(pod):
         return ()
     cluster.pods.remove_pod(pod)
     cluster.queue.settled(uid)
     cluster.end_nominations([uid])
     cluster.history.go_on(uid, now, "it was deleted")
-    cluster.log.add(now, pod_name(pod), LogKind.DELETED, pod.spec.node_name)
-    return [Changed(pod_name(pod)), _FREED]
+    cluster.log.add(now, name, LogKind.DELETED, pod.spec.node_name)
+    return [Changed(name), _FREED]
 
 
 def _pod_read(cluster: "Cluster", event: events.PodRead, _: float) -> Sequence[Effect]:

@@ -2,9 +2,11 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import ip_address
+
+import msgspec
 
 from proto.extender import ExtenderError
 
@@ -13,17 +15,15 @@ log = logging.getLogger(__name__)
 LARGEST_BODY_BYTES = 64 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(msgspec.Struct, frozen=True):
     """A whole request."""
 
     body: bytes = b""
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = {}
     """The first value of each name."""
 
 
-@dataclass(frozen=True, slots=True)
-class HttpAnswer:
+class HttpAnswer(msgspec.Struct, frozen=True):
     body: bytes = b""
     status: int = 200
     media_type: str = "application/json"
