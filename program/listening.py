@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
@@ -264,10 +264,11 @@ class _Entrance:
         self._allow(visitor, self._patience.body_seconds)
         try:
             answer = await handler(request)
-            # A client that has left is not an error of ours.
-            with suppress(ConnectionError):
+            try:
                 await answer.prepare(request)
                 await answer.write_eof()
+            except ConnectionError:
+                pass  # a client that has left is not an error of ours
             return answer
         except web.RequestPayloadError as error:
             raise web.HTTPBadRequest(text=f"$: the body cannot be read: {error}\n") from error
