@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from simulation.fault_names import FAULTS
 from simulation.nvml.machine_file import (
     DOUBLE_BIT_ECC,
     CallHangs,
@@ -21,6 +20,7 @@ from simulation.nvml.machine_file import (
     fault_line,
     lost_gpu,
 )
+from simulation.words import FAULTS
 
 _XID = re.compile(r"xid(\d{1,3})")
 _OFF_THE_BUS = 79

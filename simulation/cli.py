@@ -11,7 +11,7 @@ import click
 
 from program.commands import LazyCommands, RealNumber, WholeNumber
 from proto import __version__
-from simulation.fault_names import FAULTS
+from simulation.words import FAULTS
 from simulation.workload import SHAPES
 
 _MOST_NODES = 64
@@ -83,11 +83,11 @@ _kubeconfig = click.option(
 def demo(*, json_: bool, machines_: tuple[str, ...], nodes: int | None, pods: int, api_port: int, keep: bool) -> None:
     """Run the whole path, from GPU to container, and verify it: exit status 1 if anything differs from the decision."""
     _leave_at_once_on_signals()
+    from simulation.commands import run_demo_command  # noqa: PLC0415
     from simulation.demo import DemoSettings  # noqa: PLC0415 - takes a second
-    from simulation.demo_command import run_command  # noqa: PLC0415
 
     settings = DemoSettings(machines=_few(machines_), nodes=nodes, pods=pods, api_port=api_port, keep=keep)
-    sys.exit(run_command(settings, json_=json_))
+    sys.exit(run_demo_command(settings, json_=json_))
 
 
 @main.command()
@@ -104,10 +104,10 @@ def demo(*, json_: bool, machines_: tuple[str, ...], nodes: int | None, pods: in
 def up(*, machines_: tuple[str, ...], nodes: int | None, load: float, seed: int, api_port: int) -> None:
     """Run a simulated cluster until Ctrl-C, for kubectl and `kubectl topogpu`. Ctrl-C stops and removes it."""
     _leave_at_once_on_signals()
+    from simulation.commands import run_up_command  # noqa: PLC0415
     from simulation.up import UpSettings  # noqa: PLC0415 - takes a second
-    from simulation.up_command import run_command  # noqa: PLC0415
 
-    run_command(UpSettings(machines=_few(machines_), nodes=nodes, load=load, seed=seed, api_port=api_port))
+    run_up_command(UpSettings(machines=_few(machines_), nodes=nodes, load=load, seed=seed, api_port=api_port))
 
 
 @main.command()
@@ -122,13 +122,13 @@ def soak(*, minutes: float, seed: int, machines_: tuple[str, ...]) -> None:
     programs interleave differs from run to run.
     """
     _leave_at_once_on_signals()
-    from simulation.soak.command import run_command  # noqa: PLC0415 - takes a second
+    from simulation.commands import run_soak_command  # noqa: PLC0415 - takes a second
     from simulation.soak.leaders import may_name_hosts  # noqa: PLC0415
     from simulation.soak.soak import MACHINES, SoakSettings  # noqa: PLC0415
 
     machines_ = _few(machines_) or MACHINES
     settings = SoakSettings(seconds=60 * minutes, seed=seed, machines=machines_, two_leaders=may_name_hosts())
-    sys.exit(run_command(settings))
+    sys.exit(run_soak_command(settings))
 
 
 _BREAK = """Break GPU (its index) of NODE in the cluster that `topogpu-sim up` runs. Faults add up until `mend`.

@@ -21,10 +21,10 @@ from scheduler_ext.requests import ResourceNames
 from simulation import group_cycle as cycle
 from simulation import scheduling_queue as queue
 from simulation.extender_calls import CallRefused, ExtenderCalls, JsonObject
-from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Constraints, WholePod, constraints_of
 from simulation.plan.offers import HostRequest, NodeOffers, asked_by, left_to_extender
 from simulation.scheduler_writes import SchedulerWrites
+from simulation.words import HostPolicy
 
 MANAGED_RESOURCES = left_to_extender(ResourceNames())
 """Resources that kube-scheduler leaves to the extender, as shipped: `ignoredByScheduler`."""

@@ -9,7 +9,7 @@ import click
 from program.commands import RealNumber, WholeNumber
 from program.settings.options import GroupedCommand, read_configuration, setting_options
 from scheduler_ext.configuration import REQUESTS, TABLE
-from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
+from simulation.words import DEFAULT_POLICIES, MOST_PODS, HostPolicy
 
 
 @click.command(name="plan", cls=GroupedCommand)

@@ -19,9 +19,9 @@ from scheduler_ext.membership import group_of
 from scheduler_ext.requests import RequestError, RequestSettings, pod_key, read_request
 from scheduler_ext.verbs.bind_decision import binding_of
 from scheduler_ext.verbs.filter_decision import FilterDecision
-from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Arrival, Described
 from simulation.plan.offers import HostRequest, NodeOffers, left_to_extender
+from simulation.words import HostPolicy
 
 LEASE_SECONDS = 60.0
 _BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)

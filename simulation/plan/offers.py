@@ -15,8 +15,8 @@ from proto.kubernetes.requests import host_amount, host_requested, requested, re
 from proto.kubernetes.taints import CORDON, NO_SCHEDULE, Taint, repelling, untolerated
 from proto.quantity import readable_quantity
 from scheduler_ext.requests import ResourceNames
-from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Constraints, SelectorRule, SelectorTerm
+from simulation.words import HostPolicy
 
 NOT_READY = Taint("node.kubernetes.io/not-ready", "", NO_SCHEDULE)
 """The taint of a node that is not ready."""

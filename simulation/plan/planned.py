@@ -24,7 +24,6 @@ from scheduler_ext.requests import RequestSettings
 from simulation.plan import machines, mixes, recorded, traces
 from simulation.plan.advise import Advice
 from simulation.plan.advise import advise as advise_on
-from simulation.plan.choices import DEFAULT_POLICIES, MOST_PODS, HostPolicy
 from simulation.plan.groups import copied_group, copied_pod, incomplete
 from simulation.plan.merge import MergeError, read_reports
 from simulation.plan.objects import Arrival, Described, WholePod, arrival_of
@@ -36,6 +35,7 @@ from simulation.plan.runs import TooManyPods, check_number, in_order
 from simulation.plan.tables import advice_text, joint_text, report_text
 from simulation.plan.together import Joint, place_together
 from simulation.plan.workers import WorkerLost, perform
+from simulation.words import DEFAULT_POLICIES, MOST_PODS, HostPolicy
 
 MOST_SEEDS = 1000
 OWN_ORDERS = 5

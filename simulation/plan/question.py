@@ -11,9 +11,9 @@ from scheduler_ext.cluster.registered import RegisteredNode
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import ContainerNeed, GpuRequest, RequestError, RequestSettings, read_request
 from scheduler_ext.workload import Workload, class_of
-from simulation.plan.choices import HostPolicy
 from simulation.plan.gauge import workload_for
 from simulation.plan.objects import Arrival, Described
+from simulation.words import HostPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from simulation import machines
 from simulation.breaking import CannotBreak, broken, mended
 from simulation.breaking_command import change_machine
-from simulation.fault_names import FAULTS
 from simulation.nvml.machine_file import render_machine_file
+from simulation.words import FAULTS
 
 SWITCHED = render_machine_file(machines.load("gb200-nvl72-tray"), "n")
 PLAIN = render_machine_file(machines.load("8x-rtx4090-dual-epyc"), "n")

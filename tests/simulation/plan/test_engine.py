@@ -13,11 +13,11 @@ from proto.kubernetes.objects import (
     PodGroupSpec,
     SchedulingGroup,
 )
-from simulation.plan.choices import HostPolicy
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.machines import read_cluster
 from simulation.plan.objects import arrival_of
 from simulation.plan.question import Question
+from simulation.words import HostPolicy
 from tests.builders import container, pod
 
 NODES = "1x:4x-a100,1x:1x-t4"

@@ -12,10 +12,10 @@ from proto.annotations.pod_devices import encode_pod_devices
 from proto.kubernetes.objects import Node
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
 from scheduler_ext.requests import RequestSettings
-from simulation.plan.choices import HostPolicy
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.machines import read_cluster
 from simulation.plan.objects import WholePod, arrival_of
+from simulation.words import HostPolicy
 from simulation.workload import pod_object, workload
 from tests.polling import until
 from tests.scheduler_ext.rig import Rig, running

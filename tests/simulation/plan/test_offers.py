@@ -7,9 +7,9 @@ import pytest
 
 from proto.kubernetes.objects import Node
 from scheduler_ext.requests import ResourceNames
-from simulation.plan.choices import HostPolicy
 from simulation.plan.objects import Constraints, WholePod, constraints_of
 from simulation.plan.offers import NodeOffers, left_to_extender, node_problem
+from simulation.words import HostPolicy
 
 MANAGED = left_to_extender(ResourceNames())
 

@@ -11,11 +11,11 @@ from proto.annotations.keys import RESOURCE_COUNT, RESOURCE_MEMORY
 from scheduler_ext.cli.state import StateError
 from scheduler_ext.debugging import encode_snapshot
 from scheduler_ext.requests import RequestSettings
-from simulation.plan.choices import HostPolicy
 from simulation.plan.engine import Engine, Placed
 from simulation.plan.machines import node_of, read_cluster
 from simulation.plan.objects import Described, WholePod, arrival_of
 from simulation.plan.recorded import drain, from_snapshot, read_objects
+from simulation.words import HostPolicy
 from simulation.workload import pod_object, workload
 from tests.scheduler_ext.mig_gpus import mig_device
 
