@@ -187,7 +187,7 @@ def gpu_reader(nvml: Nvml, configuration: Configuration) -> Callable[[], Invento
             raise GpusUnavailable(as_sentence(str(error)), needs_restart=error.needs_restart) from error
         if configuration.health.fabric:
             machine = with_fabric_problems(machine)
-        offered = without_reserved(machine, nvml) if Backend.DRIVER in configuration.agent.limits.backends else machine
+        offered = without_reserved(machine, nvml) if Backend.DRIVER in configuration.agent.limits else machine
         found = inventory_of(machine, offered, configuration)
         hardware = read_hardware(machine.gpus, files, containers.imex_channels, simulated=machine.is_simulated)
         if root is not None:

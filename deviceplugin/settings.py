@@ -38,28 +38,6 @@ class RequestedAllocation(StrEnum):
     IMMEDIATE = "immediate"
 
 
-class RequestedLimits(StrEnum):
-    """The backends that hold newcomers to their parts of GPUs, as far as they are there."""
-
-    AUTO = "auto"
-    """The driver holds memory, and HAMi-core what the driver does not hold."""
-    DRIVER = "driver"
-    HAMI_CORE = "hami-core"
-    NONE = "none"
-
-    @property
-    def backends(self) -> frozenset[Backend]:
-        match self:
-            case RequestedLimits.AUTO:
-                return frozenset(Backend)
-            case RequestedLimits.DRIVER:
-                return frozenset({Backend.DRIVER})
-            case RequestedLimits.HAMI_CORE:
-                return frozenset({Backend.HAMI_CORE})
-            case RequestedLimits.NONE:
-                return frozenset()
-
-
 class UnenforcedShares(StrEnum):
     """The treatment of a container that requests a share of a GPU where nothing enforces shares."""
 
@@ -198,7 +176,8 @@ class AgentSettings:
 
     node_name: str = ""
     hook_path: str = "/usr/local"
-    limits: RequestedLimits = RequestedLimits.AUTO
+    limits: frozenset[Backend] = frozenset(Backend)
+    """What holds newcomers to their parts of GPUs, as far as it is there."""
     unenforced_shares: UnenforcedShares = UnenforcedShares.REFUSE
     feedback: Feedback = Feedback.OFF
     allocate_seconds: float = 2.0

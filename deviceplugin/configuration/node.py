@@ -19,9 +19,7 @@ from deviceplugin.settings import (
     HostSettings,
     KubeletSettings,
     RequestedAllocation,
-    RequestedLimits,
     TotalNames,
-    UnenforcedShares,
 )
 from program.settings.declared import Setting, part
 from program.settings.kinds import Number, dns_name, path, words_of
@@ -90,17 +88,6 @@ AGENT: Any = part(
         help="The oldest HAMi scheduler that must understand this node. 2.4: registers as text of 7 fields and reports "
         "every 30 s; 2.7: 9 fields, every 30 s; 2.9: JSON, one report after each change.",
         key="hami_handshake",
-    ),
-    limits=of_sharing(
-        kind=words_of(RequestedLimits),
-        help="What holds containers that start from now on to their parts of GPUs. driver: NVIDIA's driver from "
-        "release 615 on, which holds no cores. hami-core: HAMi-core, where it is installed. auto: what is there; of "
-        "both the driver holds memory, and HAMi-core cores. none: nothing.",
-    ),
-    unenforced_shares=of_sharing(
-        kind=words_of(UnenforcedShares),
-        help="Whether the node gives out parts of GPUs to which nothing holds a container for sure. With allow a "
-        "container can use all of its GPUs.",
     ),
     feedback=of_sharing(
         kind=words_of(Feedback),

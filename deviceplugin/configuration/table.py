@@ -7,17 +7,26 @@ from typing import Any
 
 from deviceplugin.configuration import CHART, NODE, OBSERVATION, of_containers, of_sharing
 from deviceplugin.configuration import CONTAINERS as CONTAINERS_HEADING
+from deviceplugin.configuration import SHARING as SHARING_HEADING
 from deviceplugin.configuration.health import HEALTH, REMEDIATION
 from deviceplugin.configuration.node import AGENT, HOST, KUBELET, TOTAL_NAMES
 from deviceplugin.configuration.sharing import SHARING
 from deviceplugin.container.edits import AllocationSettings, DeviceListStrategy, DriverFeature
 from deviceplugin.health.step import HealthSettings
 from deviceplugin.machine.discovery import NodeSharing
-from deviceplugin.settings import AgentSettings, HostSettings, KubeletSettings, RemediationSettings, TotalNames
+from deviceplugin.settings import (
+    AgentSettings,
+    HostSettings,
+    KubeletSettings,
+    RemediationSettings,
+    TotalNames,
+    UnenforcedShares,
+)
 from program.address import ListenAddress
 from program.settings.declared import Alias, Table, item, part, setting
 from program.settings.kinds import Kind, Several, Switch, Whole, Words, words_of
 from program.settings.shared import kubeconfig, log_format, log_level, metrics_bind_address
+from proto.annotations.node_limits import Backend
 
 
 def _feature(word: str, flag: str, kind: Kind | None = None, **files: str) -> Alias:
@@ -81,6 +90,20 @@ _FEATURES: Any = setting(
         ),
     ),
 )
+_UNENFORCED = "unenforced"
+_LIMITS: Any = setting(
+    tuple(map(str, Backend)),
+    Several(
+        of=Words(words=(*Backend, _UNENFORCED), refusals={"auto": "leave it out, or write [driver, hami-core]"}),
+        none="none",
+    ),
+    "What holds containers that start from now on to their parts of GPUs, as far as it is there. driver: NVIDIA's "
+    "driver from release 615 on, which holds no cores. hami-core: HAMi-core; beside the driver it holds cores alone. "
+    "With unenforced the node also gives out parts to which nothing holds a container for sure: it can use all of its "
+    "GPUs. none: only whole GPUs are given out.",
+    group=SHARING_HEADING,
+    chart=CHART,
+)
 _METRICS_ADDRESS = metrics_bind_address(9394, group=OBSERVATION)
 
 
@@ -95,6 +118,7 @@ class Configuration:
     total_names: TotalNames = TOTAL_NAMES
     sharing: NodeSharing = SHARING
     features: tuple[str, ...] = _FEATURES
+    limits: tuple[str, ...] = _LIMITS
     containers: AllocationSettings = CONTAINERS
     health: HealthSettings = HEALTH
     remediation: RemediationSettings = REMEDIATION
@@ -106,10 +130,17 @@ class Configuration:
 def _completed(configuration: Configuration) -> Configuration:
     """Returns the configuration with the features in the parts that have them."""
     on = configuration.features
+    unenforced = UnenforcedShares.ALLOW if _UNENFORCED in configuration.limits else UnenforcedShares.REFUSE
     of_driver = tuple(map(DriverFeature, (each for each in on if each in set(DriverFeature))))
     return replace(
         configuration,
-        agent=replace(configuration.agent, feature_labels=_LABELS in on, gpu_sums=_SUMS in on),
+        agent=replace(
+            configuration.agent,
+            feature_labels=_LABELS in on,
+            gpu_sums=_SUMS in on,
+            limits=frozenset(Backend(each) for each in configuration.limits if each != _UNENFORCED),
+            unenforced_shares=unenforced,
+        ),
         kubelet=replace(configuration.kubelet, numa_hints=_NUMA in on),
         containers=replace(configuration.containers, features=of_driver, pass_device_specs=_DEVICE_FILES in on),
         health=replace(configuration.health, recovery_seconds=configuration.remediation.recovery_seconds),
@@ -136,6 +167,7 @@ TABLE = Table(
     conflicts,
     completed=_completed,
     former={
+        "unenforced_shares": "add unenforced to the list limits",
         "gpu_sums": "add gpu-sums to the list features",
         "feature_labels": "add gpu-labels to the list features",
         "enable_numa_topology": "add numa to the list features",

@@ -26,7 +26,7 @@ from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS, LIBRARY, P
 from deviceplugin.container.limit_folder import limit_folder, make_limit_folder
 from deviceplugin.container.limit_hook import limit_hook
 from deviceplugin.container.limits import Backends, Enforcement, enforcement, is_limited
-from deviceplugin.settings import RequestedLimits, UnenforcedShares
+from deviceplugin.settings import UnenforcedShares
 from proto.annotations.node_limits import Backend
 from proto.devices import ContainerShares, Device, DeviceUUID
 
@@ -86,7 +86,7 @@ class LimitSettings:
     """The folder `vgpu` of HAMi-core lies in."""
     folder: str = ""
     """The folder for the containers that the driver limits."""
-    requested: RequestedLimits = RequestedLimits.AUTO
+    requested: frozenset[Backend] = frozenset(Backend)
     allowed: UnenforcedShares = UnenforcedShares.REFUSE
     no_driver: str = "allocation is not by slots"
 
@@ -132,7 +132,7 @@ def enforcement_for(
     before = _held_before(limits, container)
     found = Backends(hami_core=find_hami_core(limits.root), no_driver=limits.no_driver)
     container = replace(container, held_before=before)
-    held = enforcement(shares, inventory, container, found.only(limits.requested.backends | before))
+    held = enforcement(shares, inventory, container, found.only(limits.requested | before))
     if held.problem and limits.allowed is UnenforcedShares.REFUSE:
         raise CannotLimit(held.problem)
     return held

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.container.edits import ContainerFacts, HamiCore, NoHamiCore
-from deviceplugin.settings import RequestedLimits, UnenforcedShares
+from deviceplugin.settings import UnenforcedShares
 from proto.annotations.node_limits import HOLDS, Backend, Holds, NodeLimits, limits_with
 from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.environment import DISABLE_CONTROL, lifted_by
@@ -46,9 +46,9 @@ class Enforcement:
     """The reason why nothing holds it to some of them, as a sentence; empty if something does, or need not."""
 
 
-def limits_of(found: Backends, requested: RequestedLimits, unenforced: UnenforcedShares) -> NodeLimits:
+def limits_of(found: Backends, requested: frozenset[Backend], unenforced: UnenforcedShares) -> NodeLimits:
     """Returns what holds the containers that start on this node from now on."""
-    return limits_with(found.there & requested.backends, allows_unheld=unenforced is UnenforcedShares.ALLOW)
+    return limits_with(found.there & requested, allows_unheld=unenforced is UnenforcedShares.ALLOW)
 
 
 def is_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> bool:
@@ -122,8 +122,8 @@ def _problem(
     amounts = f"{_memory_mib(part, inventory)} MiB" + (f", {part.cores} %" if part.cores else "")
     return (
         f"container {container.name} was given a part of {part.uuid} ({amounts}), and nothing on this node holds it to "
-        f"its {unheld}: {driver}, and {library}; ask for whole GPUs, {remedy}, or set the daemon's unenforced_shares "
-        "to allow"
+        f"its {unheld}: {driver}, and {library}; ask for whole GPUs, {remedy}, or add unenforced to the daemon's "
+        "limits"
     )
 
 

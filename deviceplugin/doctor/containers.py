@@ -9,7 +9,7 @@ from deviceplugin.container.limits import Backends
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.mode.rules import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.runtimes import APPLY_FOR_SURE, Runtime, doubt, why_no_cdi
-from deviceplugin.settings import HamiScheduler, RequestedAllocation, RequestedLimits, UnenforcedShares
+from deviceplugin.settings import HamiScheduler, RequestedAllocation, UnenforcedShares
 from program.words import capital
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Backend
@@ -28,15 +28,15 @@ _DRIVER_NEEDS = (
 
 
 def judge_limits(
-    found: Backends, requested: RequestedLimits, unenforced: UnenforcedShares, containers_per_gpu: int
+    found: Backends, requested: frozenset[Backend], unenforced: UnenforcedShares, containers_per_gpu: int
 ) -> Finding:
     """Checks what holds containers to parts of GPUs. Nodes that give out only whole GPUs need nothing."""
-    if Backend.DRIVER in found.there & requested.backends:
-        return _judge_driver(found.only(requested.backends).hami_core, unenforced)
-    if requested is RequestedLimits.DRIVER:
+    if Backend.DRIVER in found.there & requested:
+        return _judge_driver(found.only(requested).hami_core, unenforced)
+    if requested == {Backend.DRIVER}:
         why = f"limits is driver, but the driver limits no GPU memory: {found.no_driver}"
         return problem(LIMITS, f"{why}; pods that ask for a part of a GPU are refused here.", _DRIVER_NEEDS)
-    return _judge_hami_core(found.only(requested.backends).hami_core, unenforced, containers_per_gpu)
+    return _judge_hami_core(found.only(requested).hami_core, unenforced, containers_per_gpu)
 
 
 def _judge_driver(hami_core: HamiCore | NoHamiCore, unenforced: UnenforcedShares) -> Finding:
@@ -44,8 +44,8 @@ def _judge_driver(hami_core: HamiCore | NoHamiCore, unenforced: UnenforcedShares
     if isinstance(hami_core, HamiCore):
         return ok(LIMITS, f"{memory}, and HAMi-core to their part of one GPU's cores.")
     if unenforced is UnenforcedShares.ALLOW:
-        cores = "Nothing holds containers to their part of cores, which is given out too: unenforced_shares is allow."
-        return warning(LIMITS, f"{memory}. {cores}", "Install HAMi-core, or set unenforced_shares to refuse.")
+        cores = "Nothing holds containers to their part of cores, which is given out too: limits has unenforced."
+        return warning(LIMITS, f"{memory}. {cores}", "Install HAMi-core, or take unenforced out of limits.")
     return ok(LIMITS, f"{memory}. Pods that ask for a part of a GPU's cores are refused here: {hami_core.problem}.")
 
 
@@ -57,8 +57,8 @@ def _judge_hami_core(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares,
         return warning(
             LIMITS,
             f"{installed}, but it may not hold containers to parts of several GPUs, which are given out too: "
-            "unenforced_shares is allow.",
-            "Set unenforced_shares to refuse, and containers get whole GPUs or a part of one.",
+            "limits has unenforced.",
+            "Take unenforced out of limits, and containers get whole GPUs or a part of one.",
         )
     why, install = (
         capital(found.problem),
@@ -69,8 +69,8 @@ def _judge_hami_core(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares,
         return warning(
             LIMITS,
             f"{why}, so no limit of memory or cores holds in containers, although up to {containers_per_gpu} share a "
-            "GPU: unenforced_shares is allow.",
-            f"{install} Or set unenforced_shares to refuse, and only whole GPUs are given out.",
+            "GPU: limits has unenforced.",
+            f"{install} Or take unenforced out of limits, and only whole GPUs are given out.",
         )
     refused = "so pods that ask for a part of a GPU are refused here; whole GPUs are given out."
     if found.is_damaged:

@@ -61,7 +61,7 @@ class LimitsWatch:
     @property
     def no_driver(self) -> str:
         """Returns why the driver holds no container that starts now, as a clause; empty if it does."""
-        if Backend.DRIVER not in self._settings.limits.backends:
+        if Backend.DRIVER not in self._settings.limits:
             return "the setting limits of its daemon leaves it out"
         return self._driver.problem if self._by_slots() else "allocation is not by slots"
 
@@ -74,7 +74,7 @@ class LimitsWatch:
 
     def _report(self, found: Backends) -> None:
         """Logs what has changed; the Node's event and `doctor` have what it means for pods."""
-        requested = found.only(self._settings.limits.backends)
+        requested = found.only(self._settings.limits)
         hami_core = requested.hami_core
         limits = limits_of(found, self._settings.limits, self._settings.unenforced_shares)
         log.log(

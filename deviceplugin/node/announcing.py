@@ -43,7 +43,9 @@ def unlimited(before: NodeLimits | None, now: NodeLimits | None) -> Notice | Non
     if now is None or before is now:
         return None
     if now.allows_unheld:
-        return Notice(reason="LimitsNotEnforced", message=f"{_UNHELD[now]}; unenforced_shares is allow", distinct=True)
+        return Notice(
+            reason="LimitsNotEnforced", message=f"{_UNHELD[now]}; the setting limits has unenforced", distinct=True
+        )
     for backend, notice in _GONE.items():
         if before is not None and backend in before.backends and backend not in now.backends:
             return notice

@@ -92,13 +92,13 @@ _REMEDIES = {
     SEVERAL: "ask for whole GPUs or for one GPU in each container, {allow}",
 }
 UNHELD = {
-    word: f"{cause}; {_REMEDIES[word]}".format(there="there", allow="or set unenforced_shares of its daemon to allow")
+    word: f"{cause}; {_REMEDIES[word]}".format(there="there", allow="or add unenforced to limits of its daemon")
     for word, cause in _CAUSES.items()
 }
 """The cause of CardLimitsNotEnforced on one node, and what to do, by what stands behind the word in `Misfit.brief`."""
 REMEDIES = {
     **{
-        word: f"A{remedy[1:]}".format(there="on the nodes", allow="or set unenforced_shares of their daemons to allow")
+        word: f"A{remedy[1:]}".format(there="on the nodes", allow="or add unenforced to limits of their daemons")
         for word, remedy in _REMEDIES.items()
     },
     **{

@@ -45,7 +45,7 @@ def _may_confine(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.mark.needs_compiler
 async def test_a_pod_gets_its_gpus_from_a_daemon_without_capabilities_on_a_read_only_root() -> None:
-    async with daemon("--unenforced-shares", "allow", under=confined) as rig:
+    async with daemon("--limits", "driver,hami-core,unenforced", under=confined) as rig:
         status = Path(f"/proc/{rig.process.pid}/status").read_text()
         assert re.findall(r"^(Cap(?:Prm|Eff|Bnd)|NoNewPrivs):\s+(\S+)$", status, re.MULTILINE) == [
             ("CapPrm", "0000000000000000"),

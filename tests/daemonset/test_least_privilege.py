@@ -175,7 +175,7 @@ def test_folders_of_another_kubelet() -> None:
 @pytest.mark.parametrize(
     ("values", "is_read_only"),
     [
-        ("devicePlugin.settings.limits=hami-core", True),
+        ("devicePlugin.settings.limits={hami-core,unenforced}", True),
         ("devicePlugin.settings.limits=none,devicePlugin.configs.mig.mig_strategy=mixed", True),
         ("devicePlugin.settings.limits=none,devicePlugin.configs.new.limits=driver", False),
     ],

@@ -198,7 +198,7 @@ async def test_a_part_of_a_gpu_is_refused_until_something_holds_containers_to_it
         async with running(hook_path=hami_core) as rig:
             await until(lambda: rig.annotations("nodes", NODE).get(NODE_LIMITS) == "none")
             rig.bind("train", (ONE,))
-            assert "set the daemon's unenforced_shares to allow" in await rig.refused(f"{A}-0")
+            assert "add unenforced to the daemon's limits" in await rig.refused(f"{A}-0")
             install_placeholder(Path(hami_core))
             await until(lambda: rig.annotations("nodes", NODE)[NODE_LIMITS] == "hami-core")
             rig.server.delete("pods", "train", namespace="default")

@@ -20,6 +20,7 @@ from tests.variables import elsewhere, value
 
 pytestmark = pytest.mark.needs_compiler
 
+UNENFORCED = ("--limits", "driver,hami-core,unenforced")
 BY_SLOTS = "containerd://2.4.2"
 
 
@@ -32,14 +33,14 @@ async def test_a_container_with_a_part_of_a_gpu_is_not_started_and_one_with_a_wh
         await node.runs("whole")
         assert node.visible(uid) == node.uuid(1)
         await until(lambda: "container c0 was given a part of" in node.waiting("part"))
-        assert "set the daemon's unenforced_shares to allow" in node.waiting("part")
+        assert "add unenforced to the daemon's limits" in node.waiting("part")
         await until(lambda: node.said("limits are none: the driver holds nothing"))
         series = await node.series()
         assert (series["topogpu_limits_enforced"], series["topogpu_unenforced_shares_allowed"]) == (0, 0)
 
 
 async def test_it_is_started_if_that_is_allowed_and_then_everything_says_so() -> None:
-    async with daemon("--unenforced-shares", "allow", runtime_version=BY_SLOTS, hami_core=False) as node:
+    async with daemon(*UNENFORCED, runtime_version=BY_SLOTS, hami_core=False) as node:
         assert node.annotation(NODE_LIMITS) == "unenforced"
         node.bind("part", 0)
         await node.runs("part")
@@ -110,7 +111,7 @@ def region_of(node: DaemonRig) -> Path:
 
 @pytest.mark.parametrize("runtime_version", [BY_SLOTS, "simulated://1"])
 async def test_parts_of_several_gpus_need_a_setting_and_keep_what_they_have_without_it(runtime_version: str) -> None:
-    async with daemon("--unenforced-shares", "allow", runtime_version=runtime_version) as node:
+    async with daemon(*UNENFORCED, runtime_version=runtime_version) as node:
         assert node.annotation(NODE_LIMITS) == "partly-enforced"
         uid = node.bind("before", 0, 1)
         await node.runs("before")
@@ -119,7 +120,7 @@ async def test_parts_of_several_gpus_need_a_setting_and_keep_what_they_have_with
         await until(lambda: node.said("limits are partly-enforced: "))
         await until(lambda: node.events("LimitsNotEnforced"))
         await node.kill()
-        node.options = tuple(option for option in node.options if option not in ("--unenforced-shares", "allow"))
+        node.options = tuple(option for option in node.options if option not in UNENFORCED)
         await node.start()
         await until(lambda: node.annotation(NODE_LIMITS) == "hami-core")
         await node.ready()
@@ -160,14 +161,14 @@ async def test_a_container_is_not_started_again_once_its_limits_have_gone(runtim
 async def test_a_container_that_was_started_without_limits_when_that_was_allowed_is_not_started_again(
     runtime_version: str,
 ) -> None:
-    async with daemon("--unenforced-shares", "allow", runtime_version=runtime_version, hami_core=False) as node:
+    async with daemon(*UNENFORCED, runtime_version=runtime_version, hami_core=False) as node:
         whole = DeviceShare(uuid=node.uuid(1), memory_mib=node.gpus()[1].memory_mib, cores=100)
         part = node.bind("part", 0)
         await node.runs("part")
         entire = node.bind("entire", lent=((whole,),))
         await node.runs("entire")
         await node.kill()
-        node.options = tuple(option for option in node.options if option not in ("--unenforced-shares", "allow"))
+        node.options = tuple(option for option in node.options if option not in UNENFORCED)
         await node.start()
         await until(lambda: node.annotation(NODE_LIMITS) == "none")
         await node.ready()

@@ -80,7 +80,7 @@ async def test_pods_bound_one_by_one_while_kubelet_restarts_get_their_own_gpus_o
 
 
 async def test_kubelets_books_name_the_gpus_that_were_decided() -> None:
-    async with daemon("--unenforced-shares", "allow") as node:
+    async with daemon("--limits", "driver,hami-core,unenforced") as node:
         admit = node.kubelet.devices.admit
 
         async def admit_known(pod: Pod) -> None:

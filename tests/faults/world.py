@@ -233,7 +233,7 @@ def _commands(folder: Path, ports: list[str]) -> dict[str, list[str]]:
     daemon += ["--host-root", str(folder), "--nvml-library", str(build_library())]
     daemon += ["--hook-path", str(folder / "disk/hook"), "--cdi-directory", str(folder / "disk/cdi")]
     daemon += ["--metrics-bind-address", ports[0], "--remediation-seconds", "10", "--read-seconds", "2"]
-    daemon += ["--unenforced-shares", "allow"]  # one container gets parts of two GPUs
+    daemon += ["--limits", "driver,hami-core,unenforced"]  # one container gets parts of two GPUs
     extender = ["--kubeconfig", str(folder / "kubeconfig")]
     extender += ["--metrics-bind-address", ports[1], "--http_bind", ports[2], "--webhook-bind-address", "127.0.0.1:0"]
     return {

@@ -440,7 +440,7 @@ class Lab:
         if command != "uninstall-node":
             folders |= {"--host-root": node.root, "--nvml-library": node.files.library}
         # As HAMi's plugin does, it gives a container parts of several GPUs.
-        flags = {**folders, "--unenforced-shares": "allow"}
+        flags = {**folders, "--limits": "driver,hami-core,unenforced"}
         words = [sys.executable, "-m", "deviceplugin", command, "--node-name", name]
         return words + [f"{flag}={value}" for flag, value in flags.items()]
 

@@ -117,7 +117,7 @@ def test_why_says_how_a_pod_that_asks_for_parts_of_several_gpus_would_fit() -> N
             item["spec"]["containers"][0]["resources"] = {"limits": limits}
     text = said("why", "target", state=state)
     assert "now, if it asked for at most 1 GPU for a container instead of 2" in text
-    assert "Ask for whole GPUs or for one GPU in each container, or set unenforced_shares" in text
+    assert "Ask for whole GPUs or for one GPU in each container, or add unenforced to limits" in text
 
 
 def test_amounts_that_round_to_the_same_are_told_apart() -> None:

@@ -20,7 +20,7 @@ COUNTS_INIT_CONTAINERS = 31
 """The first minor release whose kubelet leaves resources that its node lacks to others in init containers too."""
 REPLICAS = 80
 """Ten of each GPU."""
-SEVERAL = ("--unenforced-shares", "allow")
+SEVERAL = ("--limits", "driver,hami-core,unenforced")
 """With these flags the daemon serves containers with parts of several GPUs."""
 
 

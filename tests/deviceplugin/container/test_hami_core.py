@@ -204,7 +204,7 @@ def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(r
     assert str(refusal.value) == (
         f"container train was given a part of {A} (3000 MiB, 30 %), and nothing on this node holds it to its memory: "
         f"the driver does not (allocation is not by slots), and HAMi-core does not (there is no libvgpu.so in {nowhere}"
-        "/vgpu); ask for whole GPUs, install HAMi-core, or set the daemon's unenforced_shares to allow"
+        "/vgpu); ask for whole GPUs, install HAMi-core, or add unenforced to the daemon's limits"
     )
     assert asked(nowhere, PART, allowed=UnenforcedShares.ALLOW) is None
     for whole in (WHOLE, DeviceShare(uuid=A, memory_mib=0, cores=0), DeviceShare(uuid=A, memory_mib=40960, cores=100)):
@@ -242,7 +242,7 @@ def test_parts_of_several_gpus_are_refused_unless_that_is_allowed_or_the_contain
     assert str(refusal.value) == (
         f"container train was given a part of {A} (3000 MiB, 30 %), and nothing on this node holds it to its memory: "
         "the driver does not (allocation is not by slots), and HAMi-core does not hold parts of several GPUs, here of "
-        "2; ask for whole GPUs, ask for one GPU in each container, or set the daemon's unenforced_shares to allow"
+        "2; ask for whole GPUs, ask for one GPU in each container, or add unenforced to the daemon's limits"
     )
     assert asked(root, *several, allowed=UnenforcedShares.ALLOW) == hami_core
     again = replace(FACTS, has_run=True)

@@ -12,8 +12,9 @@ from deviceplugin.doctor.containers import (
 from deviceplugin.doctor.finding import Finding
 from deviceplugin.mode.rules import NodeAbilities
 from deviceplugin.runtimes import Runtime
-from deviceplugin.settings import HamiScheduler, RequestedAllocation, RequestedLimits, UnenforcedShares
+from deviceplugin.settings import HamiScheduler, RequestedAllocation, UnenforcedShares
 from proto.annotations.node_allocation import AllocationMode
+from proto.annotations.node_limits import Backend
 
 ENVVAR, CDI_CRI = (DeviceListStrategy.ENVVAR,), (DeviceListStrategy.CDI_CRI,)
 FOLDER = "/usr/local/vgpu"
@@ -49,13 +50,13 @@ def brief(finding: Finding) -> tuple[str, str]:
             "warning",
             "no limit of memory or cores holds in containers, although up to 10",
         ),
-        (NoHamiCore("it is half there", is_damaged=True), ALLOW, "warning", "set unenforced_shares to refuse"),
+        (NoHamiCore("it is half there", is_damaged=True), ALLOW, "warning", "ake unenforced out of limits"),
     ],
 )
 def test_without_hami_core_only_whole_gpus_are_given_out_and_anything_else_is_told(
     found: HamiCore | NoHamiCore, unenforced: UnenforcedShares, state: str, words: str
 ) -> None:
-    told = brief(judge_limits(Backends(hami_core=found), RequestedLimits.AUTO, unenforced, 10))
+    told = brief(judge_limits(Backends(hami_core=found), frozenset(Backend), unenforced, 10))
     assert told[0] == state
     assert words in told[1]
 
@@ -63,16 +64,22 @@ def test_without_hami_core_only_whole_gpus_are_given_out_and_anything_else_is_to
 @pytest.mark.parametrize(
     ("requested", "unenforced", "no_driver", "state", "words"),
     [
-        (RequestedLimits.AUTO, REFUSE, "", "ok", "and HAMi-core to their part of one GPU's cores"),
-        (RequestedLimits.DRIVER, REFUSE, "", "ok", "a part of a GPU's cores are refused here"),
-        (RequestedLimits.DRIVER, ALLOW, "", "warning", "Nothing holds containers to their part of cores"),
-        (RequestedLimits.DRIVER, REFUSE, "the driver is 580", "problem", "limits no GPU memory: the driver is 580;"),
-        (RequestedLimits.HAMI_CORE, REFUSE, "", "ok", "is installed"),
-        (RequestedLimits.NONE, REFUSE, "", "ok", "The setting limits of its daemon leaves it out, so pods"),
+        (frozenset(Backend), REFUSE, "", "ok", "and HAMi-core to their part of one GPU's cores"),
+        (frozenset({Backend.DRIVER}), REFUSE, "", "ok", "a part of a GPU's cores are refused here"),
+        (frozenset({Backend.DRIVER}), ALLOW, "", "warning", "Nothing holds containers to their part of cores"),
+        (
+            frozenset({Backend.DRIVER}),
+            REFUSE,
+            "the driver is 580",
+            "problem",
+            "limits no GPU memory: the driver is 580;",
+        ),
+        (frozenset({Backend.HAMI_CORE}), REFUSE, "", "ok", "is installed"),
+        (frozenset(), REFUSE, "", "ok", "The setting limits of its daemon leaves it out, so pods"),
     ],
 )
 def test_doctor_says_what_holds_parts_where_the_driver_may(
-    requested: RequestedLimits, unenforced: UnenforcedShares, no_driver: str, state: str, words: str
+    requested: frozenset[Backend], unenforced: UnenforcedShares, no_driver: str, state: str, words: str
 ) -> None:
     told = brief(judge_limits(Backends(hami_core=HAMI_CORE, no_driver=no_driver), requested, unenforced, 10))
     assert (told[0], words in told[1]) == (state, True), told

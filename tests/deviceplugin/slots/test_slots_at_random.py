@@ -82,7 +82,7 @@ def given(env: Mapping[str, str]) -> list[tuple[str, int]]:
 
 
 async def test_a_hundred_containers_get_their_own_over_restarts_of_daemon_and_kubelet() -> None:
-    async with daemon("--unenforced-shares", "allow", runtime_version="containerd://2.4.2") as node:
+    async with daemon("--limits", "driver,hami-core,unenforced", runtime_version="containerd://2.4.2") as node:
         load = Load(node, Random(7))
         await load.go(ALLOCATIONS // 3)
         await load.admitted()

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.needs_compiler
 
 @pytest.fixture
 async def node() -> AsyncIterator[DaemonRig]:
-    async with daemon("--unenforced-shares", "allow", runtime_version="containerd://2.4.2") as node:
+    async with daemon("--limits", "driver,hami-core,unenforced", runtime_version="containerd://2.4.2") as node:
         yield node
 
 

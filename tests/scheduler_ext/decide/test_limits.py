@@ -78,7 +78,7 @@ def test_the_refusal_of_parts_of_several_gpus_says_what_to_do() -> None:
     assert refusals_of(decision.misfits).unresolvable == {"n": "CardLimitsNotEnforced(parts of several GPUs)"}
     assert decision.failed["n"] == (
         "2/2 CardLimitsNotEnforced (the node's HAMi-core does not hold a container to parts of several GPUs; ask for "
-        "whole GPUs or for one GPU in each container, or set unenforced_shares of its daemon to allow)"
+        "whole GPUs or for one GPU in each container, or add unenforced to limits of its daemon)"
     )
     (line,) = explain(request(wanted), decision)
     assert line.gpus[0].sentence == (
@@ -119,8 +119,7 @@ def test_the_refusal_of_cores_where_only_the_driver_holds_parts_says_what_to_do(
     assert refusals_of(decision.misfits).unresolvable == {"n": "CardLimitsNotEnforced(no HAMi-core for cores)"}
     assert decision.failed["n"] == (
         "2/2 CardLimitsNotEnforced (the node's driver holds containers to memory, and no HAMi-core holds them to "
-        "cores; ask for memory and no cores, install HAMi-core there, or set unenforced_shares of its daemon to "
-        "allow)"
+        "cores; ask for memory and no cores, install HAMi-core there, or add unenforced to limits of its daemon)"
     )
     (line,) = explain(request(wanted), decision)
     assert line.gpus[0].sentence == ("GPU 1: nothing holds the container to a part of a GPU: the driver holds no cores")
@@ -145,8 +144,7 @@ def test_the_refusal_says_what_to_do_and_evicting_others_is_no_way_out() -> None
     assert (failed, unresolvable) == ({}, {"n": "CardLimitsNotEnforced(no HAMi-core)"})
     assert decision.failed["n"] == (
         "2/2 CardLimitsNotEnforced (neither driver nor HAMi-core of the node holds containers to a part of a GPU; ask "
-        "for whole GPUs, install HAMi-core or a driver of release 615 there, or set unenforced_shares of its daemon to "
-        "allow)"
+        "for whole GPUs, install HAMi-core or a driver of release 615 there, or add unenforced to limits of its daemon)"
     )
     (line,) = explain(request(pod(container(gpu=1, gpumem=1000))), decision)
     assert line.gpus[0].sentence == "GPU 1: nothing holds the container to a part of a GPU"

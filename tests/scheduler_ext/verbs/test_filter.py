@@ -57,6 +57,6 @@ def test_an_event_says_what_to_do_where_nothing_limits_a_container() -> None:
     assert answer.notices()[0].message == (
         "no available node, 2 nodes do not meet: "
         "1 node (b): no GPU is that large; 1 node (a): nothing holds the container to a part of a GPU. "
-        "Ask for whole GPUs, install HAMi-core or a driver of release 615 on the nodes, or set unenforced_shares of "
-        "their daemons to allow"
+        "Ask for whole GPUs, install HAMi-core or a driver of release 615 on the nodes, or add unenforced to limits of "
+        "their daemons"
     )
