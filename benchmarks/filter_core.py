@@ -22,7 +22,7 @@ from benchmarks.cluster import node_json, pod_json
 from proto.extender import decode_extender_args, encode_filter_result
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.apiserver import trim_pod
-from scheduler_ext.cluster.events import Applied, Listed, nothing_outside
+from scheduler_ext.cluster.events import Applied, Listed, Wake, unperformed
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.policies import parse_gpu_policy, parse_node_policy
@@ -67,13 +67,13 @@ def _requests(policy: str) -> RequestSettings:
 def loaded(nodes: int, pods: int, asked: RequestSettings) -> Cluster:
     cluster = Cluster(asked)
     cluster.step(
-        Listed(Node, [msgspec.convert(node_json(number), Node) for number in range(nodes)]), 0.0, nothing_outside
+        Listed(Node, [msgspec.convert(node_json(number), Node) for number in range(nodes)]), 0.0, unperformed(Wake)
     )
     for node in range(nodes):
         for number in range(pods):
             pod = msgspec.convert(pod_json(node, number), Pod)
             trim_pod(pod, labelled=True)
-            cluster.step(Applied(pod), 0.0, nothing_outside)
+            cluster.step(Applied(pod), 0.0, unperformed(Wake))
     return cluster
 
 

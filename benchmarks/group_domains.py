@@ -31,7 +31,7 @@ from proto.kubernetes.objects import (
     SchedulingGroup,
 )
 from scheduler_ext.apiserver import trim_pod
-from scheduler_ext.cluster.events import Applied, Listed, Removed, nothing_outside
+from scheduler_ext.cluster.events import Applied, Listed, Removed, Wake, unperformed
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.requests import read_request
@@ -82,12 +82,12 @@ def loaded(nodes: int, pods: int, *, labels: bool) -> Cluster:
         if labels:
             node.metadata.labels = {BLOCK: f"b{number // IN_A_BLOCK}", RACK: f"r{number % IN_A_BLOCK // IN_A_RACK}"}
         made.append(node)
-    cluster.step(Listed(Node, made), 0.0, nothing_outside)
+    cluster.step(Listed(Node, made), 0.0, unperformed(Wake))
     for at in range(nodes):
         for number in range(pods):
             pod = msgspec.convert(pod_json(at, number), Pod)
             trim_pod(pod, labelled=True)
-            cluster.step(Applied(pod), 0.0, nothing_outside)
+            cluster.step(Applied(pod), 0.0, unperformed(Wake))
     return cluster
 
 
@@ -99,7 +99,7 @@ def _asked(
     group = PodGroup(metadata=ObjectMeta(name="g", namespace="default"), spec=PodGroupSpec(scheduling_policy=policy))
     pods = [_pod(number, annotations) for number in range(members)]
     for each in (group, *pods):
-        cluster.step(Applied(each), 0.0, nothing_outside)
+        cluster.step(Applied(each), 0.0, unperformed(Wake))
     decision, seconds = FilterDecision(index, cluster, 60.0), []
     for pod in pods:
         request = read_request(pod, cluster.requests)
@@ -108,7 +108,7 @@ def _asked(
         decision.reserve(pod, request, names, 0.0)
         seconds.append(time.thread_time() - began)
     for pod in pods:
-        cluster.step(Removed(pod), 0.0, nothing_outside)
+        cluster.step(Removed(pod), 0.0, unperformed(Wake))
     return seconds
 
 

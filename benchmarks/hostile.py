@@ -26,7 +26,7 @@ from proto.extender import encode_filter_result
 from proto.kubernetes.objects import Pod, ResourceQuota
 from scheduler_ext.admission.admit import admit
 from scheduler_ext.admission.containers import AdmissionSettings
-from scheduler_ext.cluster.events import Applied, Dropped, nothing_outside
+from scheduler_ext.cluster.events import Applied, Dropped, Wake, unperformed
 from scheduler_ext.decide.effort import Effort
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.place import place
@@ -99,7 +99,7 @@ class _Asking:
         self._cluster = loaded(nodes, pods, SETTINGS)
         hard = {f"limits.{keys.RESOURCE_MEMORY}": str(10 * GPU_MIB), f"limits.{keys.RESOURCE_COUNT}": "64"}
         quota = {"metadata": {"name": "q", "namespace": NEAR}, "spec": {"hard": hard}}
-        self._cluster.step(Applied(msgspec.convert(quota, ResourceQuota)), 0.0, nothing_outside)
+        self._cluster.step(Applied(msgspec.convert(quota, ResourceQuota)), 0.0, unperformed(Wake))
         self._index = NodeIndex(self._cluster.ledger)
         self._index.look_ahead()
         gc.collect()

@@ -20,7 +20,8 @@ from scheduler_ext.cluster.events import (
     GrowthSent,
     Listed,
     Removed,
-    nothing_outside,
+    Wake,
+    unperformed,
 )
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.resize import resize_write
@@ -178,7 +179,7 @@ class Extender:
         self._step(Listed(Pod, list(api.pods.values())))
 
     def _step(self, event: Any) -> None:
-        self.cluster.step(event, float(self.seen), nothing_outside)
+        self.cluster.step(event, float(self.seen), unperformed(Wake))
 
     def watch(self) -> None:
         if self.seen < len(self.api.log):

@@ -1,6 +1,6 @@
 """Events of the cluster, and their effects outside: values only."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Generic, TypeVar
 
 from msgspec import Struct
@@ -249,19 +249,31 @@ class Effect(Struct, frozen=True):
     """An action of the shell, which performs it at once."""
 
 
-def nothing_outside(_: Effect) -> None:
-    """Performs an effect of a cluster without tasks that wait, and without owners who read events."""
+def unperformed(*kinds: type[Effect]) -> Callable[[Effect], None]:
+    """Returns what a caller passes to `step` that has nothing to do for effects of these kinds. Any other is an
+    error.
+    """
+
+    def perform(effect: Effect) -> None:
+        if not isinstance(effect, kinds):
+            raise TypeError(f"nothing performs {type(effect).__name__}")
+
+    return perform
 
 
-class Freed(Effect, frozen=True):
+class Wake(Effect, frozen=True):
+    """A task of the shell may go on."""
+
+
+class Freed(Wake, frozen=True):
     """There may be room for more pods: look at waiting ones."""
 
 
-class Wished(Effect, frozen=True):
+class Wished(Wake, frozen=True):
     """A pod waits for a decision about other GPU memory."""
 
 
-class Changed(Effect, frozen=True):
+class Changed(Wake, frozen=True):
     """Wake tasks that wait for a change of this node or pod; without a name for any change."""
 
     name: str | PodName | None = None

@@ -228,7 +228,7 @@ class ModelProcess:
         return tuple(self._pod_state(pod) for pod in range(self._pods))
 
     def _apply(self, event: events.ClusterEvent) -> None:
-        self._cluster.step(event, self._now, events.nothing_outside)
+        self._cluster.step(event, self._now, events.unperformed(events.Wake))
 
     def _object(self, pod: int, seen: ModelPod | None) -> Pod | None:
         return None if seen is None else pod_object(pod, self._gpus, seen)

@@ -11,7 +11,16 @@ from proto.annotations.node_lock import BindPhase
 from proto.devices import PodShares
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Node, Pod, PodStatus, ResourceQuota
-from scheduler_ext.cluster.events import Applied, Listed, NodeChosen, Removed, nothing_outside
+from scheduler_ext.cluster.events import (
+    Applied,
+    ClusterEvent,
+    Listed,
+    NodeChosen,
+    RecordEvent,
+    Removed,
+    Wake,
+    unperformed,
+)
 from scheduler_ext.cluster.pod_index import pod_name
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
@@ -33,6 +42,8 @@ _LATEST_SECONDS = 1e11
 _NOT_ASKED = FilterResult()
 _EVERY_NODE = 1 << 40
 """Effort for one answer: there is time to judge every node."""
+_UNPERFORMED = unperformed(Wake, RecordEvent)
+"""A plan has no tasks that wait, and names in its notes what could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +68,10 @@ class Engine:
     def __init__(self, cluster: Described, settings: RequestSettings, hosts: HostPolicy) -> None:
         """The pods that the cluster holds have their nodes and keep them."""
         self.state = Cluster(settings)
-        self.state.step(Listed(Node, cluster.nodes), 0.0, nothing_outside)
-        self.state.step(Listed(ResourceQuota, cluster.quotas), 0.0, nothing_outside)
+        self._apply(Listed(Node, cluster.nodes), 0.0)
+        self._apply(Listed(ResourceQuota, cluster.quotas), 0.0)
         for group in cluster.groups:
-            self.state.step(Applied(group), 0.0, nothing_outside)
+            self._apply(Applied(group), 0.0)
         self.changed: set[str] = {node.metadata.name for node in cluster.nodes}
         """Nodes on which something has changed. The reader empties it."""
         self._index = NodeIndex(self.state.ledger, least_most_effort=_EVERY_NODE, most_shapes=_MOST_SHAPES)
@@ -133,12 +144,12 @@ class Engine:
             return Placed(node=node)
         if not offered:
             return self._refusal(arrival, asked, only)
-        self.state.step(Applied(pod), now, nothing_outside)
+        self._apply(Applied(pod), now)
         answer = FilterDecision(self._index, self.state, LEASE_SECONDS).reserve(pod, request, offered, now)
         choice = answer.choice
         if choice is None or choice.node is None:
             self._index.look_ahead()
-            self.state.step(Removed(pod), now, nothing_outside)
+            self._apply(Removed(pod), now)
             return self._refusal(arrival, asked, only, answer.result)
         self.state.record(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
         self._bind(pod, choice.node, choice.shares, asked, now)
@@ -153,8 +164,8 @@ class Engine:
         for _, freed in self._refusals.values():
             freed.add(pod.spec.node_name)
         ended = Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(phase="Succeeded"))
-        self.state.step(Applied(ended), now, nothing_outside)
-        self.state.step(Removed(ended), now, nothing_outside)
+        self._apply(Applied(ended), now)
+        self._apply(Removed(ended), now)
         self.offers.give(pod.spec.node_name, asked)
         self.changed.add(pod.spec.node_name)
         return pod
@@ -179,10 +190,13 @@ class Engine:
     def _seen(self, pod: Pod, asked: HostRequest, now: float) -> None:
         """The watch shows a bound pod."""
         # The state knows no other kinds of pods.
-        self.state.step(Applied(Pod(metadata=pod.metadata, spec=pod.spec, status=pod.status)), now, nothing_outside)
+        self._apply(Applied(Pod(metadata=pod.metadata, spec=pod.spec, status=pod.status)), now)
         self._there[pod_key(pod)] = pod, asked
         self.offers.take(pod.spec.node_name, asked)
         self.changed.add(pod.spec.node_name)
+
+    def _apply(self, event: ClusterEvent, now: float) -> None:
+        self.state.step(event, now, _UNPERFORMED)
 
     def _refusal(
         self, arrival: Arrival, asked: HostRequest, only: Collection[str] | None, result: FilterResult = _NOT_ASKED

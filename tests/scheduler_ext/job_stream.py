@@ -13,7 +13,7 @@ from proto.annotations.set_aside import SetAside, encode_set_aside
 from proto.annotations.unhealthy_since import stamp
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.cluster.events import Applied, Listed, Removed, SetAsidesJudged, nothing_outside
+from scheduler_ext.cluster.events import Applied, Listed, Removed, SetAsidesJudged, Wake, unperformed
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.effort import finished
 from scheduler_ext.decide.index import NodeIndex
@@ -34,7 +34,7 @@ class JobStream:
         self.now = BEGINNING
         self.cluster = Cluster(settings)
         self.nodes = [node.metadata.name for node in nodes]
-        self.cluster.step(Listed(Node, nodes), self.now, nothing_outside)
+        self.cluster.step(Listed(Node, nodes), self.now, unperformed(Wake))
         index = NodeIndex(self.cluster.ledger, least_most_effort=1 << 40)
         self._decision = FilterDecision(index, self.cluster, LEASE_SECONDS)
         self._after = after
@@ -50,8 +50,8 @@ class JobStream:
     def leave(self, uid: str) -> None:
         pod = self.pods.pop(uid)
         ended_pod = replace(pod, status=replace(pod.status, phase="Succeeded"))
-        self.cluster.step(Applied(ended_pod), self.now, nothing_outside)
-        self.cluster.step(Removed(ended_pod), self.now, nothing_outside)
+        self.cluster.step(Applied(ended_pod), self.now, unperformed(Wake))
+        self.cluster.step(Removed(ended_pod), self.now, unperformed(Wake))
 
     def answer(self, uid: str, offered: Sequence[str] | None = None) -> FilterResult:
         """The answer of `/filter`."""
@@ -107,4 +107,4 @@ class JobStream:
 
     def show(self, pod: Pod) -> None:
         self.pods[pod_key(pod)] = pod
-        self.cluster.step(Applied(pod), self.now, nothing_outside)
+        self.cluster.step(Applied(pod), self.now, unperformed(Wake))

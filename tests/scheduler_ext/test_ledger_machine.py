@@ -22,7 +22,7 @@ from proto.devices import DeviceUUID
 from proto.extender import BindingArgs
 from proto.kubernetes.objects import Node, ObjectMeta, Pod, ResourceQuota, ResourceQuotaSpec
 from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, outlives
-from scheduler_ext.cluster.events import Applied, Listed, PodWatch, Removed, nothing_outside
+from scheduler_ext.cluster.events import Applied, Listed, Nominated, PodWatch, RecordEvent, Removed, Wake, unperformed
 from scheduler_ext.cluster.records import RecordState
 from scheduler_ext.cluster.snapshot import NodeUsage
 from scheduler_ext.cluster.state import Cluster
@@ -437,14 +437,10 @@ class Machine(RuleBasedStateMachine):
     def the_other_leader_binds(self, asked: Json) -> None:
         """It knows what the objects say and nothing of our promises."""
         other = Cluster(self.requests)
-        other.step(
-            Listed(Node, [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]),
-            self.now,
-            nothing_outside,
-        )
-        other.step(
-            Listed(Pod, [msgspec.convert(pod, Pod) for pod in self.cluster.pods.values()]), self.now, nothing_outside
-        )
+        nodes = [msgspec.convert(node, Node) for node in self.cluster.nodes.values()]
+        pods = [msgspec.convert(pod, Pod) for pod in self.cluster.pods.values()]
+        for listed in (Listed(Node, nodes), Listed(Pod, pods)):
+            other.step(listed, self.now, unperformed(Wake, Nominated, RecordEvent))
         self.made += 1
         pod = pod_json(f"p{self.made}", [("app", asked)], restart_policy="Always")
         typed = msgspec.convert(pod, Pod)

@@ -10,7 +10,7 @@ import pytest
 
 from proto.annotations import keys
 from proto.kubernetes.client import ApiServer
-from scheduler_ext.cluster.events import Applied, nothing_outside
+from scheduler_ext.cluster.events import Applied, Wake, unperformed
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.membership import COSCHEDULING_GROUPS, KUEUE_GROUP
@@ -119,7 +119,7 @@ async def test_a_group_that_kube_scheduler_tries_as_a_whole_is_requeued_by_one_o
         for number in range(3):
             name = f"g{number}"
             made = pod(container(gpu=1), name=name, labels=labels, uid=server.create(pod_json(name))["metadata"]["uid"])
-            cluster.step(Applied(made), time.monotonic(), nothing_outside)
+            cluster.step(Applied(made), time.monotonic(), unperformed(Wake))
             cluster.queue.refused(request(made), 0, time.monotonic())
         uid = server.create(pod_json("after"))["metadata"]["uid"]
         cluster.queue.refused(replace(request(pod(container(gpu=1), name="after")), uid=uid), 0, time.monotonic())

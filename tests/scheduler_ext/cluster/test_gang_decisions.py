@@ -32,7 +32,8 @@ from scheduler_ext.cluster.events import (
     NodeChosen,
     Removed,
     RoomKept,
-    nothing_outside,
+    Wake,
+    unperformed,
 )
 from scheduler_ext.cluster.gangs import MissingMember
 from scheduler_ext.cluster.groups import FAILED_BIND_SECONDS
@@ -66,14 +67,14 @@ class Played:
         self.cluster = Cluster()
         self.index = NodeIndex(self.cluster.ledger)
         for event in self.shown.values():
-            self.cluster.step(event, self.now, nothing_outside)
+            self.cluster.step(event, self.now, unperformed(Wake))
 
     def step(self, event: ClusterEvent) -> None:
         if isinstance(event, Applied) and isinstance(event.object, Pod | PodGroup):
             self.shown[type(event.object), event.object.metadata.name] = event
         elif isinstance(event, Listed):
             self.shown[event.kind, ""] = event
-        self.cluster.step(event, self.now, nothing_outside)
+        self.cluster.step(event, self.now, unperformed(Wake))
 
     def gang(self, name: str, size: int, *, exist: int | None = None, gpus: int = 1) -> list[Pod]:
         """The group's object and its pods, of which `exist` were created."""

@@ -17,7 +17,7 @@ from proto.kubernetes.objects import (
     SchedulingGroup,
     WorkloadReference,
 )
-from scheduler_ext.cluster.events import Applied, Effect, Freed, Listed, Removed, nothing_outside
+from scheduler_ext.cluster.events import Applied, Effect, Freed, Listed, RecordEvent, Removed, Wake, unperformed
 from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.membership import membership_of
@@ -42,7 +42,7 @@ def gang_object(size: int) -> PodGroup:
 def seen(*objects: Pod | PodGroup) -> Cluster:
     cluster = Cluster()
     for each in objects:
-        cluster.step(Applied(each), 0.0, nothing_outside)
+        cluster.step(Applied(each), 0.0, unperformed(Wake, RecordEvent))
     return cluster
 
 
@@ -80,14 +80,14 @@ def test_a_gang_follows_its_pods_and_its_object() -> None:
     asked, other = member("a"), member("b")
     cluster = seen(gang_object(2), asked, other)
     assert missing(cluster.gang_of(asked), asked) == ["uid-a", "uid-b"]
-    cluster.step(Removed(other), 0.0, nothing_outside)
+    cluster.step(Removed(other), 0.0, unperformed(Wake))
     assert missing(cluster.gang_of(asked), asked) == ["uid-a", "default/g#0"]
-    cluster.step(Listed(Pod, [asked]), 0.0, nothing_outside)
+    cluster.step(Listed(Pod, [asked]), 0.0, unperformed(Wake))
     assert missing(cluster.gang_of(asked), asked) == ["uid-a", "default/g#0"]
-    cluster.step(Removed(gang_object(2)), 0.0, nothing_outside)
+    cluster.step(Removed(gang_object(2)), 0.0, unperformed(Wake))
     assert cluster.gang_of(asked) is None
     cluster.step(
-        Listed(CoschedulingPodGroup, [CoschedulingPodGroup(metadata=gang_object(2).metadata)]), 0.0, nothing_outside
+        Listed(CoschedulingPodGroup, [CoschedulingPodGroup(metadata=gang_object(2).metadata)]), 0.0, unperformed(Wake)
     )
     assert cluster.gang_of(asked) is None
 

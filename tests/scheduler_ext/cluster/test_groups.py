@@ -8,7 +8,7 @@ import pytest
 
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Condition, Pod, ResourceQuota, SchedulingGroup
-from scheduler_ext.cluster.events import Applied, NodeChosen, Proposed, TimePassed, nothing_outside
+from scheduler_ext.cluster.events import Applied, NodeChosen, Proposed, TimePassed, Wake, unperformed
 from scheduler_ext.cluster.group_attempt import FEWEST_THAT_WAIT_ON
 from scheduler_ext.cluster.groups import (
     LONGEST_PERMIT_SECONDS,
@@ -242,7 +242,7 @@ def test_a_gang_whose_last_member_preempts_is_bound_as_a_whole_or_not_at_all(
     asked.cluster.record(TimePassed(), asked.now)
     asked.names[:] = ["n2"]
     assert asked.filter(of_coscheduling("last")) == []
-    asked.cluster.step(Proposed(of_coscheduling("last"), {"n2": ["uid-victim"]}), asked.now, nothing_outside)
+    asked.cluster.step(Proposed(of_coscheduling("last"), {"n2": ["uid-victim"]}), asked.now, unperformed(Wake))
     asked.names[:] = ["n0", "n1", "n2"]
     asked.now += REFUSED_SECONDS
     if comes_between:
@@ -428,7 +428,7 @@ def test_members_with_nodes_of_their_own_are_of_one_placement() -> None:
 def test_a_group_is_charged_once_to_its_quota_however_many_domains_are_simulated() -> None:
     asked = Asked(nodes=0)
     limited = {"metadata": {"name": "q", "namespace": "default"}, "spec": {"hard": {"limits.nvidia.com/gpu": "2"}}}
-    asked.cluster.step(Applied(msgspec.convert(limited, ResourceQuota)), 0.0, nothing_outside)
+    asked.cluster.step(Applied(msgspec.convert(limited, ResourceQuota)), 0.0, unperformed(Wake))
     assert [*asked.place("g", "a"), *asked.place("g", "b")] == ["a0", "a1", "b0", "b1"]
     assert asked.filter(member("other", "")) == []
     asked.cluster.record(NodeChosen("uid-g0", "b0", until=LEASE_SECONDS), asked.now)

@@ -7,7 +7,7 @@ import pytest
 
 from proto.annotations import keys
 from proto.kubernetes.objects import TOPOLOGY_AFFINITY_ERROR, Node, Pod
-from scheduler_ext.cluster.events import Applied, Listed, Removed, TimePassed
+from scheduler_ext.cluster.events import Applied, Listed, Removed, TimePassed, Wake, unperformed
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.decide.reasons import words_of
@@ -27,10 +27,10 @@ class Played:
 
     def __init__(self) -> None:
         self.cluster, self.now, self._numbers = Cluster(), 1000.0, count(1)
-        self.cluster.step(Listed(Node, [node(name, [device(ord(name))]) for name in "ab"]), self.now, lambda _: None)
+        self.cluster.step(Listed(Node, [node(name, [device(ord(name))]) for name in "ab"]), self.now, unperformed(Wake))
 
     def apply(self, each: Pod) -> None:
-        self.cluster.step(Applied(each), self.now, lambda _: None)
+        self.cluster.step(Applied(each), self.now, unperformed(Wake))
 
     def bound(self, name: str, on: str, cpu: int = 2, phase: str = "", reason: str = "") -> Pod:
         shares = f"G{ord(on)},NVIDIA,1000,0:;"
@@ -106,14 +106,14 @@ def test_a_node_that_refused_a_pod_is_tried_again_once_a_pod_with_gpus_leaves_it
     played.refuse()
     played.apply(played.bound("on-b", "b", phase="Succeeded"))
     assert played.closed().keys() == {"a"}
-    played.cluster.step(Removed(played.bound("on-a", "a", phase="Succeeded")), played.now, lambda _: None)
+    played.cluster.step(Removed(played.bound("on-a", "a", phase="Succeeded")), played.now, unperformed(Wake))
     assert not played.closed()
 
 
 def test_a_refused_pod_that_is_written_again_or_deleted_is_no_further_refusal_and_no_room(played: Played) -> None:
     played.refuse()
     failed = played.bound("refused-1", "a", 2, "Failed", TOPOLOGY_AFFINITY_ERROR)
-    played.cluster.step(Removed(failed), played.now, lambda _: None)
+    played.cluster.step(Removed(failed), played.now, unperformed(Wake))
     assert played.closed().keys() == {"a"}
     played.now += 30
     played.apply(failed)
@@ -122,7 +122,7 @@ def test_a_refused_pod_that_is_written_again_or_deleted_is_no_further_refusal_an
 
 def test_failed_pods_of_before_are_no_refusals_for_an_extender_that_starts(played: Played) -> None:
     failed = played.bound("old", "a", 2, "Failed", TOPOLOGY_AFFINITY_ERROR)
-    played.cluster.step(Listed(Pod, [failed]), played.now, lambda _: None)
+    played.cluster.step(Listed(Pod, [failed]), played.now, unperformed(Wake))
     assert not played.closed()
 
 

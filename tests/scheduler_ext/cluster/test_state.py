@@ -35,7 +35,8 @@ from scheduler_ext.cluster.events import (
     RoomsGivenUp,
     TimePassed,
     WaitEnded,
-    nothing_outside,
+    Wake,
+    unperformed,
 )
 from scheduler_ext.cluster.history import MOST_PODS, MOST_STEPS, Histories
 from scheduler_ext.cluster.pod_index import pod_name
@@ -60,7 +61,7 @@ def effects_of(made: Cluster, event: ClusterEvent, now: float = 0.0) -> list[Eff
 def cluster(*happened: ClusterEvent) -> Cluster:
     made = Cluster()
     for event in (Listed(Node, [NODE]), *happened):
-        made.step(event, 0.0, nothing_outside)
+        made.step(event, 0.0, unperformed(Wake))
     return made
 
 
@@ -127,7 +128,7 @@ def test_time_ends_a_promise_before_the_event_that_brings_it() -> None:
 def test_the_story_of_a_pod_is_told_in_order() -> None:
     made = Cluster()
     for at, event in enumerate((Listed(Node, [NODE]), Asked(WAITING), DECIDED, Dropped("uid-p"))):
-        made.step(event, float(at), nothing_outside)
+        made.step(event, float(at), unperformed(Wake))
     assert made.history.line("uid-p", 4.0) == (
         "3.0 s ago kube-scheduler asked about it, 2.0 s ago node n was decided, 1.0 s ago its reservation was dropped"
     )
@@ -155,7 +156,7 @@ def test_a_pod_without_gpus_has_no_story() -> None:
         BindStep("uid-p", "bound"),
         Dropped("uid-p"),
     ):
-        made.step(event, 0.0, nothing_outside)
+        made.step(event, 0.0, unperformed(Wake))
     assert made.history.of("uid-p").steps == ()
 
 
@@ -166,9 +167,9 @@ def test_a_sent_reservation_waits_for_the_watch_only_while_its_pod_exists(pods: 
     asked.metadata.resource_version = "10"
     made = cluster(PodWatch(works=False), replace(DECIDED, pod=asked, until=600.0), BindingSent("uid-p", 1))
     for now in (30.0, 530.0):
-        made.step(PodWatch(works=False), now - 1, nothing_outside)
-        made.step(Listed(Pod, pods, 20), now, nothing_outside)
-        made.step(PodWatch(works=True), now, nothing_outside)
+        made.step(PodWatch(works=False), now - 1, unperformed(Wake))
+        made.step(Listed(Pod, pods, 20), now, unperformed(Wake))
+        made.step(PodWatch(works=True), now, unperformed(Wake))
     made.record(TimePassed(), free_at - 101)
     assert made.ledger.records.reserved("uid-p") is not None
     made.record(TimePassed(), free_at)
@@ -193,5 +194,11 @@ def test_a_newer_daemon_s_annotation_that_cannot_be_read_is_named_in_an_event_an
     assert (told.subject.uid, told.notice.reason) == ("n", "UnreadableRegistration")
     assert re.match(f"{key}: {where}.*; without it the node gets pods all the same", told.notice.message)
     assert NodeIndex(made.ledger).choose(request(WAITING), ["n"]).node == "n"
-    made.step(Applied(NODE), 0.0, nothing_outside)
+    made.step(Applied(NODE), 0.0, unperformed(Wake))
     assert made.ledger.nodes.problem("n") == ""
+
+
+def test_an_effect_that_a_caller_neither_performs_nor_names_is_an_error() -> None:
+    unreadable = node("n", [device(0)], annotations={keys.NODE_UNDECIDED: "{"})
+    with pytest.raises(TypeError, match="nothing performs RecordEvent"):
+        Cluster().step(Applied(unreadable), 0.0, unperformed(Wake))

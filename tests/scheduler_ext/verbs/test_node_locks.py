@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock
-from scheduler_ext.cluster.events import Applied, LockHeld, nothing_outside
+from scheduler_ext.cluster.events import Applied, LockHeld, Wake, unperformed
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.settings import ServeSettings
@@ -46,9 +46,9 @@ def test_a_node_comes_last_while_the_lock_that_a_bind_gave_up_on_stands_and_has_
     cluster, names = Cluster(), ["n", "m"]
     locked = node("n", [device(0)])
     locked.metadata.annotations[keys.NODE_LOCK] = "one"
-    cluster.step(Applied(locked), 0.0, nothing_outside)
+    cluster.step(Applied(locked), 0.0, unperformed(Wake))
     cluster.record(LockHeld("n", "one", 10.0), 0.0)
     assert (cluster.pods.not_held(names, 9.0), cluster.pods.not_held(names, 10.0)) == (["m"], names)
     locked.metadata.annotations[keys.NODE_LOCK] = "another"
-    cluster.step(Applied(locked), 0.0, nothing_outside)
+    cluster.step(Applied(locked), 0.0, unperformed(Wake))
     assert cluster.pods.not_held(names, 9.0) == names

@@ -28,7 +28,7 @@ from proto.kubernetes.objects import (
 )
 from scheduler_ext.capacity.account import account
 from scheduler_ext.capacity.unused import set_aside_words
-from scheduler_ext.cluster.events import Applied, Listed, SetAsidesJudged, nothing_outside
+from scheduler_ext.cluster.events import Applied, Listed, SetAsidesJudged, Wake, unperformed
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.effort import finished
@@ -215,9 +215,9 @@ def test_a_pod_that_may_be_evicted_fills_a_set_aside_node_where_pods_are_evicted
         metadata=ObjectMeta(name="keep", namespace="default"),
         spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "low"})),
     )
-    played.cluster.step(Applied(budget), played.now, nothing_outside)
+    played.cluster.step(Applied(budget), played.now, unperformed(Wake))
     assert played.place(uid) == ""
-    played.cluster.step(Listed(PodDisruptionBudget, []), played.now, nothing_outside)
+    played.cluster.step(Listed(PodDisruptionBudget, []), played.now, unperformed(Wake))
     assert played.place(uid) == "a"
 
 
@@ -231,8 +231,8 @@ def test_no_pod_fills_the_node_of_a_large_pod_that_evicts_nobody() -> None:
 def test_a_restarted_extender_and_a_second_one_set_the_same_nodes_aside() -> None:
     played = with_a_node_set_aside()
     other = Cluster()
-    other.step(Listed(Node, [machine("a"), machine("b")]), played.now, nothing_outside)
-    other.step(Listed(Pod, [*played.pods.values()]), played.now, nothing_outside)
+    other.step(Listed(Node, [machine("a"), machine("b")]), played.now, unperformed(Wake))
+    other.step(Listed(Pod, [*played.pods.values()]), played.now, unperformed(Wake))
     assert other.ledger.set_asides.every() == played.cluster.ledger.set_asides.every()
     small = asking("small")
     assert other.ledger.set_asides.closed_to(small) == {"a": REFUSED}
@@ -261,7 +261,7 @@ def test_a_node_is_open_again_when_the_large_pod_is_deleted() -> None:
 
 def test_a_node_is_open_again_when_the_large_pod_no_longer_fits_there() -> None:
     played = with_a_node_set_aside()
-    played.cluster.step(Applied(machine("a", gpus=3)), played.now, nothing_outside)
+    played.cluster.step(Applied(machine("a", gpus=3)), played.now, unperformed(Wake))
     assert set(played.jobs.over(played.now).values()) == {"the pod no longer fits there"}
 
 
@@ -270,7 +270,7 @@ def test_a_job_whose_node_is_lost_gets_the_next_one_after_the_time_of_the_settin
     played.now += LONGEST_SECONDS / 2
     closed = machine("a")
     closed.spec.unschedulable = True
-    played.cluster.step(Applied(closed), played.now, nothing_outside)
+    played.cluster.step(Applied(closed), played.now, unperformed(Wake))
     assert not played.turn()
     assert played.place("uid-large", ["b"]) == ""
     played.now += AFTER
