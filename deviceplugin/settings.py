@@ -177,7 +177,7 @@ class AgentSettings:
     node_name: str = ""
     hook_path: str = "/usr/local"
     limits: frozenset[Backend] = frozenset(Backend)
-    """What holds newcomers to their parts of GPUs, as far as it is there."""
+    """The means that hold newcomers to their parts of GPUs, as far as they are there."""
     unenforced_shares: UnenforcedShares = UnenforcedShares.REFUSE
     feedback: Feedback = Feedback.OFF
     allocate_seconds: float = 2.0
