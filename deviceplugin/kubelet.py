@@ -22,8 +22,7 @@ from enum import Enum
 
 import grpc
 
-from deviceplugin.allocator import Allocator
-from deviceplugin.plugin_calls import DevicePlugin, KubeletCalls, ListedHints, options
+from deviceplugin.plugin_calls import Allocator, DevicePlugin, KubeletCalls, ListedHints, options
 from deviceplugin.plugin_sockets import CannotServe, OtherSockets, ServedSocket, SocketIdentity, identity
 from deviceplugin.settings import KubeletSettings
 from deviceplugin.socket_names import TOKEN_BYTES, refusing_name, socket_name

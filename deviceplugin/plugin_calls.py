@@ -5,10 +5,10 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import grpc
 
-from deviceplugin.allocator import Allocator, CannotAllocate
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.metrics.metrics import KubeletCall, Metrics, Outcome
@@ -16,6 +16,30 @@ from deviceplugin.replicas import replica_ids
 from proto.devices import UNKNOWN_NUMA, Device
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb
 from proto.kubelet import deviceplugin_v1beta1_pb2_grpc as rpc
+
+
+class CannotAllocate(Exception):
+    """This call is refused; the text goes to the pod's events."""
+
+
+class Allocator(Protocol):
+    """Answers kubelet's calls about the GPUs."""
+
+    def devices(self) -> Sequence[Device]:
+        """Returns the GPUs as they are now."""
+
+    async def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> Sequence[str]:
+        """Returns the replica ids on the GPUs decided for the container of the call; empty if unknown."""
+
+    async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
+        """Returns the edits for the container of the call. Raises CannotAllocate."""
+
+    @property
+    def pre_start_required(self) -> bool:
+        """Returns whether `pre_start` must be called before each start of a container."""
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        """Prepares the start of a container that holds these ids. Raises CannotAllocate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

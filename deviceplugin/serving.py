@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from deviceplugin.alignment.watch import AlignmentWatch
-from deviceplugin.allocation.driver_files_check import DriverFilesCheck
+from deviceplugin.allocation.answered import DriverFilesCheck
 from deviceplugin.allocation.sources import AllocationSources
-from deviceplugin.allocator import Allocator, CannotAllocate
 from deviceplugin.container.driver_root import driver_root
 from deviceplugin.container.edits import ContainerEdits, ContainerFacts, DeviceListStrategy, container_edits
 from deviceplugin.immediate.allocator import ImmediateAllocator
@@ -16,7 +15,7 @@ from deviceplugin.kubelet import PluginServer
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.metrics.metrics import Metrics, Outcome
 from deviceplugin.mode.remembered import RememberedMode
-from deviceplugin.plugin_calls import KubeletCalls, ListedHints
+from deviceplugin.plugin_calls import Allocator, CannotAllocate, KubeletCalls, ListedHints
 from deviceplugin.records.pod_resources import PodResources
 from deviceplugin.slots.allocator import SlotAllocator
 from deviceplugin.slots.files import SlotFiles

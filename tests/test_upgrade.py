@@ -12,7 +12,7 @@ from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.container.edits import ContainerFacts, cache_directory
 from deviceplugin.node.desired import patch_of
 from deviceplugin.node.registration import Offer, registration
-from deviceplugin.records.checkpoint import Holding
+from deviceplugin.records.holdings import Holding
 from deviceplugin.settings import HamiScheduler
 from deviceplugin.slots.proof import Evidence, ProvenPod, prove_slot
 from proto import __version__

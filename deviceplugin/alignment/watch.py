@@ -17,15 +17,13 @@ from deviceplugin.alignment.zones import (
     node_numa,
     shown_numa,
 )
-from deviceplugin.allocation.capacity import Holds, live_holds, lives
-from deviceplugin.allocation.decision import decided_devices
+from deviceplugin.allocation.decision import Holds, decided_devices, live_holds, lives
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.host_paths import seen, sysfs
 from deviceplugin.nvml.sysfs import Sysfs
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.plugin_calls import NumaHints
-from deviceplugin.records.checkpoint import Witness, witness_reader
-from deviceplugin.records.listed import ExclusiveCpus
+from deviceplugin.records.holdings import ExclusiveCpus, Witness, witness_reader
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED

@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from deviceplugin.alignment.kubelet_configuration import KubeletAlignment
-from deviceplugin.allocation.capacity import Holds, TakenPart, lives
-from deviceplugin.records.checkpoint import Holding
-from deviceplugin.records.listed import ExclusiveCpus
+from deviceplugin.allocation.decision import Holds, TakenPart, lives
+from deviceplugin.records.holdings import ExclusiveCpus, Holding
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_NUMA
 from proto.annotations.node_numa import LARGEST_NUMBER, MOST_ZONES, NodeNuma, TopologyScope, ZoneCpus, decode_numa

@@ -1,17 +1,23 @@
-"""Checks whether an Allocate answer that kubelet keeps still enforces a container's share when it starts again.
+"""Checks whether an Allocate answer that kubelet keeps is still right when its container starts again: whether it
+enforces the container's share, and names files of the driver that is there.
 
-Kubelet uses an answer as long as its pod lives, even one from an earlier daemon. If a file in the answer is missing,
-containerd creates an empty folder instead. Slots name no files.
+Kubelet uses an answer as long as its pod lives, even one from an earlier daemon. For every file of it that is missing,
+containerd creates an empty folder, on the host too. Slots name no files.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
 from deviceplugin.allocation.decision import decided_devices
 from deviceplugin.container.cdi import slot_in
-from deviceplugin.container.edits import PRELOAD_LIST, NoHamiCore, container_facts
+from deviceplugin.container.driver_files import NoDriver
+from deviceplugin.container.driver_root import DriverRoot
+from deviceplugin.container.edits import PRELOAD_LIST, Mount, NoHamiCore, container_facts
 from deviceplugin.container.hami_core import damage
 from deviceplugin.container.limits import Backends, enforcement
-from deviceplugin.records.checkpoint import Holding
+from deviceplugin.own_threads import OwnThreads
+from deviceplugin.plugin_calls import CannotAllocate
+from deviceplugin.records.holdings import Holding, ReadCheckpoint
 from deviceplugin.settings import AgentSettings, UnenforcedShares
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -66,3 +72,41 @@ def _never_limited(
             found = Backends(hami_core=missing, no_driver="it holds containers with slots alone")
             return enforcement(shares, inventory, facts, found).problem
     return ""
+
+
+class DriverFilesCheck:
+    """Checks the driver's files before each start of a container. `root` is where they are."""
+
+    def __init__(self, root: DriverRoot, read_checkpoint: ReadCheckpoint) -> None:
+        self._root = root
+        self._thread = OwnThreads("driver files")
+        self._read_checkpoint = read_checkpoint
+
+    async def check(self, ids: Sequence[str]) -> None:
+        """Raises CannotAllocate if a file of the driver that the container was given has moved or is missing."""
+        held = frozenset(ids)
+        try:
+            # The last reading of the GPUs may be half a minute old.
+            found = await self._thread.call(self._root.files)
+        except NoDriver as error:
+            raise CannotAllocate(str(error)) from error
+        for holding in await self._read_checkpoint() or ():
+            if holding.ids != held:
+                continue
+            if is_outdated(holding.mounts, found.mounts):
+                raise CannotAllocate(
+                    "the NVIDIA driver was replaced since this container got its files; delete the pod, and a "
+                    "new one gets the files of the current driver"
+                )
+            if gone := await self._thread.call(partial(self._root.missing, holding.mounts.values())):
+                raise CannotAllocate(
+                    f"{gone[0]} is missing, and this container was given it; restore it, or delete the pod, and a new "
+                    "one starts without it"
+                )
+
+
+def is_outdated(answered: Mapping[str, str], now: Sequence[Mount]) -> bool:
+    """Returns whether a file of the driver has another path on the host now. `answered` maps paths in the container to
+    paths on the host.
+    """
+    return any(answered.get(mount.container_path, mount.host_path) != mount.host_path for mount in now)

@@ -8,7 +8,7 @@ from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.edits import AllocationSettings
 from deviceplugin.container.hami_core import LimitSettings
 from deviceplugin.gpus import Gpus
-from deviceplugin.records.checkpoint import ReadCheckpoint
+from deviceplugin.records.holdings import ReadCheckpoint
 from deviceplugin.settings import AgentSettings
 
 

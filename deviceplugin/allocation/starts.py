@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from weakref import WeakValueDictionary
 
-from deviceplugin.allocator import CannotAllocate
+from deviceplugin.plugin_calls import CannotAllocate
 from program.tasks import Tasks
 
 log = logging.getLogger(__name__)

@@ -12,8 +12,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from deviceplugin.cli.build import build_nvml, of_this_pod
-from deviceplugin.cli.named import in_use
-from deviceplugin.cli.options import read
+from deviceplugin.cli.named import in_use, read
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.container_folders import is_writable
 from deviceplugin.container.driver_root import driver_root

@@ -13,9 +13,8 @@ from deviceplugin.cli.named import in_use
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi import slot_in
 from deviceplugin.doctor.agreement import Row, Sources, Verdict, Word, agreement
-from deviceplugin.records.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint
 from deviceplugin.records.checkpoint_file import CHECKPOINT_NAME
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.holdings import CheckpointUnreadable, Holding, ListedContainer, decode_checkpoint
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.settings import KubeletSettings
 from deviceplugin.slots.slot import SPEC_FILE

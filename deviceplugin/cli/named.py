@@ -1,4 +1,4 @@
-"""Reads the folder of named configurations, the Node's label, and the name that was used last (edge)."""
+"""Reads the daemon's options, the folder of named configurations, the Node's label, and the last name in use (edge)."""
 
 import asyncio
 import logging
@@ -9,18 +9,27 @@ from pathlib import Path
 import click
 
 from deviceplugin.apiserver import USER_AGENT
-from deviceplugin.cli.options import read
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration.table import TABLE, Configuration
 from deviceplugin.container.atomic_file import locked, write_atomically
 from deviceplugin.records.memory import MEMORY_FOLDER
 from program.logs import set_up_logging
 from program.settings.effective import Effective
-from program.settings.options import is_name
+from program.settings.options import NODE_FILES, OWN_FILES, is_name, read_configuration, setting_options
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, NotFound
 from proto.kubernetes.objects import NODES
 
 log = logging.getLogger(__name__)
+
+configuration_options = setting_options(TABLE, files=(*OWN_FILES, *NODE_FILES))
+
+
+def read(given: Mapping[str, str | None]) -> Effective[Configuration]:
+    """Reads the configuration. `given` is what click parsed from `configuration_options`. Raises click.ClickException
+    with all problems.
+    """
+    return read_configuration(TABLE, given)
+
 
 _LAST = "configuration"
 _API_SECONDS = 5.0

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from deviceplugin.cli.options import configuration_options
+from deviceplugin.cli.named import configuration_options
 from program.commands import output_option
 from program.settings.options import GroupedCommand
 

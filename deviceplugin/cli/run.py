@@ -4,7 +4,7 @@ import logging
 
 import click
 
-from deviceplugin.cli.options import configuration_options
+from deviceplugin.cli.named import configuration_options
 from deviceplugin.configuration.table import TABLE
 from program.commands import modules_kept
 from program.logs import set_up_logging

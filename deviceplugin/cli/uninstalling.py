@@ -15,8 +15,8 @@ from deviceplugin.apiserver import USER_AGENT
 from deviceplugin.cli.named import in_use
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES
+from deviceplugin.container.container_folders import remove_folder
 from deviceplugin.container.edits import CDI_KIND, CDI_STRATEGIES
-from deviceplugin.container.folder_removal import remove_folder
 from deviceplugin.container.hami_core_names import LOCK_DIRECTORY
 from deviceplugin.doctor.kubelet import SocketState
 from deviceplugin.doctor.node_facts import socket_facts

@@ -1,17 +1,19 @@
-"""CDI specs: reads what they define, and makes one with our own edits.
+"""CDI specs: reads what they define, makes one with our own edits, and merges several into one.
 
 Source: SPEC.md of cncf-tags/container-device-interface, version 0.6.0, the first that has every field used here and
-the last that containerd 1.7 reads.
+the last that containerd 1.7 reads. A spec cannot name devices of another spec, so edits of others are copied; every
+edit but `intelRdt` is a list.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import msgspec
 import yaml
 
 from deviceplugin.container.edits import NO_RUNTIME_ENV, ContainerEdits, DeviceNode, Hardware, Mount
-from proto.decoding import converted
+from proto.decoding import converted, decoded
 
 SPEC_VERSION = "0.6.0"
 SLOT_KIND = "topogpu.io/slot"
@@ -46,9 +48,9 @@ def read_spec(source: str, text: bytes, form: type[Form]) -> Form:
     """Reads a spec, JSON or YAML, as far as `form` has its fields. Raises UnreadableSpec, which names the source."""
     try:
         # JSON is much quicker to read as itself than as the YAML it also is.
-        document = msgspec.json.decode(text) if text.startswith(b"{") else yaml.load(text, _Loader)  # noqa: S506 - safe
+        document = decoded(text, Any) if text.startswith(b"{") else yaml.load(text, _Loader)  # noqa: S506 - safe
         return converted(document, form)
-    except (msgspec.MsgspecError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, yaml.YAMLError) as error:
         reason = " ".join(str(error).split())
         raise UnreadableSpec(f"{source} is not a CDI specification: {reason}.") from error
 
@@ -124,3 +126,60 @@ def _mount(mount: Mount) -> Mapping[str, object]:
         "containerPath": mount.container_path,
         "options": ["ro" if mount.read_only else "rw", *_BIND],
     }
+
+
+Edits = Mapping[str, Any]
+
+
+class _MergedDevice(msgspec.Struct, rename="camel"):
+    name: str
+    container_edits: dict[str, Any] = {}
+
+
+class _MergedSpec(msgspec.Struct, rename="camel"):
+    kind: str
+    cdi_version: str = ""
+    container_edits: dict[str, Any] = {}
+    devices: list[_MergedDevice] = []
+
+
+@dataclass(frozen=True, slots=True)
+class DefinedDevice:
+    """`edits` are those of the whole spec, then the device's own."""
+
+    version: str
+    edits: tuple[Edits, ...]
+
+
+def defined_edits(source: str, text: bytes) -> Mapping[str, DefinedDevice]:
+    """Returns the edits for each full name that a spec defines. Raises UnreadableSpec, which names the source."""
+    spec = read_spec(source, text, _MergedSpec)
+    return {
+        f"{spec.kind}={device.name}": DefinedDevice(spec.cdi_version, (spec.container_edits, device.container_edits))
+        for device in spec.devices
+    }
+
+
+def with_devices(spec: Mapping[str, Any], devices: Sequence[DefinedDevice]) -> Mapping[str, Any]:
+    """Returns a spec of one device, whose edits are its own and then all of the others', each once."""
+    (own,) = spec["devices"]
+    content = dict(own["containerEdits"])
+    for edits in (each for device in devices for each in device.edits):
+        for key, value in edits.items():
+            if isinstance(value, list):
+                known = content.get(key, [])
+                content[key] = [*known, *(entry for entry in value if entry not in known)]
+            else:
+                content.setdefault(key, value)
+    version = max([spec["cdiVersion"], *(device.version for device in devices)], key=_numbers)
+    return {**spec, "cdiVersion": version, "devices": [{**own, "containerEdits": content}]}
+
+
+def joined(specs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Returns one spec with the devices of all these, which are of one kind. The last has the edits for all devices."""
+    version = max((spec["cdiVersion"] for spec in specs), key=_numbers)
+    return {**specs[-1], "cdiVersion": version, "devices": [device for spec in specs for device in spec["devices"]]}
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isascii() and part.isdigit() else 0 for part in version.split("."))

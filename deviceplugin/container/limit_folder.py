@@ -11,9 +11,8 @@ from pathlib import Path
 import msgspec
 
 from deviceplugin.container.atomic_file import write_atomically
-from deviceplugin.container.container_folders import is_of_container, make_fresh, split_folder
+from deviceplugin.container.container_folders import is_of_container, make_fresh, remove_folder, split_folder
 from deviceplugin.container.edits import ContainerFacts
-from deviceplugin.container.folder_removal import remove_folder
 from deviceplugin.container.limit_hook import ANSWER, ASK
 from proto.decoding import decoded
 from proto.devices import DeviceUUID

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from deviceplugin.allocation.decision import decided_devices
-from deviceplugin.container.cdi import UnreadableSpec, qualified, slot_in
-from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits
-from deviceplugin.records.checkpoint import Holding
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.container.cdi import DefinedDevice, UnreadableSpec, defined_edits, qualified, slot_in
+from deviceplugin.records.holdings import Holding, ListedContainer
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import MIG_PREFIX, ContainerShares, Device, DeviceUUID

@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from deviceplugin.allocation.answered import answers_to, why_unlimited
-from deviceplugin.allocation.capacity import SecondCount, has_begun
-from deviceplugin.allocation.driver_files_check import DriverFilesCheck
+from deviceplugin.allocation.answered import DriverFilesCheck, answers_to, why_unlimited
+from deviceplugin.allocation.decision import SecondCount, has_begun
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocation.starts import Starts
-from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.edits import (
     ContainerEdits,
     ContainerFacts,
@@ -23,7 +21,8 @@ from deviceplugin.container.own_variables import outdone
 from deviceplugin.immediate.proof import NodeView, NoneProven, ProvenContainer, prove
 from deviceplugin.immediate.served_pods import ServedPods
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.records.checkpoint import Holding, Witness, witness_reader
+from deviceplugin.plugin_calls import CannotAllocate
+from deviceplugin.records.holdings import Holding, Witness, witness_reader
 from deviceplugin.replicas import preferred_replicas, split_replica
 from deviceplugin.settings import UnenforcedShares
 from proto.devices import Device, DeviceUUID

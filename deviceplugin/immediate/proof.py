@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from deviceplugin.allocation.decision import decided_devices, gpus_asked, unfit
-from deviceplugin.records.checkpoint import Witness
+from deviceplugin.records.holdings import Witness
 from program.words import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, NODE_LOCK, POD_NODE

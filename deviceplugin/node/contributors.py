@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 
-from deviceplugin.allocation.capacity import held_by, live_holds
+from deviceplugin.allocation.decision import held_by, live_holds
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.by_pod import ByPod
 from deviceplugin.gpus import Gpus
@@ -23,7 +23,7 @@ from deviceplugin.node.totals import node_sums, node_totals, present_totals, req
 from deviceplugin.node.undecided import is_undecided, known_of
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
-from deviceplugin.records.checkpoint import Holding, ReadCheckpoint
+from deviceplugin.records.holdings import Holding, ReadCheckpoint
 from deviceplugin.settings import HamiScheduler, TotalNames
 from proto.annotations.keys import NODE_NUMA, NODE_OUTLIVING, NODE_UNDECIDED, SUMS
 from proto.annotations.node_numa import NodeNuma, encode_numa

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.allocation.capacity import Holds, TakenPart
+from deviceplugin.allocation.decision import Holds, TakenPart
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import NODE_OUTLIVING
 from proto.annotations.outliving_pods import Outliving, decode_outliving

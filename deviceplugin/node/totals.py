@@ -6,7 +6,7 @@ makes them look: a DeviceClass for `nvidia.com/gpu` does, and so do quotas, auto
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from deviceplugin.allocation.capacity import Holds, TakenPart
+from deviceplugin.allocation.decision import Holds, TakenPart
 from deviceplugin.settings import TotalNames
 from proto.annotations.keys import SUMS
 from proto.devices import Device

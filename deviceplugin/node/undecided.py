@@ -9,10 +9,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from deviceplugin.allocation.capacity import has_begun, lives
-from deviceplugin.allocation.decision import gpus_asked
+from deviceplugin.allocation.decision import gpus_asked, has_begun, lives
 from deviceplugin.container.cdi import slot_in
-from deviceplugin.records.checkpoint import Holding
+from deviceplugin.records.holdings import Holding
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.undecided_pods import Given

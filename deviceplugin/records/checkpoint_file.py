@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.records.checkpoint import CheckpointUnreadable, Holding, ReadCheckpoint, decode_checkpoint
+from deviceplugin.records.holdings import CheckpointUnreadable, Holding, ReadCheckpoint, decode_checkpoint
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import grpc
 
-from deviceplugin.records.listed import ExclusiveCpus, ListedContainer
+from deviceplugin.records.holdings import ExclusiveCpus, ListedContainer
 from program.tasks import Shared
 from proto.podresources import podresources_v1_pb2 as pb
 from proto.podresources import podresources_v1_pb2_grpc as rpc

@@ -4,8 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
-from deviceplugin.allocation.capacity import lives
-from deviceplugin.allocation.decision import decided_devices
+from deviceplugin.allocation.decision import decided_devices, lives
 from deviceplugin.machine.readings import MissingGpu
 from deviceplugin.remediation.step import Holder, Seen, Sign
 from deviceplugin.usage.used import gpu_of

@@ -3,8 +3,7 @@
 import asyncio
 import logging
 
-from deviceplugin.allocation.capacity import SecondCount, lives
-from deviceplugin.allocation.decision import decided_devices
+from deviceplugin.allocation.decision import SecondCount, decided_devices, lives
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.limits.changing import STARTS_AGAIN, LimitChanges
 from deviceplugin.limits.driver import DriverLimits

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from deviceplugin.allocation.capacity import SecondCount
-from deviceplugin.allocation.decision import decided_devices, gpus_asked
+from deviceplugin.allocation.decision import SecondCount, decided_devices, gpus_asked
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocation.starts import Starts
 from deviceplugin.container.cdi_files import CannotWriteSpec
@@ -22,8 +21,7 @@ from deviceplugin.container.edits import (
 )
 from deviceplugin.container.hami_core import CannotLimit
 from deviceplugin.limits.driver import DriverLimits
-from deviceplugin.records.checkpoint import Witness, witness_reader
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.holdings import ListedContainer, Witness, witness_reader
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.replicas import preferred_replicas
 from deviceplugin.slots.files import SlotFiles

@@ -8,9 +8,17 @@ from typing import Any, Literal
 import msgspec
 
 from deviceplugin.container.atomic_file import locked, write_atomically
-from deviceplugin.container.cdi import SLOT_KIND, UnreadableSpec, cdi_spec, missing_sentence
+from deviceplugin.container.cdi import (
+    SLOT_KIND,
+    DefinedDevice,
+    UnreadableSpec,
+    cdi_spec,
+    defined_edits,
+    joined,
+    missing_sentence,
+    with_devices,
+)
 from deviceplugin.container.cdi_files import CDI_DIRECTORIES, CannotWriteSpec, spec_files
-from deviceplugin.container.cdi_merge import DefinedDevice, defined_edits, joined, with_devices
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.slots.slot import SPEC_FILE, TRIAL_FILE
 from proto.decoding import converted, decoded

@@ -11,7 +11,7 @@ from deviceplugin.container.limit_hook import by_nvidia, without_limit_hook, wit
 from deviceplugin.container.limits import is_limited
 from deviceplugin.container.own_variables import unreplaced
 from deviceplugin.limits.driver import DriverLimits
-from deviceplugin.records.checkpoint import Holding
+from deviceplugin.records.holdings import Holding
 from deviceplugin.resizing.step import size_now
 from deviceplugin.settings import UnenforcedShares
 from deviceplugin.slots.files import SlotFiles, Spec

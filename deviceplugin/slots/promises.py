@@ -7,7 +7,7 @@ changed as somebody wished.
 
 from collections.abc import Mapping
 
-from deviceplugin.allocation.capacity import has_begun, lives
+from deviceplugin.allocation.decision import has_begun, lives
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.memory_resize import answer_in

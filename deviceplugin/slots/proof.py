@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from deviceplugin.allocation.decision import decided_devices, unfit
 from deviceplugin.container.cdi import slot_in
-from deviceplugin.records.checkpoint import Holding
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.holdings import Holding, ListedContainer
 from program.words import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED

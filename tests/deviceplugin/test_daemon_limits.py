@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.records.checkpoint import decode_checkpoint
 from deviceplugin.records.checkpoint_file import CHECKPOINT_NAME
+from deviceplugin.records.holdings import decode_checkpoint
 from proto.annotations.keys import NODE_LIMITS
 from proto.devices import DeviceShare
 from proto.kubelet import deviceplugin_v1beta1_pb2 as pb

@@ -12,11 +12,10 @@ from typing import TypeVar
 import grpc
 import pytest
 
-from deviceplugin.allocator import CannotAllocate
 from deviceplugin.changes import Changes
 from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
 from deviceplugin.kubelet import PluginServer
-from deviceplugin.plugin_calls import ListedHints, NumaHints, allocate_response, list_response
+from deviceplugin.plugin_calls import CannotAllocate, ListedHints, NumaHints, allocate_response, list_response
 from deviceplugin.plugin_sockets import SocketIdentity, identity
 from deviceplugin.settings import KubeletSettings
 from proto.devices import UNKNOWN_NUMA, Device

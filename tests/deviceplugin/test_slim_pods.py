@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.capacity import has_begun, held_by
-from deviceplugin.allocation.decision import decided_devices
+from deviceplugin.allocation.decision import decided_devices, has_begun, held_by
 from deviceplugin.container.edits import container_facts
 from deviceplugin.node.totals import requested_totals
 from deviceplugin.node.undecided import is_undecided

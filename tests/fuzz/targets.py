@@ -8,9 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from deviceplugin.container.cdi import UnreadableSpec
-from deviceplugin.container.cdi_merge import defined_edits, joined, with_devices
-from deviceplugin.records.checkpoint import CheckpointUnreadable, decode_checkpoint
+from deviceplugin.container.cdi import UnreadableSpec, defined_edits, joined, with_devices
+from deviceplugin.records.holdings import CheckpointUnreadable, decode_checkpoint
 from deviceplugin.usage.shared_region import RegionError, parse_region, parse_switches, patches
 from proto.admission import AdmissionError, decode_review
 from proto.annotations.errors import AnnotationError

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from deviceplugin.records.checkpoint import decode_checkpoint
+from deviceplugin.records.holdings import decode_checkpoint
 from deviceplugin.replicas import split_replica
 from proto.devices import DeviceUUID
 from tests.deviceplugin.gpus import share

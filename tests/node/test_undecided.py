@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from deviceplugin.records.checkpoint import decode_checkpoint
+from deviceplugin.records.holdings import decode_checkpoint
 from deviceplugin.replicas import split_replica
 from proto.annotations.keys import NODE_UNDECIDED
 from proto.annotations.undecided_pods import Given, decode_undecided

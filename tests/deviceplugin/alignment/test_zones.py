@@ -11,10 +11,9 @@ from deviceplugin.alignment.kubelet_configuration import (
 )
 from deviceplugin.alignment.notices import apart, refused
 from deviceplugin.alignment.zones import Leading, closed_zones, held_zones, is_served, node_numa, shown_numa
-from deviceplugin.allocation.capacity import TakenPart
+from deviceplugin.allocation.decision import TakenPart
 from deviceplugin.plugin_calls import NumaHints
-from deviceplugin.records.checkpoint import Holding
-from deviceplugin.records.listed import ExclusiveCpus
+from deviceplugin.records.holdings import ExclusiveCpus, Holding
 from deviceplugin.records.pod_resources import exclusive_cpus
 from proto.annotations.keys import NODE_NUMA
 from proto.annotations.node_numa import NodeNuma, TopologyPolicy, TopologyScope, ZoneCpus, encode_numa

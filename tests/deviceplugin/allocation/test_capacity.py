@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.capacity import SecondCount, has_begun, lives
+from deviceplugin.allocation.decision import SecondCount, has_begun, lives
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import ContainerStatus, Pod

@@ -3,8 +3,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from deviceplugin.container.cdi import UnreadableSpec, cdi_spec, defined_devices, missing_sentence, spec_file_name
-from deviceplugin.container.cdi_merge import joined
+from deviceplugin.container.cdi import (
+    UnreadableSpec,
+    cdi_spec,
+    defined_devices,
+    joined,
+    missing_sentence,
+    spec_file_name,
+)
 from deviceplugin.container.edits import ContainerEdits, DeviceNode, Mount
 from simulation.kubelet.container import CdiDeviceNode, CdiEdits, CdiMount, decode_cdi_spec, resolve_cdi
 from tests.deviceplugin.gpus import A, B

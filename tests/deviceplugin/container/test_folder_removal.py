@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.cli.uninstalling import remove
-from deviceplugin.container.container_folders import KEPT_SECONDS, FolderSweep
-from deviceplugin.container.folder_removal import remove_folder, removing
+from deviceplugin.container.container_folders import KEPT_SECONDS, FolderSweep, remove_folder, removing
 
 UID = "0d4f0000-0000-0000-0000-000000000000"
 DEEPER_THAN_THE_STACK = 3000

@@ -7,8 +7,7 @@ import msgspec
 from deviceplugin.container.cdi import SLOT_KIND, cdi_spec
 from deviceplugin.container.edits import AllocationSettings, ContainerEdits, ContainerFacts, container_edits
 from deviceplugin.doctor.agreement import Row, Sources, Verdict, Word, agreement
-from deviceplugin.records.checkpoint import Holding
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.holdings import Holding, ListedContainer
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares
 from proto.kubernetes.objects import ContainerState, ContainerStatus, Pod

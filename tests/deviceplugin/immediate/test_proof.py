@@ -15,7 +15,7 @@ from deviceplugin.immediate.proof import (
     prove,
     settlement,
 )
-from deviceplugin.records.checkpoint import Witness
+from deviceplugin.records.holdings import Witness
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, DEVICES_TO_ALLOCATE, POD_NODE
 from proto.annotations.node_lock import BindPhase, NodeLock
 from proto.devices import Device, DeviceUUID

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deviceplugin.allocation.capacity import TakenPart
+from deviceplugin.allocation.decision import TakenPart
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.gpus import Gpus

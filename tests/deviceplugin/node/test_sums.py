@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation.capacity import held_by
+from deviceplugin.allocation.decision import held_by
 from deviceplugin.node.totals import node_sums, requested_sums
 from proto.annotations.keys import RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
 from proto.devices import Device

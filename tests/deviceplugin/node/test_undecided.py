@@ -12,8 +12,8 @@ import pytest
 from deviceplugin.container.edits import ContainerEdits
 from deviceplugin.node.undecided import is_undecided, known_of
 from deviceplugin.plugin_calls import allocate_response
-from deviceplugin.records.checkpoint import Holding
 from deviceplugin.records.checkpoint_file import CHECKPOINT_NAME
+from deviceplugin.records.holdings import Holding
 from deviceplugin.replicas import split_replica
 from deviceplugin.slim_pods import slim
 from proto.annotations.keys import NODE_LOCK, NODE_UNDECIDED

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from deviceplugin.records.checkpoint import CheckpointUnreadable, Holding, decode_checkpoint, witness
 from deviceplugin.records.checkpoint_file import checkpoint_reader
+from deviceplugin.records.holdings import CheckpointUnreadable, Holding, decode_checkpoint, witness
 
 GPU = "nvidia.com/gpu"
 # As kubelet 1.29 writes it (pkg/kubelet/cm/devicemanager/checkpoint of Kubernetes), shortened.

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.holdings import ListedContainer
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from proto.podresources import podresources_v1_pb2 as pb
 from proto.podresources import podresources_v1_pb2_grpc as rpc

@@ -20,7 +20,7 @@ from deviceplugin.gpus import Gpus
 from deviceplugin.inventory import Inventory
 from deviceplugin.node.writer import Contributor, NodeWriter
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.records.checkpoint import Holding
+from deviceplugin.records.holdings import Holding
 from deviceplugin.remediation.remedy import NodeClocks, Remediation
 from deviceplugin.settings import AgentSettings, RemediationSettings, Remedy
 from proto.annotations.keys import NODE_REGISTER, NODE_UNHEALTHY, RESOURCE_COUNT

@@ -13,7 +13,7 @@ from deviceplugin.gpus import Gpus
 from deviceplugin.inventory import Inventory
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.holdings import ListedContainer
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.settings import AgentSettings, UnenforcedShares
 from deviceplugin.slots.allocator import SlotAllocator

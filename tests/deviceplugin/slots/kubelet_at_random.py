@@ -10,10 +10,9 @@ from collections import deque
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, TypeVar
 
-from deviceplugin.allocator import CannotAllocate
 from deviceplugin.changes import Changes
-from deviceplugin.records.checkpoint import Holding
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.plugin_calls import CannotAllocate
+from deviceplugin.records.holdings import Holding, ListedContainer
 from proto.kubernetes.objects import Container
 from simulation.kubelet.device_ids import choices, containers_in_order, settle
 from tests.deviceplugin.slots.one_thread import Process

@@ -21,8 +21,7 @@ from deviceplugin.inventory import Inventory
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.plugin_calls import allocate_response
-from deviceplugin.records.checkpoint import Holding
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.holdings import Holding, ListedContainer
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
 from deviceplugin.settings import AgentSettings
 from deviceplugin.slots.allocator import SlotAllocator

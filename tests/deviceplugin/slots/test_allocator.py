@@ -11,12 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.cdi import slot_in
 from deviceplugin.container.cdi_files import CannotWriteSpec
 from deviceplugin.container.edits import ContainerEdits, Mount
 from deviceplugin.inventory import Inventory
-from deviceplugin.plugin_calls import allocate_response
+from deviceplugin.plugin_calls import CannotAllocate, allocate_response
 from deviceplugin.slots.files import Spec
 from deviceplugin.slots.slot import SPEC_FILE, Start, named
 from proto.environment import FEATURES

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocator import CannotAllocate
 from deviceplugin.container.cdi import SLOT_KIND, cdi_spec
 from deviceplugin.container.edits import (
     CDI_KIND,
@@ -18,7 +17,7 @@ from deviceplugin.container.edits import (
     container_edits,
     container_facts,
 )
-from deviceplugin.plugin_calls import allocate_response
+from deviceplugin.plugin_calls import CannotAllocate, allocate_response
 from deviceplugin.slots.slot import SPEC_FILE, applied, named
 from proto.kubernetes.objects import Container
 from simulation.kubelet.container import create_container, decode_cdi_spec

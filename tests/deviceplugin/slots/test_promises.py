@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.allocator import CannotAllocate
 from deviceplugin.inventory import Inventory
+from deviceplugin.plugin_calls import CannotAllocate
 from deviceplugin.slots.promises import Promises
 from proto.annotations.keys import BIND_PHASE, DEVICES_ALLOCATED, MEMORY_RESIZE, NODE_REGISTER
 from proto.annotations.pod_devices import encode_pod_devices

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import pytest
 
-from deviceplugin.records.checkpoint import Holding
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.holdings import Holding, ListedContainer
 from deviceplugin.slots.proof import Evidence, ProvenPod, ProvenSlot, Unproven, prove_slot
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import ContainerShares, Device, DeviceUUID

@@ -6,8 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.records.checkpoint import Holding
-from deviceplugin.records.listed import ListedContainer
+from deviceplugin.records.holdings import Holding, ListedContainer
 from deviceplugin.slots.proof import Evidence, ProvenPod, ProvenSlot, Unproven, prove_slot
 from proto.devices import Device, DeviceUUID, PodShares
 from proto.kubernetes.objects import Pod

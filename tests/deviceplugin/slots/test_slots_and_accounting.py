@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from deviceplugin.records.checkpoint import Holding
+from deviceplugin.records.holdings import Holding
 from deviceplugin.slots.proof import Evidence, ProvenPod, prove_slot
 from proto.devices import ContainerShares, DeviceUUID, PodShares
 from proto.kubernetes.objects import Resources

@@ -1,11 +1,12 @@
-"""Reads kubelet's record of the device ids that each container holds: `kubelet_internal_checkpoint`.
+"""Kubelet's two records of what containers hold: its checkpoint, and the answers of pod-resources.
 
-Kubelet writes it after every container's allocation and before the next one. So during an Allocate it names exactly the
-containers that were served before. Source: pkg/kubelet/cm/devicemanager of Kubernetes.
+Kubelet writes the checkpoint after every container's allocation and before the next one. So during an Allocate it names
+exactly the containers that were served before. Source: pkg/kubelet/cm/devicemanager of Kubernetes.
 """
 
 import base64
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 from google.protobuf.message import DecodeError
@@ -104,3 +105,36 @@ def witness_reader(read: ReadCheckpoint, resource: str) -> Callable[[], Awaitabl
         return found
 
     return served
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedContainer:
+    """A container in pod-resources, with all ids it holds of our resource."""
+
+    namespace: str
+    pod: str
+    container: str
+    ids: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.namespace}/{self.pod}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExclusiveCpus:
+    """The CPUs that kubelet gives to single containers."""
+
+    all: frozenset[int]
+    """The CPUs that it may give away."""
+    of_others: frozenset[int]
+    """The CPUs that it gave to pods without a GPU of our resource."""
+    of_ours: Mapping[tuple[str, str, str], frozenset[int]] = field(default_factory=dict)
+    """The CPUs of each container of the other pods that has any, by namespace, pod and container."""
+    without_gpus: frozenset[int] = frozenset()
+    """The CPUs among them of containers without a GPU."""
+
+    @property
+    def free(self) -> frozenset[int]:
+        """Returns the CPUs that no container has."""
+        return self.all.difference(self.of_others, *self.of_ours.values())
