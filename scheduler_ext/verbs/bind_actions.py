@@ -127,10 +127,12 @@ class BindActions:
 
     async def _decide(self, run: BindRun) -> BindEvent:
         attempt, state = run.attempt, self._cluster.state
-        event = watched_event(state.pods, attempt)
-        if event is not None:
-            return event
-        node = await self._node(attempt.node)
+        node = state.pods.node(attempt.node)
+        if node is None:
+            event = watched_event(state.pods, attempt)
+            if event is not None:
+                return event
+            node = await self._read_node(attempt.node)
         now = self._monotonic()
         decided = decide_unread(state, attempt, now=now, until=self._held_until(now))
         if decided is None:
@@ -143,11 +145,8 @@ class BindActions:
     def _held_until(self, now: float) -> float:
         return self._settings.held_until(now, self._settings.reservation_lease_seconds)
 
-    async def _node(self, name: str) -> NodeEntry:
-        """Returns the node's entry, also if the watch has not shown it yet. Raises NodeUnknown."""
-        entry = self._cluster.state.pods.node(name)
-        if entry is not None:
-            return entry
+    async def _read_node(self, name: str) -> NodeEntry:
+        """Returns the entry of a node that the watch has not shown yet. Raises NodeUnknown."""
         try:
             return node_entry(await self._api.get(NODES, name))
         except NotFound as error:
