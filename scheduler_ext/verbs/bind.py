@@ -32,7 +32,7 @@ from scheduler_ext.verbs.state_machine import (
     BindEvent,
     BindMachine,
     BindState,
-    Sent,
+    SentBinding,
 )
 
 log = logging.getLogger(__name__)
@@ -212,7 +212,7 @@ class Binder:
             run.problem = f"not done within {seconds:g} s: {run.doing}"
             self._step(run, BindEvent.CUT_OFF)
 
-    async def _recover(self, sent: Sent) -> None:
+    async def _recover(self, sent: SentBinding) -> None:
         """Recovers one Binding. Raises ApiError or ApiUnreachable."""
         run = BindRun(self._machine.left_behind(sent))
         pod, now = await self._actions.found(run.attempt), self._cluster.monotonic()

@@ -15,7 +15,7 @@ import msgspec
 
 from proto.decoding import decoded
 from scheduler_ext.settings import SettingsError
-from scheduler_ext.verbs.state_machine import Sent
+from scheduler_ext.verbs.state_machine import SentBinding
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class JournalFiles:
         """Unlocks the folder, so that another process may use it."""
         os.close(self._lock)
 
-    def add(self, sent: Sent) -> None:
+    def add(self, sent: SentBinding) -> None:
         """Writes a file. Raises OSError."""
         # The pod's previous file stays until this one is complete.
         unfinished = self._folder / _UNFINISHED
@@ -73,12 +73,12 @@ class JournalFiles:
             os.pwrite(self._lock, name.encode(), 0)
             return name
 
-    def _read(self) -> tuple[Sent, ...]:
+    def _read(self) -> tuple[SentBinding, ...]:
         """Returns the Bindings that the previous process left, and removes files that cannot be read."""
         found = []
         for file in self._folder.glob(f"*{_SUFFIX}"):
             try:
-                found.append(decoded(file.read_bytes(), Sent))
+                found.append(decoded(file.read_bytes(), SentBinding))
             except msgspec.DecodeError:
                 file.unlink()
         return tuple(found)

@@ -189,7 +189,7 @@ def step(attempt: BindAttempt, event: BindEvent) -> StepResult:
     return StepResult(replace(attempt, state=state, unanswered=unanswered, locked=locked), effects)
 
 
-class Sent(Struct, frozen=True, gc=False):
+class SentBinding(Struct, frozen=True, gc=False):
     """A Binding of this pod to this node, with these shares."""
 
     pod: PodName
@@ -201,7 +201,7 @@ class Sent(Struct, frozen=True, gc=False):
 class Journal(Protocol):
     """Keeps what is sent and unanswered, for the next process. `add` raises OSError."""
 
-    def add(self, sent: Sent) -> None: ...
+    def add(self, sent: SentBinding) -> None: ...
 
     def remove(self, uid: str) -> None: ...
 
@@ -227,7 +227,7 @@ class BindMachine:
         unanswered = self._records.sent_to(uid) == node
         return BindAttempt(number=next(self._numbers), pod=pod, uid=uid, node=node, unanswered=unanswered)
 
-    def left_behind(self, sent: Sent) -> BindAttempt:
+    def left_behind(self, sent: SentBinding) -> BindAttempt:
         """Returns the attempt of the previous process that sent this Binding."""
         return BindAttempt(
             number=next(self._numbers),
@@ -298,7 +298,7 @@ class BindMachine:
         if self._files is None or attempt.shares is None:
             return ""
         try:
-            self._files.add(Sent(attempt.pod, attempt.uid, attempt.node, attempt.shares))
+            self._files.add(SentBinding(attempt.pod, attempt.uid, attempt.node, attempt.shares))
         except OSError as error:
             return f"the Binding cannot be written to its file before it is sent: {error.strerror}"
         return ""

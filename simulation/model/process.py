@@ -36,7 +36,15 @@ from scheduler_ext.verbs.bind_decision import (
     is_unsettled,
 )
 from scheduler_ext.verbs.filter_decision import FilterDecision
-from scheduler_ext.verbs.state_machine import AWAITED, BindAttempt, BindEffect, BindEvent, BindMachine, Sent, StepResult
+from scheduler_ext.verbs.state_machine import (
+    AWAITED,
+    BindAttempt,
+    BindEffect,
+    BindEvent,
+    BindMachine,
+    SentBinding,
+    StepResult,
+)
 from simulation.model.objects import NAMESPACE, NODES, ModelPod, node_object, pod_name, pod_object, uid_of
 
 TICK_SECONDS = 5.0
@@ -153,9 +161,9 @@ class _Bind:
 class _Files:
     """The files of sent Bindings: a process that follows finds them."""
 
-    sent: dict[str, Sent] = field(default_factory=dict)
+    sent: dict[str, SentBinding] = field(default_factory=dict)
 
-    def add(self, sent: Sent) -> None:
+    def add(self, sent: SentBinding) -> None:
         self.sent[sent.uid] = sent
 
     def remove(self, uid: str) -> None:
@@ -166,7 +174,7 @@ class _Files:
 
 
 class ModelProcess:
-    def __init__(self, machines: Machines, gpus: int, pods: int, left: tuple[Sent, ...]) -> None:
+    def __init__(self, machines: Machines, gpus: int, pods: int, left: tuple[SentBinding, ...]) -> None:
         """`gpus` is the request of each pod, `left` what the process before had sent."""
         self._gpus, self._pods, self._settings = gpus, pods, machines.settings
         self._now = 0.0
@@ -362,7 +370,7 @@ class Processes:
         self._known: dict[tuple[int, Act], tuple[int, Reaction]] = {}
         self._sorted = _Sorted(machines, gpus, pods)
 
-    def begin(self, left: tuple[Sent, ...] = ()) -> int:
+    def begin(self, left: tuple[SentBinding, ...] = ()) -> int:
         """Returns a new process. It has listed no pods yet."""
         return self._numbered(self._sorted.begin(left))
 
@@ -373,10 +381,10 @@ class Processes:
             known = self._known[number, act] = self._numbered(local), reaction
         return known
 
-    def files(self, number: int) -> tuple[Sent, ...]:
+    def files(self, number: int) -> tuple[SentBinding, ...]:
         """Returns what a process that follows finds."""
         files = (state.sent for state in self.locals[number])
-        return tuple(Sent(_name(pod), uid_of(pod), *sent) for pod, sent in enumerate(files) if sent is not None)
+        return tuple(SentBinding(_name(pod), uid_of(pod), *sent) for pod, sent in enumerate(files) if sent is not None)
 
     def acts(self) -> int:
         """Returns the number of acts that were performed by the machines."""
@@ -395,14 +403,14 @@ class _Sorted:
     def __init__(self, machines: Machines, gpus: int, pods: int) -> None:
         self.acts = 0
         self._machines, self._gpus, self._pods = machines, gpus, pods
-        self._began: dict[Local, tuple[Sent, ...]] = {}
+        self._began: dict[Local, tuple[SentBinding, ...]] = {}
         self._reached: dict[Local, tuple[Local, Act]] = {}
         self._known: dict[tuple[Local, Act], tuple[Local, Reaction]] = {}
         """The state is in the order of the pods before the act."""
         self._alive: dict[Local, ModelProcess] = {}
         """The acts that need not be made again. Each names its pods in its own order."""
 
-    def begin(self, left: tuple[Sent, ...]) -> Local:
+    def begin(self, left: tuple[SentBinding, ...]) -> Local:
         process = ModelProcess(self._machines, self._gpus, self._pods, left)
         local = process.local()
         key = tuple(local[pod] for pod in _order(local))

@@ -16,7 +16,7 @@ from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import running_extender
 from scheduler_ext.settings import LeaseSettings
 from scheduler_ext.verbs.journal import JournalFiles
-from scheduler_ext.verbs.state_machine import Sent
+from scheduler_ext.verbs.state_machine import SentBinding
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import node_json, pod_json
 from tests.polling import until
@@ -359,8 +359,8 @@ async def test_who_is_killed_and_comes_back_with_its_files_waits_for_nothing_and
         sent, other = (server.create(pod_json(name)) for name in ("sent", "other"))
         left = JournalFiles(tmp_path)
         shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
-        left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
-        left.add(Sent(PodName(namespace="default", name="gone"), "uid-gone", "m", shares))
+        left.add(SentBinding(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
+        left.add(SentBinding(PodName(namespace="default", name="gone"), "uid-gone", "m", shares))
         process = left.process
         left.close()
         server.create(binding_lease_json(f"host-1_{process}", seconds=3600))
@@ -383,7 +383,7 @@ async def test_what_was_sent_before_another_process_bound_pods_is_not_bound_agai
         sent = server.create(pod_json("sent"))
         left = JournalFiles(tmp_path)
         shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
-        left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
+        left.add(SentBinding(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
         left.close()
         other = pod_json("other")
         other["metadata"]["annotations"] = {keys.DEVICES_ALLOCATED: "GPU-n-0,NVIDIA,1000,0:;"}
@@ -409,7 +409,7 @@ async def test_who_is_killed_and_leads_no_more_keeps_the_binding_lease_while_its
         sent = server.create(pod_json("sent"))
         left = JournalFiles(tmp_path)
         shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
-        left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
+        left.add(SentBinding(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
         process = left.process
         left.close()
         server.create(binding_lease_json(f"host-1_{process}", seconds=3600))
@@ -429,7 +429,7 @@ async def test_who_is_killed_and_decides_alone_holds_what_it_had_sent_before_any
         sent, other = (server.create(pod_json(name)) for name in ("sent", "other"))
         left = JournalFiles(tmp_path)
         shares = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
-        left.add(Sent(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
+        left.add(SentBinding(PodName(namespace="default", name="sent"), sent["metadata"]["uid"], "n", shares))
         left.close()
         server.inject(Fault(verbs=frozenset({"get"}), resources=frozenset({"pods"}), name="sent", status=503))
         settings = replace(FAST, sync_wait_seconds=1.0)

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 from proto.devices import DeviceShare, DeviceUUID
 from scheduler_ext.cluster.pod_index import PodName
 from scheduler_ext.verbs.journal import JournalFiles
-from scheduler_ext.verbs.state_machine import Sent
+from scheduler_ext.verbs.state_machine import SentBinding
 
 SHARES = ((DeviceShare(uuid=DeviceUUID("GPU-n-0"), memory_mib=1000, cores=0),),)
-SENT = Sent(PodName(namespace="default", name="p"), "uid-p", "n", SHARES)
+SENT = SentBinding(PodName(namespace="default", name="p"), "uid-p", "n", SHARES)
 
 
 def test_the_next_process_finds_what_was_sent_and_has_the_same_name(tmp_path: Path) -> None:

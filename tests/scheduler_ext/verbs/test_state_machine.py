@@ -26,7 +26,15 @@ from scheduler_ext.verbs.bind_actions import BindRun
 from scheduler_ext.verbs.bind_decision import BindRefused, decide_read, decide_unread
 from scheduler_ext.verbs.filter_decision import FilterDecision
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.state_machine import GIVING_UP, TABLE, BindAttempt, BindEffect, BindEvent, BindState, Sent
+from scheduler_ext.verbs.state_machine import (
+    GIVING_UP,
+    TABLE,
+    BindAttempt,
+    BindEffect,
+    BindEvent,
+    BindState,
+    SentBinding,
+)
 from tests.binding_document import PAGE, document
 from tests.builders import container, node, pod
 from tests.scheduler_ext.gpus import device, request
@@ -106,7 +114,7 @@ class Binds(RuleBasedStateMachine):
         self.bound = dict.fromkeys(PODS, "")
         self.annotated: dict[str, Pod] = {}
         self.in_flight: list[tuple[str, str]] = []
-        self.files: dict[str, Sent] = {}
+        self.files: dict[str, SentBinding] = {}
         self.other_leads = False
         self.ended: dict[int, BindAttempt] = {}
         self.time = 0.0
