@@ -1,7 +1,7 @@
 """Computes what a pod holds at its peak: of each GPU, and of the CPUs that kubelet gives to containers alone."""
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -31,6 +31,19 @@ class Footprint(Struct, frozen=True, gc=False):
 
 NOTHING = Footprint()
 Footprints = Mapping[DeviceUUID, Footprint]
+K = TypeVar("K")
+
+
+class FootprintSums(dict[str, dict[K, Footprint]]):
+    """Sums by name and key. Nothing stays of a name without a sum: most never come back."""
+
+    def change(self, name: str, key: K, more: Footprint) -> None:
+        sums = self.setdefault(name, {})
+        sums[key] = sums.get(key, NOTHING) + more
+        if sums[key] == NOTHING:
+            del sums[key]
+        if not sums:
+            del self[name]
 
 
 def effective(kinds: Sequence[ContainerKind], shares: PodShares) -> Footprints:

@@ -131,15 +131,20 @@ class Hosts:
             self._changed.add(node)
 
     def add(self, record: PodRecord) -> None:
-        """Counts the pod on each of its nodes."""
-        if record.host != NO_HOST:
-            for node in record.nodes:
-                self._add(node, record.host)
+        self._change(record, record.host)
 
     def subtract(self, record: PodRecord) -> None:
-        if record.host != NO_HOST:
-            for node in record.nodes:
-                self._add(node, NO_HOST.minus(record.host))
+        self._change(record, NO_HOST.minus(record.host))
+
+    def _change(self, record: PodRecord, more: HostAmount) -> None:
+        for node in record.nodes if more != NO_HOST else ():
+            requested = self._requested.get(node, NO_HOST).plus(more)
+            if requested == NO_HOST:
+                del self._requested[node]
+            else:
+                self._requested[node] = requested
+            if node in self._totals:
+                self._changed.add(node)
 
     def left(self, node: str, without: PodRecord | None = None) -> HostAmount | None:
         """Returns the CPU and memory left on the node; None if its allocatable is unknown. The request of the pod
@@ -163,12 +168,3 @@ class Hosts:
         """Returns the nodes where the rest has changed since the last call."""
         changed, self._changed = self._changed, set()
         return changed
-
-    def _add(self, node: str, amount: HostAmount) -> None:
-        requested = self._requested.get(node, NO_HOST).plus(amount)
-        if requested == NO_HOST:
-            self._requested.pop(node, None)
-        else:
-            self._requested[node] = requested
-        if node in self._totals:
-            self._changed.add(node)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from proto.devices import MIG_MODE, Device, DeviceUUID
 from proto.kubernetes.objects import Node, Toleration
-from scheduler_ext.cluster.accounting import NOTHING, Footprint
+from scheduler_ext.cluster.accounting import NOTHING, FootprintSums
 from scheduler_ext.cluster.closed_nodes import SetAsides
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import NO_GPUS, GpuPart, PodRecord, Records, RecordState
@@ -50,8 +50,8 @@ class Nodes:
     _unregistered: dict[str, str] = field(default_factory=dict)
     _malformed: set[str] = field(default_factory=set)
     _usages: dict[str, NodeUsage] = field(default_factory=dict)
-    _used: dict[str, dict[DeviceUUID, Footprint]] = field(default_factory=dict)
-    """The sums of what pods hold of each GPU, by node. Nothing stays of nodes and GPUs without pods."""
+    _used: FootprintSums[DeviceUUID] = field(default_factory=FootprintSums)
+    """The sums of what pods hold of each GPU, by node."""
     _special: Counter[str] = field(default_factory=Counter)
     """The parts on each node whose footprints are not all that matters."""
     _outdated: set[str] = field(default_factory=set)
@@ -86,30 +86,21 @@ class Nodes:
         self._outdated.discard(name)
 
     def add(self, record: PodRecord) -> None:
-        """Counts the pod on each of its nodes, and marks them."""
-        for name, part in _parts(record):
-            if _is_special(record, part):
-                self._special[name] += 1
-            if part.footprints and record.state is not RecordState.KEPT:
-                used = self._used.setdefault(name, {})
-                for uuid, footprint in part.footprints.items():
-                    used[uuid] = used.get(uuid, NOTHING) + footprint
-            self.touch(name)
+        self._change(record, 1)
 
     def subtract(self, record: PodRecord) -> None:
+        self._change(record, -1)
+
+    def _change(self, record: PodRecord, by: int) -> None:
+        """Counts the pod once more or once less on each of its nodes, and marks them."""
         for name, part in _parts(record):
             if _is_special(record, part):
-                self._special[name] -= 1
+                self._special[name] += by
                 if not self._special[name]:
                     del self._special[name]
-            if part.footprints and record.state is not RecordState.KEPT:
-                used = self._used[name]
+            if record.state is not RecordState.KEPT:
                 for uuid, footprint in part.footprints.items():
-                    used[uuid] -= footprint
-                    if used[uuid] == NOTHING:
-                        del used[uuid]
-                if not used:
-                    del self._used[name]
+                    self._used.change(name, uuid, footprint if by > 0 else NOTHING - footprint)
             self.touch(name)
 
     def touch(self, *names: str) -> None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from proto.kubernetes.objects import ResourceQuota, ScopedResourceSelectorRequirement
 from proto.quantity import QuantityError, integer_quantity
-from scheduler_ext.cluster.accounting import NOTHING, Footprint
+from scheduler_ext.cluster.accounting import NOTHING, Footprint, FootprintSums
 from scheduler_ext.cluster.records import PodRecord, RecordState
 from scheduler_ext.cluster.snapshot import Quota, quota_for
 from scheduler_ext.quota_class import EXISTS, QuotaClass, Scope, ScopeError, are_in
@@ -31,7 +31,7 @@ class Quotas:
     _settings: RequestSettings
     _limits: dict[str, dict[str, Limits]] = field(default_factory=dict)
     """The limits of each quota, by namespace and name."""
-    _held: dict[str, dict[QuotaClass, Footprint]] = field(default_factory=dict)
+    _held: FootprintSums[QuotaClass] = field(default_factory=FootprintSums)
 
     def replace(self, quotas: Iterable[ResourceQuota]) -> None:
         limits: dict[str, dict[str, Limits]] = {}
@@ -55,19 +55,8 @@ class Quotas:
         self._change(record, NOTHING - _charged(record))
 
     def _change(self, record: PodRecord, more: Footprint) -> None:
-        """Changes the sum of the pod's class. Nothing stays of namespaces and classes without pods that hold GPUs: most
-        names never come back.
-        """
-        if more == NOTHING:
-            return
-        held = self._held.setdefault(record.namespace, {})
-        now = held.get(record.quota_class, NOTHING) + more
-        if now != NOTHING:
-            held[record.quota_class] = now
-            return
-        held.pop(record.quota_class, None)
-        if not held:
-            del self._held[record.namespace]
+        if more != NOTHING:
+            self._held.change(record.namespace, record.quota_class, more)
 
     def of(self, namespace: str, gone: Iterable[PodRecord] = ()) -> tuple[Quota, ...]:
         """Returns the quotas of one namespace, as if these pods held nothing."""
@@ -87,7 +76,7 @@ class Quotas:
     def alone(self, namespace: str) -> "Quotas":
         """Returns a copy with the quotas and sums of this namespace only."""
         limits, held = self._limits.get(namespace, {}), self._held.get(namespace, {})
-        return Quotas(self._settings, {namespace: limits.copy()}, {namespace: held.copy()})
+        return Quotas(self._settings, {namespace: limits.copy()}, FootprintSums({namespace: held.copy()}))
 
     def every(self, gone: Iterable[PodRecord] = ()) -> dict[str, tuple[Quota, ...]]:
         """Returns all quotas by namespace, as if these pods held nothing."""
