@@ -12,7 +12,7 @@ from proto.annotations.unhealthy_since import stamp
 from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiUnreachable
 from proto.kubernetes.objects import PODS, Notice, ObjectReference, Pod
-from scheduler_ext.cluster.events import SetAsidesJudged
+from scheduler_ext.cluster.events import BackfillAllowed
 from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.decide.setting_aside import newly_set_aside
 from scheduler_ext.requests import GpuRequest
@@ -74,8 +74,8 @@ class SetAsideWriter:
 
     async def _turn(self) -> None:
         state, now = self._cluster.state, self._now().timestamp()
-        filled_until = self._jobs.filled_until(now, time.monotonic())
-        self._cluster.apply(SetAsidesJudged(filled_until, self._evicts))
+        backfill_until = self._jobs.backfill_until(now, time.monotonic())
+        self._cluster.apply(BackfillAllowed(backfill_until, self._evicts))
         for uid, why in self._jobs.over(now).items():
             await self._end(uid, why, now)
         due = await giving_way(self._jobs.due(now))

@@ -59,7 +59,7 @@ class SetAsides:
     """The time of the last event in monotonic seconds."""
     evicts: bool = False
     """True if pods of lower priority are evicted for others."""
-    filled_until: Mapping[str, float] = field(default_factory=dict)
+    backfill_until: Mapping[str, float] = field(default_factory=dict)
     """The time, in monotonic seconds, by which a pod has to end that may fill a node, by node. Without one none may."""
     _by_uid: dict[str, SetAsideFor] = field(default_factory=dict)
     _changed: set[str] = field(default_factory=set, compare=False)
@@ -118,7 +118,7 @@ class SetAsides:
         closed: dict[str, str] = {}
         for node, waiting in first.items():
             is_own = (bool(group) and group == waiting.group) or (own is not None and own.aside.node == node)
-            if is_own or ends <= self.filled_until.get(node, -inf) or priority > waiting.priority:
+            if is_own or ends <= self.backfill_until.get(node, -inf) or priority > waiting.priority:
                 continue
             if not (gives_way and waiting.preempts and priority < waiting.priority):
                 closed[node] = waiting.refusal

@@ -61,7 +61,7 @@ class PodRead(ClusterEvent, frozen=True):
 # Questions of kube-scheduler, and decisions.
 
 
-class Asked(OwnEvent, frozen=True):
+class FilterBegan(OwnEvent, frozen=True):
     """A question about the pod: earlier reservations for it or its group are free.
 
     What kube-scheduler reserved for it among other nodes in the same attempt at its group stays. `offered` are the
@@ -92,12 +92,12 @@ class Decided(OwnEvent, frozen=True):
     """True if the question was about another member of its group."""
 
 
-class SetAsidesJudged(OwnEvent, frozen=True):
+class BackfillAllowed(OwnEvent, frozen=True):
     """The times, in monotonic seconds, by which pods have to end that may fill nodes that are set aside, by node.
     `evicts` is true if pods of lower priority are evicted for others.
     """
 
-    filled_until: Mapping[str, float]
+    backfill_until: Mapping[str, float]
     evicts: bool = False
 
 

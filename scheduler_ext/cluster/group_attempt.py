@@ -41,7 +41,7 @@ class GroupAttempt:
     _records: Records = field(compare=False)
     placements: list[Placement] = field(default_factory=list)
     """The placement of the last question comes last."""
-    promised: set[str] = field(default_factory=set)
+    reserved: set[str] = field(default_factory=set)
     needed: int = 0
     """The number of members that must get GPUs together; 0 if it is unknown."""
     in_one_cycle: bool = False
@@ -54,14 +54,14 @@ class GroupAttempt:
     """The lapsed records of members when the member was refused."""
     renewed_until: float = -inf
     """The time until which what was decided ahead is held at least, in monotonic seconds."""
-    again: bool = False
+    reserved_again: bool = False
     """True if members wait in Permit whose earlier reservation was dropped, and none was bound since."""
 
     def is_rejected(self, lapsed: int) -> bool:
         """Returns whether coscheduling rejected all members that wait, as it does when one more is refused. `lapsed` is
         the number of those without a reservation.
         """
-        return self.refused and not self.preempts and len(self.promises()) + lapsed < FEWEST_THAT_WAIT_ON
+        return self.refused and not self.preempts and len(self.open_reservations()) + lapsed < FEWEST_THAT_WAIT_ON
 
     def is_over(self, uid: str, offered: AbstractSet[str]) -> bool:
         """Returns whether a question about the member among these nodes begins the next attempt."""
@@ -75,19 +75,19 @@ class GroupAttempt:
         """Returns the members whose reservations a question about this one makes void. The next attempt begins without
         placements.
         """
-        own = self.promise(uid)
+        own = self.open_reservation(uid)
         if self.refused and self.needed and bound_alone:
             # The members found before are bound all the same. All that are missing are looked for again.
             self.placements.clear()
             self.refused = False
         if self.is_over(uid, where):
             self.placements.clear()
-            return {uid, *self.promises()}
+            return {uid, *self.open_reservations()}
         if own is not None and own.pending.ahead:
             return set() if own.node in offered else {uid}
         if own is None or not self.simulated(uid):
             return {uid}
-        elsewhere = self.promises().values() if self.needed else [own]
+        elsewhere = self.open_reservations().values() if self.needed else [own]
         self.charge((record for record in elsewhere if where.isdisjoint(record.nodes)), "")
         return set()
 
@@ -122,20 +122,20 @@ class GroupAttempt:
         """Returns the number of placements for which kube-scheduler sent a question about the member."""
         return sum(uid in each.members for each in self.placements)
 
-    def promise(self, uid: str) -> PodRecord | None:
-        """Returns the member's reservation if no bind has begun for it."""
-        record = self._records.reserved(uid) if uid in self.promised else None
+    def open_reservation(self, uid: str) -> PodRecord | None:
+        """Returns the member's reservation if it is open: no bind has begun for it."""
+        record = self._records.reserved(uid) if uid in self.reserved else None
         return None if record is None or record.pending.binding else record
 
-    def promises(self) -> dict[str, PodRecord]:
-        """Returns the members' reservations for which no bind has begun."""
-        return {uid: record for uid in self.promised if (record := self.promise(uid)) is not None}
+    def open_reservations(self) -> dict[str, PodRecord]:
+        """Returns the members' open reservations by UID."""
+        return {uid: record for uid in self.reserved if (record := self.open_reservation(uid)) is not None}
 
     def placed(self, offered: AbstractSet[str] | None) -> Sequence[str]:
         """Returns the members that have their places; with `offered` nodes those that have them there or are being
         bound.
         """
-        found = ((uid, self._records.reserved(uid)) for uid in self.promised)
+        found = ((uid, self._records.reserved(uid)) for uid in self.reserved)
         return [
             uid
             for uid, record in found
@@ -144,8 +144,8 @@ class GroupAttempt:
         ]
 
     def narrow(self, placements: Sequence[Placement]) -> None:
-        """Keeps the promises on the nodes of these placements only, where they are on such nodes."""
-        for record in self.promises().values():
+        """Keeps the open reservations on the nodes of these placements only, where they are on such nodes."""
+        for record in self.open_reservations().values():
             kept = [node for node in record.nodes if any(node in each.offered for each in placements)]
             if 0 < len(kept) < len(record.nodes):
                 self._records.put(record.narrowed(kept))
@@ -159,7 +159,7 @@ class GroupAttempt:
         """Extends what was decided ahead, a second at a time: a large group has many questions."""
         if until >= self.renewed_until + RENEWAL_SECONDS:
             self.renewed_until = until
-            self.extend((other for other in self.promises().values() if other.pending.ahead), until)
+            self.extend((other for other in self.open_reservations().values() if other.pending.ahead), until)
 
     def charge(self, members: Iterable[PodRecord], namespace: str) -> None:
         """Charges them to the quotas of this namespace; to none if it is empty."""
@@ -169,7 +169,7 @@ class GroupAttempt:
 
     def drop_unasked(self) -> None:
         """Drops what was decided ahead for members about which kube-scheduler sent no question."""
-        for uid, record in self.promises().items():
+        for uid, record in self.open_reservations().items():
             if record.pending.ahead and not self.simulated(uid):
                 self._records.drop(record)
 
@@ -177,7 +177,7 @@ class GroupAttempt:
         """Returns whether kube-scheduler, which goes on to another pod, has left out members that the group needs. What
         was decided ahead for more members than it needs is dropped.
         """
-        if not self.in_one_cycle or not any(each.pending.ahead for each in self.promises().values()):
+        if not self.in_one_cycle or not any(each.pending.ahead for each in self.open_reservations().values()):
             return False
         if not any(map(self.is_complete, self.placements)):
             return True

@@ -98,7 +98,7 @@ class Groups:
     _records: Records = field(compare=False)
     _attempts: dict[str, GroupAttempt] = field(default_factory=dict)
     """The attempts at groups that have reservations, and at the group of the last question."""
-    _unused: dict[str, int] = field(default_factory=dict)
+    _unused_reservations: dict[str, int] = field(default_factory=dict)
     """The number of reservations of each pod since its last bind began, without those dropped because of its group."""
 
     def _attempt(self, group: str) -> GroupAttempt:
@@ -106,13 +106,13 @@ class Groups:
 
     def add(self, record: PodRecord) -> None:
         if record.is_pending and record.pending.group:
-            self._attempt(record.pending.group).promised.add(record.uid)
+            self._attempt(record.pending.group).reserved.add(record.uid)
 
     def subtract(self, record: PodRecord) -> None:
         if record.is_pending and record.pending.group in self._attempts:
-            self._attempts[record.pending.group].promised.discard(record.uid)
+            self._attempts[record.pending.group].reserved.discard(record.uid)
 
-    def asked(self, pod: Pod, offered: Collection[str], needed: int = 0) -> None:
+    def filter_begins(self, pod: Pod, offered: Collection[str], needed: int = 0) -> None:
         """Drops what kube-scheduler has given up, as its question about this pod among the `offered` nodes shows.
 
         It is the pod's own reservation, and those of groups that were refused or are tried again, because
@@ -132,14 +132,14 @@ class Groups:
         for name, other in list(self._attempts.items()):
             if name == group:
                 continue
-            if other.refused or other.again or other.is_cut_short():
-                held = other.promises()
+            if other.refused or other.reserved_again or other.is_cut_short():
+                held = other.open_reservations()
                 lapsed += self.lapsed_of(held.values())
                 void |= held.keys()
                 other.refused = False
             elif len(other.placements) > 1:
                 other.narrow(other.whole())
-            if not other.promised:
+            if not other.reserved:
                 del self._attempts[name]
         if group:
             ours = self._attempt(group)
@@ -147,7 +147,7 @@ class Groups:
             goes_on = bool(ours.placements)
             void = void - {uid} | ours.void(uid, offered, where, bound_alone=_is_bound_alone(pod))
             if ours.refused and goes_on and not ours.placements:
-                lapsed += self.lapsed_of(ours.promises().values())
+                lapsed += self.lapsed_of(ours.open_reservations().values())
             if not ours.placements:
                 ours.needed, ours.in_one_cycle = needed, pod.spec.scheduling_group is not None
             ours.place(uid, where)
@@ -165,14 +165,14 @@ class Groups:
         this = self._attempt(group)
         this.refuse()
         this.preempts, this.rejected = False, ()
-        this.charge(this.promises().values(), namespace_of(pod))
+        this.charge(this.open_reservations().values(), namespace_of(pod))
         if not this.refused:
             return
         if this.is_rejected(len(lapsed := self._lapsed(group))):
             this.rejected = lapsed
             self._records.drop(*lapsed)
-        for uid, record in this.promises().items():
-            self._unused.pop(uid, None)
+        for uid, record in this.open_reservations().items():
+            self._unused_reservations.pop(uid, None)
             if record.pending.ahead:
                 self._records.drop(record)
             else:
@@ -197,19 +197,19 @@ class Groups:
         this = self._attempts.get(group_of(pod)) if self._attempts else None
         if this is not None and this.refused:
             return min(longest, REFUSED_SECONDS)
-        halved = longest / 2.0 ** min(self._unused.get(pod_key(pod), 0), 30)
+        halved = longest / 2.0 ** min(self._unused_reservations.get(pod_key(pod), 0), 30)
         return min(longest, max(halved, SHORTEST_LEASE_SECONDS))
 
-    def reserved(self, uid: str) -> None:
+    def count_reservation(self, uid: str) -> None:
         """Counts one more reservation of the pod; those of one attempt at its group count once."""
         record = self._records.reserved(uid)
         if record is not None and record.pending.ahead:
             return
         this = None if record is None else self._attempts.get(record.pending.group)
         if this is None or this.simulated(uid) <= 1:
-            self._unused[uid] = self._unused.get(uid, 0) + 1
+            self._unused_reservations[uid] = self._unused_reservations.get(uid, 0) + 1
         if record is not None and this is not None:
-            this.again |= record.pending.waits is not None and self._unused.get(uid, 0) > 1
+            this.reserved_again |= record.pending.waits is not None and self._unused_reservations.get(uid, 0) > 1
             if this.simulated(uid):
                 this.placements[-1].placed.add(uid)
             this.renew(record.until)
@@ -225,8 +225,8 @@ class Groups:
     def others(self, group: str, uid: str, *, binding: bool) -> Sequence[str]:
         """Returns the nodes held for the group's other members; with `binding` for those that are being bound."""
         this = self._attempts.get(group)
-        promised = () if this is None else this.promised - {uid}
-        held = filter(None, map(self._records.reserved, promised))
+        members = () if this is None else this.reserved - {uid}
+        held = filter(None, map(self._records.reserved, members))
         return [node for each in held if each.pending.binding or not binding for node in each.nodes]
 
     def ahead(self, pod: Pod, offered: Collection[str]) -> PodRecord | None:
@@ -235,7 +235,7 @@ class Groups:
         if own is not None:
             return own if own.pending.ahead and own.node in offered else None
         this = self._attempts.get(group_of(pod))
-        held = this.promises() if this is not None else {}
+        held = this.open_reservations() if this is not None else {}
         free = (record for uid, record in held.items() if STAND_IN in uid and record.node in offered)
         return next(free, None)
 
@@ -260,13 +260,13 @@ class Groups:
         record = self._records.reserved(uid)
         if record is None:
             return
-        self._unused.pop(uid, None)
+        self._unused_reservations.pop(uid, None)
         this = self._attempts.get(record.pending.group)
         if this is not None:
-            this.refused = this.again = False
+            this.refused = this.reserved_again = False
             if this.in_one_cycle:
                 this.drop_unasked()
-            unasked = (other for other in this.promises().values() if other.pending.waits is None)
+            unasked = (other for other in this.open_reservations().values() if other.pending.waits is None)
             this.extend(unasked, until)
         self._records.put(replace(record, until=until, pending=replace(record.pending, binding=True)))
 
@@ -295,20 +295,20 @@ class Groups:
         # A member of a group is tried again at once, and its status may show later that a bind failed.
         keeps = this is not None and this.needed > 0 and after.refusal.startswith(SCHEDULER_ERROR)
         if lets_go(record.pending.seen, after) and not keeps:
-            self._records.drop(*([record] if this is None else this.promises().values()))
+            self._records.drop(*([record] if this is None else this.open_reservations().values()))
         elif after.version > record.pending.seen.version:
             self._records.put(replace(record, pending=replace(record.pending, seen=after)))
 
     def remove(self, uid: str) -> None:
         """Forgets a pod that is bound, has ended or is gone."""
-        self._unused.pop(uid, None)
+        self._unused_reservations.pop(uid, None)
         self._records.drop(self._records.lapsed(uid))
 
     def keep_only(self, uids: Collection[str]) -> None:
         """Forgets all pods except these and those with reservations."""
-        self._unused = {
-            uid: n for uid, n in self._unused.items() if uid in uids or self._records.reserved(uid) is not None
-        }
+        for uid in self._unused_reservations.keys() - uids:
+            if self._records.reserved(uid) is None:
+                del self._unused_reservations[uid]
 
     def lapsed_of(self, ended: Iterable[PodRecord]) -> Sequence[PodRecord]:
         """Returns the lapsed records of the members among these that may still wait in Permit."""

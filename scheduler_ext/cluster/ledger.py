@@ -67,7 +67,7 @@ class Ledger:
         self.quotas = Quotas(self._settings)
         self.kubelet = KubeletSums(self._settings, self.records, self.nodes)
         self.hosts = Hosts()
-        self.records.follow(self.nodes, self.quotas, self.kubelet, self.hosts, self.groups)
+        self.records.feed(self.nodes, self.quotas, self.kubelet, self.hosts, self.groups)
         self._of_nodes: tuple[Nodes | Hosts | KubeletSums, ...] = self.nodes, self.hosts, self.kubelet
         self._of_pods: tuple[SetAsides | Groups | Classes, ...] = self.set_asides, self.groups
         if fgd:
@@ -198,7 +198,7 @@ class Ledger:
                 pending=pending or pending_of(pod, None),
             )
         )
-        self.groups.reserved(uid)
+        self.groups.count_reservation(uid)
 
     def choose(self, uid: str, node: str) -> PodShares | None:
         """Keeps the pod's reservation on this node only. Returns its shares there; None if it has nothing there."""

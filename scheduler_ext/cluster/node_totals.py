@@ -21,7 +21,7 @@ class KubeletSums:
     _records: Records
     _nodes: Nodes
     _totals: dict[str, Mapping[str, int]] = field(default_factory=dict)
-    _short: set[str] = field(default_factory=set)
+    _stricter: set[str] = field(default_factory=set)
     """Nodes where kubelet may count more than is charged, or may give out less than their GPUs may have."""
 
     def apply(self, node: Node) -> None:
@@ -37,13 +37,13 @@ class KubeletSums:
         self._totals[node.metadata.name] = {
             each: readable_quantity(amounts[each]) for each in limited if each in amounts
         }
-        self._judge(node.metadata.name)
+        self._compare(node.metadata.name)
 
     def remove(self, node: str) -> None:
         self._totals.pop(node, None)
-        self._short.discard(node)
+        self._stricter.discard(node)
 
-    def _judge(self, node: str) -> None:
+    def _compare(self, node: str) -> None:
         names, totals, devices = self.settings.names, self._totals.get(node, {}), self._nodes.devices(node)
         memory_mib, cores = sum(device.memory_mib for device in devices), sum(device.cores for device in devices)
         has = {names.memory: memory_mib, names.memory_percentage: 100 * len(devices), names.cores: cores}
@@ -51,25 +51,25 @@ class KubeletSums:
         is_short = not all(gpu.memory_mib for gpu in devices) or any(
             total < has[each] for each, total in totals.items()
         )
-        if is_short or any(self._is_odd(each, node) for each in self._records.on_node(node).values()):
-            self._short.add(node)
+        if is_short or any(self._counts_more(each, node) for each in self._records.on_node(node).values()):
+            self._stricter.add(node)
         else:
-            self._short.discard(node)
+            self._stricter.discard(node)
 
-    def _is_odd(self, record: PodRecord, node: str) -> bool:
+    def _counts_more(self, record: PodRecord, node: str) -> bool:
         """Returns whether kubelet counts more for the pod there than is charged."""
         plain, gpu_mib = record.totals.plain, record.totals.gpu_mib
         return not plain or (gpu_mib > 0 and any(each.memory_mib < gpu_mib for each in self._nodes.devices(node)))
 
     def add(self, record: PodRecord) -> None:
         for node in record.nodes if record.totals.amounts else ():
-            if node in self._totals and self._is_odd(record, node):
-                self._short.add(node)
+            if node in self._totals and self._counts_more(record, node):
+                self._stricter.add(node)
 
     def subtract(self, record: PodRecord) -> None:
         for node in record.nodes if record.totals.amounts else ():
-            if node in self._short and self._is_odd(record, node):
-                self._judge(node)
+            if node in self._stricter and self._counts_more(record, node):
+                self._compare(node)
 
     def refusing(self, pod: Pod, names: Collection[str], gone: Collection[str] = ()) -> Mapping[str, str]:
         """Returns the nodes whose kubelets would refuse the pod without the pods `gone`, and for each the resource of
@@ -78,7 +78,7 @@ class KubeletSums:
         asked, victims, gone = totals_of(pod, self.settings), bool(gone), {pod_key(pod), *gone}
         if not asked.amounts:
             return {}
-        looked_at = {*self._short, *self._with_smaller(pod, asked.gpu_mib)} if asked.plain else names
+        looked_at = {*self._stricter, *self._with_smaller(pod, asked.gpu_mib)} if asked.plain else names
         # The daemon raises the Node's sums by what pods held beyond their own sums, once they are gone.
         amounts = {name: amount for name, amount in asked.amounts.items() if not (victims and name in SUMS)}
         found = ((node, self._exceeded(amounts, gone, node)) for node in looked_at)

@@ -250,7 +250,7 @@ class Records:
     """No record ends before."""
     _sums: tuple[Sum, ...] = data_field(default=(), compare=False)
     _records: dict[str, PodRecord] = data_field(default_factory=dict)
-    _passing: dict[str, PodRecord] = data_field(default_factory=dict)
+    _temporary: dict[str, PodRecord] = data_field(default_factory=dict)
     """The records that are neither bound nor kept, and the lapsed ones, which are nowhere else."""
     _kept: dict[str, PodRecord] = data_field(default_factory=dict)
     _by_node: dict[str, dict[str, PodRecord]] = data_field(default_factory=dict)
@@ -258,7 +258,7 @@ class Records:
     come back.
     """
 
-    def follow(self, *sums: Sum) -> None:
+    def feed(self, *sums: Sum) -> None:
         """Feeds these sums from now on."""
         self._sums = sums
 
@@ -271,9 +271,9 @@ class Records:
                 self._kept[uid] = record
             else:
                 self._records[uid] = record
-                self._passing.pop(uid, None)
+                self._temporary.pop(uid, None)
                 if state is not RecordState.BOUND:
-                    self._passing[uid] = record
+                    self._temporary[uid] = record
                 if state is RecordState.LAPSED:
                     del self._records[uid]
             self.first_end = min(self.first_end, record.until)
@@ -287,7 +287,7 @@ class Records:
                 self._kept.pop(record.uid, None)
             else:
                 self._records.pop(record.uid, None)
-                self._passing.pop(record.uid, None)
+                self._temporary.pop(record.uid, None)
             self._change(before, self._counted(record.uid))
 
     def _counted(self, uid: str) -> PodRecord | None:
@@ -315,12 +315,12 @@ class Records:
 
     def reserved(self, uid: str) -> PodRecord | None:
         """Returns the pod's record if it is reserved or sent."""
-        record = self._passing.get(uid)
+        record = self._temporary.get(uid)
         return record if record is not None and record.state in _PENDING else None
 
     def lapsed(self, uid: str) -> PodRecord | None:
         """Returns the pod's lapsed record."""
-        record = self._passing.get(uid)
+        record = self._temporary.get(uid)
         return record if record is not None and record.state is RecordState.LAPSED else None
 
     def bound(self, uid: str) -> PodRecord | None:
@@ -344,7 +344,7 @@ class Records:
         """Returns the node to which the pod may be bound although the watch has not shown it; empty for any other
         pod.
         """
-        record = self._passing.get(uid)
+        record = self._temporary.get(uid)
         return record.node if record is not None and record.state is RecordState.SENT else ""
 
     def every(self) -> Mapping[str, PodRecord]:
@@ -357,7 +357,7 @@ class Records:
 
     def of(self, *states: RecordState) -> list[PodRecord]:
         """Returns the records in one of these states, but for bound ones."""
-        return [record for record in (*self._passing.values(), *self._kept.values()) if record.state in states]
+        return [record for record in (*self._temporary.values(), *self._kept.values()) if record.state in states]
 
     def on_node(self, node: str) -> Mapping[str, PodRecord]:
         """Returns the records that concern GPUs of the node, by UID, with kept room; the next event changes it."""

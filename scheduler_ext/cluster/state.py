@@ -27,8 +27,8 @@ from scheduler_ext.cluster.waiting_pods import Nominations, PodQueue, Wishes
 from scheduler_ext.requests import RequestSettings, pod_key
 
 
-def _asked(cluster: "Cluster", event: events.Asked, now: float) -> None:
-    cluster.ledger.groups.asked(event.pod, event.offered, event.needed)
+def _filter_began(cluster: "Cluster", event: events.FilterBegan, now: float) -> None:
+    cluster.ledger.groups.filter_begins(event.pod, event.offered, event.needed)
     cluster.history.add(pod_key(event.pod), now, "kube-scheduler asked about it")
 
 
@@ -39,7 +39,7 @@ def _decided(cluster: "Cluster", event: events.Decided, now: float) -> None:
     cluster.ledger.reserve(event.uid, pod, node, shares, event.until, others=event.others, pending=pending)
     if event.ahead:
         return
-    cluster.queue.settled(event.uid)
+    cluster.queue.remove(event.uid)
     cluster.history.add(event.uid, now, f"node {node} was decided")
     cluster.log.add(now, pod_name(pod), LogKind.DECIDED, node, shares)
 
@@ -104,8 +104,8 @@ def _rooms_given_up(cluster: "Cluster", event: events.RoomsGivenUp, _: float) ->
     cluster.ledger.records.drop(*map(cluster.ledger.records.kept, event.uids))
 
 
-def _set_asides_judged(cluster: "Cluster", event: events.SetAsidesJudged, _: float) -> None:
-    cluster.ledger.set_asides.filled_until, cluster.ledger.set_asides.evicts = event.filled_until, event.evicts
+def _backfill_allowed(cluster: "Cluster", event: events.BackfillAllowed, _: float) -> None:
+    cluster.ledger.set_asides.backfill_until, cluster.ledger.set_asides.evicts = event.backfill_until, event.evicts
 
 
 def _growth_began(cluster: "Cluster", event: events.GrowthBegan, _: float) -> None:
@@ -186,7 +186,7 @@ class Cluster:
 
 
 _OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
-    events.Asked: _asked,
+    events.FilterBegan: _filter_began,
     events.Decided: _decided,
     events.GroupUndone: _undone,
     events.PodRefused: _refused,
@@ -198,12 +198,12 @@ _OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
     events.BindingSent: _binding_sent,
     events.BindStep: lambda cluster, event, now: cluster.history.go_on(event.uid, now, event.words),
     events.Requeued: _requeued,
-    events.WaitEnded: lambda cluster, event, _: cluster.queue.settled(event.uid),
+    events.WaitEnded: lambda cluster, event, _: cluster.queue.remove(event.uid),
     events.GrowthBegan: _growth_began,
     events.GrowthSent: _growth_sent,
     events.RoomWanted: _room_wanted,
     events.RoomKept: lambda cluster, event, _: cluster.ledger.records.put(event.room),
-    events.SetAsidesJudged: _set_asides_judged,
+    events.BackfillAllowed: _backfill_allowed,
     events.RoomsGivenUp: _rooms_given_up,
     events.NominationsEnded: lambda cluster, event, _: cluster.end_nominations(event.uids),
     events.LeadershipGained: lambda cluster, *_: cluster.ledger.records.drop(

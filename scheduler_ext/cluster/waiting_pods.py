@@ -56,7 +56,7 @@ class PodQueue:
         elif len(self._pods) < MOST_REMEMBERED:
             self._pods[request.uid] = QueuedPod(request=request, priority=priority, since=now, asked=now)
 
-    def settled(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """Drops a pod that got its GPUs, or is gone."""
         self._pods.pop(uid, None)
 

@@ -95,7 +95,7 @@ def _pod_applied(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
         return _unreadable_pod(cluster, pod, problem)
     cluster.pods.apply_pod(pod)
     if pod.spec.node_name:
-        cluster.queue.settled(uid)
+        cluster.queue.remove(uid)
         if before is None or not before.node:
             cluster.history.add(uid, now, f"it was seen on node {pod.spec.node_name}")
             cluster.log.add(now, name, LogKind.BOUND, pod.spec.node_name)
@@ -125,7 +125,7 @@ def _pod_removed(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
     if cluster.pods.pod(name) is None and not cluster.pods.concerns_gpus(pod):
         return ()
     cluster.pods.remove_pod(pod)
-    cluster.queue.settled(uid)
+    cluster.queue.remove(uid)
     cluster.end_nominations([uid])
     cluster.history.go_on(uid, now, "it was deleted")
     cluster.log.add(now, name, LogKind.DELETED, pod.spec.node_name)

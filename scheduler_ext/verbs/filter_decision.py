@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from proto.extender import ExtenderArgs, FilterResult
 from proto.kubernetes.objects import Node, Notice, Pod
 from scheduler_ext.capacity.nearest import Refusing, by_reason, on_nodes
-from scheduler_ext.cluster.events import Asked, Decided, GroupUndone, PodRefused, RoomsGivenUp, TimePassed
+from scheduler_ext.cluster.events import Decided, FilterBegan, GroupUndone, PodRefused, RoomsGivenUp, TimePassed
 from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice, choice_of, decide_on_empty
@@ -159,7 +159,7 @@ class FilterDecision:
             return sent_before(sent_to, node_names)
         group = group_of(pod)
         gang = cluster.gang_of(pod) if group else None
-        cluster.record(Asked(pod, node_names, 0 if gang is None else gang.needed), now)
+        cluster.record(FilterBegan(pod, node_names, 0 if gang is None else gang.needed), now)
         crowded, closed = self._closed(pod, node_names)
         names = node_names
         if crowded or closed:

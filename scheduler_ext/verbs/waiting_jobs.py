@@ -272,7 +272,7 @@ class WaitingJobs:
             if set(map(pod_key, _missing(gang))) != {member.uid for member in members}:
                 yield each.group, "the pods of its group that are needed are others than those with a node set aside"
 
-    def filled_until(self, now: float, monotonic: float) -> Mapping[str, float]:
+    def backfill_until(self, now: float, monotonic: float) -> Mapping[str, float]:
         """Returns by node that is set aside the time, in monotonic seconds, by which a pod has to end that fills it:
         when the others there end. Where one has no deadline, it may take as long as a job waits before it gets a node.
         """

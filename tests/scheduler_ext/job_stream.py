@@ -13,7 +13,7 @@ from proto.annotations.set_aside import SetAside, encode_set_aside
 from proto.annotations.unhealthy_since import stamp
 from proto.extender import FilterResult
 from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.cluster.events import Applied, Listed, Removed, SetAsidesJudged, Wake, unperformed
+from scheduler_ext.cluster.events import Applied, BackfillAllowed, Listed, Removed, Wake, unperformed
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.effort import finished
 from scheduler_ext.decide.index import NodeIndex
@@ -87,8 +87,8 @@ class JobStream:
 
     def turn(self) -> Mapping[str, SetAside]:
         """One turn of the replica that leads. Returns what it has set aside."""
-        filled_until = self.jobs.filled_until(self.now, self.now)
-        self.cluster.record(SetAsidesJudged(filled_until), self.now)
+        backfill_until = self.jobs.backfill_until(self.now, self.now)
+        self.cluster.record(BackfillAllowed(backfill_until), self.now)
         asides = self.cluster.ledger.set_asides
         for uid, why in self.jobs.over(self.now).items():
             self._annotate(uid, ended(asides.every()[uid].aside, self.now, why))

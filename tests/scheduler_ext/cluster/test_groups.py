@@ -365,11 +365,11 @@ def test_nothing_is_remembered_of_pods_and_groups_that_are_gone() -> None:
 def test_of_pods_that_come_and_go_in_one_group_so_many_are_remembered() -> None:
     made, last = Groups(Records()), member(str(2 * MOST_MEMBERS))
     for number in range(2 * MOST_MEMBERS):
-        made.asked(member(str(number)), ["n"])
+        made.filter_begins(member(str(number)), ["n"])
     for each in (last, member("last"), last):
-        made.asked(each, ["n"])
+        made.filter_begins(each, ["n"])
     fresh = Groups(Records())
-    fresh.asked(last, ["n"])
+    fresh.filter_begins(last, ["n"])
     assert made == fresh
 
 

@@ -213,7 +213,7 @@ def test_nothing_stays_of_what_is_gone(gone: str) -> None:
         made.ledger.remove_node("n")
     kept = made.ledger.kubelet
     assert not made.ledger.records.on_node("n")
-    assert not kept._short
+    assert not kept._stricter
     assert bool(kept._totals) == (gone != "node")
 
 

@@ -26,8 +26,8 @@ def test_the_more_important_pod_comes_first_then_the_one_that_waits_longest() ->
 def test_a_pod_that_settled_is_not_tried() -> None:
     waiting = PodQueue()
     waiting.refused(asks("p"), 0, 1.0)
-    waiting.settled("uid-p")
-    waiting.settled("uid-p")
+    waiting.remove("uid-p")
+    waiting.remove("uid-p")
     assert (due(waiting, 9.0), len(waiting)) == ([], 0)
 
 

@@ -10,7 +10,6 @@ from proto.annotations import keys
 from proto.kubernetes.objects import Node, Pod
 from scheduler_ext.cluster.events import (
     Applied,
-    Asked,
     BindBegan,
     BindingSent,
     BindStep,
@@ -20,6 +19,7 @@ from scheduler_ext.cluster.events import (
     Dropped,
     Effect,
     Explained,
+    FilterBegan,
     Freed,
     LeadershipGained,
     Listed,
@@ -68,7 +68,7 @@ def cluster(*happened: ClusterEvent) -> Cluster:
 @pytest.mark.parametrize(
     "own",
     [
-        Asked(WAITING),
+        FilterBegan(WAITING),
         DECIDED,
         PodRefused(WAITING, request(WAITING)),
         PodRefused(WAITING, None),
@@ -127,7 +127,7 @@ def test_time_ends_a_promise_before_the_event_that_brings_it() -> None:
 
 def test_the_story_of_a_pod_is_told_in_order() -> None:
     made = Cluster()
-    for at, event in enumerate((Listed(Node, [NODE]), Asked(WAITING), DECIDED, Dropped("uid-p"))):
+    for at, event in enumerate((Listed(Node, [NODE]), FilterBegan(WAITING), DECIDED, Dropped("uid-p"))):
         made.step(event, float(at), unperformed(Wake))
     assert made.history.line("uid-p", 4.0) == (
         "3.0 s ago kube-scheduler asked about it, 2.0 s ago node n was decided, 1.0 s ago its reservation was dropped"

@@ -28,7 +28,7 @@ from proto.kubernetes.objects import (
 )
 from scheduler_ext.capacity.account import account
 from scheduler_ext.capacity.unused import set_aside_words
-from scheduler_ext.cluster.events import Applied, Listed, SetAsidesJudged, Wake, unperformed
+from scheduler_ext.cluster.events import Applied, BackfillAllowed, Listed, Wake, unperformed
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.effort import finished
@@ -189,12 +189,12 @@ def test_pods_that_start_late_do_not_delay_a_set_aside_node_further_and_further(
         played.place(played.come(asking(f"s{number}", active_deadline_seconds=3600)))
     waiting(played, asking("large", 4)).turn()
     played.turn()
-    before = dict(played.cluster.ledger.set_asides.filled_until)
+    before = dict(played.cluster.ledger.set_asides.backfill_until)
     played.leave("uid-s0")
     uid = played.come(asking("late", active_deadline_seconds=int(3600 - AFTER)))
     assert played.place(uid, starts_in=30) == "a"
     played.turn()
-    assert played.cluster.ledger.set_asides.filled_until == before
+    assert played.cluster.ledger.set_asides.backfill_until == before
 
 
 def test_beside_a_pod_without_deadline_a_set_aside_node_is_filled_for_no_longer_than_the_wait() -> None:
@@ -209,8 +209,8 @@ def test_a_pod_that_may_be_evicted_fills_a_set_aside_node_where_pods_are_evicted
     played.leave("uid-s0")
     uid = played.come(asking("low", labels={"app": "low"}))
     assert played.place(uid) == ""
-    until = played.cluster.ledger.set_asides.filled_until
-    played.cluster.record(SetAsidesJudged(until, evicts=True), played.now)
+    until = played.cluster.ledger.set_asides.backfill_until
+    played.cluster.record(BackfillAllowed(until, evicts=True), played.now)
     budget = PodDisruptionBudget(
         metadata=ObjectMeta(name="keep", namespace="default"),
         spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "low"})),
@@ -224,7 +224,7 @@ def test_a_pod_that_may_be_evicted_fills_a_set_aside_node_where_pods_are_evicted
 def test_no_pod_fills_the_node_of_a_large_pod_that_evicts_nobody() -> None:
     played = with_a_node_set_aside(priority=5, preemption_policy="Never")
     played.leave("uid-s0")
-    played.cluster.record(SetAsidesJudged({}, evicts=True), played.now)
+    played.cluster.record(BackfillAllowed({}, evicts=True), played.now)
     assert refusals(played, asking("low")) == {"a": REFUSED}
 
 
