@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from proto.extender import ExtenderArgs, FilterResult
 from proto.kubernetes.objects import Node, Notice, Pod
 from scheduler_ext.capacity.nearest import Refusing, by_reason, on_nodes
-from scheduler_ext.cluster.events import Decided, FilterBegan, GroupUndone, PodRefused, RoomsGivenUp, TimePassed
+from scheduler_ext.cluster.events import Decided, FilterBegan, PodRefused, RoomsGivenUp, TimePassed
 from scheduler_ext.cluster.gangs import Gang, MissingMember
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.decision import NodeChoice, choice_of, decide_on_empty
@@ -210,48 +210,19 @@ class FilterDecision:
     ) -> NodeChoice:
         """Decides for the pod with its group, or alone."""
         if group_of(pod):
-            asked = MissingMember(uid=request.uid, pod=pod, request=request)
-            domains = GroupDomains(self.index, self.cluster.requests.topology_levels)
-            search = GroupSearch(self.cluster, domains, self._anywhere)
-            search.end_split(asked, node_names, now)
-            ahead = self._decided_ahead(asked, node_names, now)
-            with_group = ahead or self._of_group(search, gang, asked, node_names, now=now, until=until)
+            search = GroupSearch(
+                cluster=self.cluster,
+                domains=GroupDomains(self.index, self.cluster.requests.topology_levels),
+                chosen=self._anywhere,
+                asked=MissingMember(uid=request.uid, pod=pod, request=request),
+                node_names=node_names,
+                now=now,
+                until=until,
+            )
+            with_group = search.decide(gang)
             if with_group is not None:
                 return with_group
         return self._anywhere(request, pod.spec.priority or 0, node_names, now)
-
-    def _decided_ahead(self, asked: MissingMember, node_names: Sequence[str], now: float) -> NodeChoice | None:
-        """Returns what was decided for the pod with another member of its group; None if nothing was."""
-        ahead = self.cluster.ledger.groups.ahead(asked.pod, node_names)
-        if ahead is None:
-            return None
-        usage = self.cluster.ledger.nodes.usage(ahead.node)
-        if ahead.uid == asked.uid and usage is not None and usage.offers(ahead.shares):
-            return NodeChoice(node=ahead.node, shares=ahead.shares)
-        # A GPU went out of service since, or it is the place of a pod that did not exist. This one may need another.
-        self.cluster.record(GroupUndone((ahead.uid,), ()), now)
-        choice = self._chosen(asked.request, asked.pod.spec.priority or 0, [ahead.node], now)
-        return None if choice.node is None else choice
-
-    def _of_group(
-        self,
-        search: GroupSearch,
-        gang: Gang | None,
-        asked: MissingMember,
-        node_names: Sequence[str],
-        *,
-        now: float,
-        until: float,
-    ) -> NodeChoice | None:
-        """Decides for all members that are missing, or for one more near the others. None for a pod that policies place
-        alone.
-        """
-        if gang is None and asked.request.wish is None:
-            return None
-        placed = self.cluster.ledger.groups.placed(asked.pod, node_names)
-        if gang is None or gang.needed - len(placed) < 2:
-            return search.near(asked, node_names, placed, now)
-        return search.together(gang, asked, node_names, placed, now=now, until=until)
 
     def _anywhere(self, request: GpuRequest, priority: int, node_names: Collection[str], now: float) -> NodeChoice:
         """Returns the best node. A node whose lock is held for long comes last."""

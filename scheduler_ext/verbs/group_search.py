@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from proto.kubernetes.objects import Pod
 from scheduler_ext.capacity.rooms import constraint_of, shortage
 from scheduler_ext.cluster.events import Decided, GroupUndone
 from scheduler_ext.cluster.gangs import Gang, MissingMember
@@ -195,88 +194,107 @@ def _choose(
     return _MemberChoices(choices, refusals, alone)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupSearch:
-    """`chosen` decides for one pod of a priority among nodes, at a time in monotonic seconds."""
+    """One question about a member, at a time in monotonic seconds. What is decided for others is held until `until`.
+
+    `chosen` decides for one pod of a priority among nodes.
+    """
 
     cluster: Cluster
     domains: GroupDomains
     chosen: Callable[[GpuRequest, int, Collection[str], float], NodeChoice]
+    asked: MissingMember
+    node_names: Sequence[str]
+    now: float
+    until: float
 
-    def together(
-        self,
-        gang: Gang,
-        asked: MissingMember,
-        node_names: Sequence[str],
-        placed: Sequence[str],
-        *,
-        now: float,
-        until: float,
-    ) -> NodeChoice:
-        """Returns the decision for this member, with the GPUs of all that are missing held until `until`. If not all
-        of them fit, it is a refusal, and nothing more is held than before.
+    def decide(self, gang: Gang | None) -> NodeChoice | None:
+        """Decides for all members that are missing, or for one more near the others. None for a pod that policies place
+        alone.
         """
-        members = gang.missing(asked, placed, self.cluster.requests)
+        self._end_split()
+        ahead = self._decided_ahead()
+        if ahead is not None or (gang is None and self.asked.request.wish is None):
+            return ahead
+        placed = self.cluster.ledger.groups.placed(self.asked.pod, self.node_names)
+        if gang is None or gang.needed - len(placed) < 2:
+            return self._near(placed)
+        return self._together(gang, placed)
+
+    def _end_split(self) -> None:
+        """Frees what was decided ahead for a group whose nodes have to be in one domain and are not any more: their
+        labels have changed.
+        """
+        wish = self.asked.request.wish
+        if wish is None or not wish.required:
+            return
+        uids = [self.asked.uid, *self.cluster.ledger.groups.placed(self.asked.pod, self.node_names)]
+        found = self.domains.index.domains(self._nodes(uids))
+        if len({each.get(wish.level) for each in found}) > 1:
+            ahead = [each.uid for each in filter(None, map(self._reserved, uids)) if each.pending.ahead]
+            self.cluster.record(GroupUndone(ahead, ()), self.now)
+
+    def _decided_ahead(self) -> NodeChoice | None:
+        """Returns what was decided for the pod with another member of its group; None if nothing was."""
+        asked, ledger = self.asked, self.cluster.ledger
+        ahead = ledger.groups.ahead(asked.pod, self.node_names)
+        if ahead is None:
+            return None
+        usage = ledger.nodes.usage(ahead.node)
+        if ahead.uid == asked.uid and usage is not None and usage.offers(ahead.shares):
+            return NodeChoice(node=ahead.node, shares=ahead.shares)
+        # A GPU went out of service since, or it is the place of a pod that did not exist. This one may need another.
+        self.cluster.record(GroupUndone((ahead.uid,), ()), self.now)
+        choice = self._choose(asked, [ahead.node])
+        return None if choice.node is None else choice
+
+    def _near(self, placed: Sequence[str]) -> NodeChoice | None:
+        """Returns the decision for one more member near the others, or a refusal if it must be in their domain and has
+        no room there. None if the policies decide.
+        """
+        asked, nodes = self.asked, self._nodes(placed)
+        if not nodes and asked.request.wish is None:
+            return None
+        where = self.domains.nodes_of([asked], self.node_names, nodes)
+        if isinstance(where, NoDomain):
+            return _in_no_domain(group_of(asked.pod), where, self.node_names)
+        if where is None:
+            return None
+        choice = self._choose(asked, [where.by_uid[asked.uid]])
+        return choice if choice.node is not None else self._choose(asked, where.others)
+
+    def _together(self, gang: Gang, placed: Sequence[str]) -> NodeChoice:
+        """Returns the decision for this member, with the GPUs of all that are missing held. If not all of them fit, it
+        is a refusal, and nothing more is held than before.
+        """
+        members = gang.missing(self.asked, placed, self.cluster.requests)
         before = [record for each in members if (record := self._reserved(each.uid)) is not None]
         before += self.cluster.ledger.records.of(RecordState.KEPT)
         # A domain has to hold all of them, also those for whom GPUs are found later.
         every = members[: gang.needed - len(placed)]
-        where = self.domains.nodes_of(every, node_names, self._nodes(asked.pod, placed, node_names))
+        where = self.domains.nodes_of(every, self.node_names, self._nodes(placed))
         if isinstance(where, NoDomain):
-            return _in_no_domain(gang.group, where, node_names)
+            return _in_no_domain(gang.group, where, self.node_names)
         first = every[:MOST_AHEAD]
-        found = _choose(first, members[len(first) :], asked, self._tries(where, node_names, now, until))
+        found = _choose(first, members[len(first) :], self.asked, self._tries(where))
         if not found.refusals:
-            return found.choices[asked.uid]
-        self.cluster.record(GroupUndone([each.uid for each in members], before), now)
+            return found.choices[self.asked.uid]
+        self.cluster.record(GroupUndone([each.uid for each in members], before), self.now)
         if found.alone is not None:
             return found.alone
-        why = self._shortage(gang, asked.request, len(placed) + len(found.choices), node_names)
-        return _refused(found.refusals[0], why, node_names)
+        return _refused(found.refusals[0], self._shortage(gang, len(placed) + len(found.choices)), self.node_names)
 
-    def near(
-        self, asked: MissingMember, node_names: Sequence[str], placed: Sequence[str], now: float
-    ) -> NodeChoice | None:
-        """Returns the decision for one more member near the others, or a refusal if it must be in their domain and has
-        no room there. None if the policies decide.
-        """
-        nodes = self._nodes(asked.pod, placed, node_names)
-        if not nodes and asked.request.wish is None:
-            return None
-        where = self.domains.nodes_of([asked], node_names, nodes)
-        if isinstance(where, NoDomain):
-            return _in_no_domain(group_of(asked.pod), where, node_names)
-        if where is None:
-            return None
-        priority = asked.pod.spec.priority or 0
-        choice = self.chosen(asked.request, priority, [where.by_uid[asked.uid]], now)
-        return choice if choice.node is not None else self.chosen(asked.request, priority, where.others, now)
-
-    def end_split(self, asked: MissingMember, node_names: Sequence[str], now: float) -> None:
-        """Frees what was decided ahead for a group whose nodes have to be in one domain and are not any more: their
-        labels have changed.
-        """
-        wish = asked.request.wish
-        if wish is None or not wish.required:
-            return
-        uids = [asked.uid, *self.cluster.ledger.groups.placed(asked.pod, node_names)]
-        found = self.domains.index.domains(self._nodes(asked.pod, uids, node_names))
-        if len({each.get(wish.level) for each in found}) > 1:
-            ahead = [each.uid for each in filter(None, map(self._reserved, uids)) if each.pending.ahead]
-            self.cluster.record(GroupUndone(ahead, ()), now)
-
-    def _nodes(self, pod: Pod, placed: Sequence[str], node_names: Sequence[str]) -> Sequence[str]:
-        """Returns the nodes of the members that are bound, and of those `placed` among these nodes."""
-        names = frozenset(node_names)
+    def _nodes(self, placed: Sequence[str]) -> Sequence[str]:
+        """Returns the nodes of the members that are bound, and of those `placed` among the nodes of the question."""
+        names = frozenset(self.node_names)
         records = filter(None, map(self._reserved, placed))
         reserved = (next((node for node in each.nodes if node in names), each.node) for each in records)
-        return [*self.cluster.gangs.nodes(group_of(pod)), *reserved]
+        return [*self.cluster.gangs.nodes(group_of(self.asked.pod)), *reserved]
 
-    def _tries(
-        self, where: MemberNodes | None, node_names: Sequence[str], now: float, until: float
-    ) -> Callable[[MissingMember], NodeChoice]:
+    def _tries(self, where: MemberNodes | None) -> Callable[[MissingMember], NodeChoice]:
         """Returns a function that finds GPUs for one member after the other, and holds them."""
-        names = dict.fromkeys(node_names if where is None else where.others)
+        names = dict.fromkeys(self.node_names if where is None else where.others)
         plan = {} if where is None else where.by_uid
         refusals = _Refusals()
 
@@ -284,38 +302,38 @@ class GroupSearch:
             choice = refusals.like(member)
             # Room that is kept for the member alone is none for others like it.
             if choice is None or self.cluster.ledger.records.kept(member.uid) is not None:
-                choice = self._where_planned(member, plan.get(member.uid), names, now, until)
+                choice = self._where_planned(member, plan.get(member.uid), names)
                 if choice.node is None:
                     refusals.add(member, choice)
             return choice
 
         return tried
 
-    def _where_planned(
-        self, member: MissingMember, planned: str | None, node_names: Collection[str], now: float, until: float
-    ) -> NodeChoice:
+    def _where_planned(self, member: MissingMember, planned: str | None, node_names: Collection[str]) -> NodeChoice:
         """Places the member on its node of the plan. Without one, or if the node has no room after all, on another."""
-        choice = None if planned is None else self._placed(member, [planned], now, until)
-        return choice if choice is not None and choice.node else self._placed(member, node_names, now, until)
+        choice = None if planned is None else self._placed(member, [planned])
+        return choice if choice is not None and choice.node else self._placed(member, node_names)
 
-    def _placed(self, member: MissingMember, node_names: Collection[str], now: float, until: float) -> NodeChoice:
+    def _placed(self, member: MissingMember, node_names: Collection[str]) -> NodeChoice:
         cluster, pod = self.cluster, member.pod
         crowded = cluster.ledger.kubelet.refusing(pod, node_names)
         names = dict.fromkeys(name for name in node_names if name not in crowded) if crowded else node_names
-        request = member.own_request
-        choice = self.chosen(request, pod.spec.priority or 0, names, now)
+        choice = self._choose(member, names)
         if choice.node is not None:
-            earlier = self._reserved(member.uid)
+            earlier, request = self._reserved(member.uid), member.own_request
             others = {} if earlier is None else {n: held for n, held in earlier.decided.items() if n != choice.node}
-            decided = Decided(member.uid, pod, choice.node, choice.shares, until, others, request, ahead=True)
-            cluster.record(decided, now)
+            decided = Decided(member.uid, pod, choice.node, choice.shares, self.until, others, request, ahead=True)
+            cluster.record(decided, self.now)
         return choice
 
-    def _shortage(self, gang: Gang, request: GpuRequest, fit: int, node_names: Sequence[str]) -> str:
+    def _choose(self, member: MissingMember, node_names: Collection[str]) -> NodeChoice:
+        return self.chosen(member.own_request, member.pod.spec.priority or 0, node_names, self.now)
+
+    def _shortage(self, gang: Gang, fit: int) -> str:
         level = constraint_of(gang)
         # With a constraint the nodes of one question are those of one domain.
-        domains = {self.cluster.ledger.nodes.domains(name).get(level, "") for name in node_names if level}
-        return shortage(gang, request, fit, level, domains.pop() if len(domains) == 1 else "")
+        domains = {self.cluster.ledger.nodes.domains(name).get(level, "") for name in self.node_names if level}
+        return shortage(gang, self.asked.request, fit, level, domains.pop() if len(domains) == 1 else "")
 
     def _reserved(self, uid: str) -> PodRecord | None:
         return self.cluster.ledger.records.reserved(uid)

@@ -306,11 +306,19 @@ def test_a_search_refuses_each_shape_once_and_ends_after_a_few() -> None:
         looks.append(looked)
         return played.index.choose(looked, names)
 
-    search = GroupSearch(played.cluster, GroupDomains(played.index, ()), chosen)
     gang, first = played.cluster.gang_of(members[0]), request(members[0])
-    assert gang is not None
-    asked = MissingMember(uid=first.uid, pod=members[0], request=first)
-    assert search.together(gang, asked, played.names, (), now=0.0, until=1.0).node is None
+    search = GroupSearch(
+        cluster=played.cluster,
+        domains=GroupDomains(played.index, ()),
+        chosen=chosen,
+        asked=MissingMember(uid=first.uid, pod=members[0], request=first),
+        node_names=played.names,
+        now=0.0,
+        until=1.0,
+    )
+    found = search.decide(gang)
+    assert found is not None
+    assert found.node is None
     assert len(looks) == len({looked.needs for looked in looks}) == MOST_REFUSED
 
 
