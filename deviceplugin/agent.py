@@ -17,7 +17,6 @@ from deviceplugin.feedback import FeedbackLoop
 from deviceplugin.following import Choice, follow
 from deviceplugin.gpus import Gpus
 from deviceplugin.host_paths import cgroups
-from deviceplugin.limits.changing import LimitChanges
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.limits.watch import LimitsWatch
 from deviceplugin.metrics.metrics import Metrics
@@ -27,10 +26,10 @@ from deviceplugin.node.contributors import (
     FeatureLabels,
     NodeSums,
     NodeTotals,
-    NumaNodes,
     OutlivingPods,
     RegisteredGpus,
     UndecidedPods,
+    numa_annotation,
 )
 from deviceplugin.node.registration import Offer
 from deviceplugin.node.writer import Contributor, NodeWriter
@@ -39,8 +38,8 @@ from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
 from deviceplugin.records.checkpoint_file import checkpoint_reader
 from deviceplugin.remediation.remedy import NodeClocks, Remediation
-from deviceplugin.resizing.resizer import MemoryResizer
-from deviceplugin.serving import Serving, outcome
+from deviceplugin.resizing.resizer import LimitChanges, MemoryResizer
+from deviceplugin.serving import Serving
 from deviceplugin.slim_pods import slim
 from proto.annotations.keys import SUMS
 from proto.kubernetes.client import ApiServer
@@ -109,19 +108,19 @@ class Agent:
         """Returns one contributor for each part of the daemon that decides about the Node."""
         sources, settings = self._sources, self._sources.settings
         own, gpus, resource = sources.own, sources.gpus, sources.resource
-        registered = RegisteredGpus(
-            self._offer, settings.hami_scheduler, lambda taken: self._metrics.reported(outcome(taken))
-        )
+        registered = RegisteredGpus(self._offer, settings.hami_scheduler, self._metrics.reported)
         totals = NodeTotals(own, gpus, sources.configuration.total_names)
         sums = NodeSums(own, gpus, resource, enabled=settings.gpu_sums)
-        numa = NumaNodes(lambda: self._serving.alignment.numa)
         undecided = UndecidedPods(own, gpus, resource, sources.read_checkpoint)
         outliving = OutlivingPods(own, gpus, resource, PodCgroups(cgroups(sources.configuration.host.root)))
         return (
             Contributor(name="the GPUs", desired=registered.desired, reported=registered.reported),
             Contributor(name="the totals", desired=totals.desired),
             Contributor(name="the sums", desired=sums.desired),
-            Contributor(name="how kubelet aligns CPUs and GPUs", desired=numa.desired),
+            Contributor(
+                name="how kubelet aligns CPUs and GPUs",
+                desired=lambda *_: numa_annotation(self._serving.alignment.numa),
+            ),
             Contributor(name="the pods without a decision", desired=undecided.desired, look=undecided.look),
             Contributor(
                 name="the pods that run although they were deleted", desired=outliving.desired, look=outliving.look

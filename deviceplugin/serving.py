@@ -13,7 +13,7 @@ from deviceplugin.immediate.allocator import ImmediateAllocator
 from deviceplugin.immediate.served_pods import ServedPods
 from deviceplugin.kubelet import PluginServer
 from deviceplugin.limits.driver import DriverLimits
-from deviceplugin.metrics.metrics import Metrics, Outcome
+from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.mode.remembered import RememberedMode
 from deviceplugin.plugin_calls import Allocator, CannotAllocate, KubeletCalls, ListedHints
 from deviceplugin.records.pod_resources import PodResources
@@ -159,7 +159,7 @@ class Serving:
             KubeletCalls(self._metrics, strategy),
             ListedHints(changes=self._sources.changes, hints=self.alignment.hints),
             restarted=self._served_pods.kubelet_restarted if allocator is self._immediate else lambda: None,
-            registered=lambda taken: self._metrics.registered(outcome(taken)),
+            registered=self._metrics.registered,
         )
 
     def _allocator(self, resource: str) -> tuple[Allocator, str]:
@@ -168,7 +168,3 @@ class Serving:
         if self.mode is AllocationMode.SLOTS:
             return self._slots, AllocationMode.SLOTS
         return self._immediate, AllocationMode.IMMEDIATE
-
-
-def outcome(taken: bool) -> Outcome:
-    return Outcome.OK if taken else Outcome.FAILED

@@ -6,7 +6,6 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
 from deviceplugin.container.edits import AllocationSettings
-from deviceplugin.container.hami_core import LimitSettings
 from deviceplugin.gpus import Gpus
 from deviceplugin.records.holdings import ReadCheckpoint
 from deviceplugin.settings import AgentSettings
@@ -34,17 +33,6 @@ class AllocationSources:
     @property
     def containers(self) -> AllocationSettings:
         return self.configuration.containers
-
-    def limit_settings(self, no_driver: str) -> LimitSettings:
-        """Returns the settings about limits. `no_driver` is why the driver holds nothing now, empty if it does."""
-        agent = self.settings
-        return LimitSettings(
-            root=agent.hook_path,
-            folder=agent.limits_folder,
-            requested=agent.limits,
-            allowed=agent.unenforced_shares,
-            no_driver=no_driver,
-        )
 
     @property
     def priority_resource(self) -> str:

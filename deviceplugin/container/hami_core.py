@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from deviceplugin.container.container_folders import is_writable, make_fresh
@@ -26,7 +26,7 @@ from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS, LIBRARY, P
 from deviceplugin.container.limit_folder import limit_folder, make_limit_folder
 from deviceplugin.container.limit_hook import limit_hook
 from deviceplugin.container.limits import Backends, Enforcement, enforcement, is_limited
-from deviceplugin.settings import UnenforcedShares
+from deviceplugin.settings import AgentSettings, UnenforcedShares
 from proto.annotations.node_limits import Backend
 from proto.devices import ContainerShares, Device, DeviceUUID
 
@@ -34,6 +34,10 @@ _LONGEST_LIST = 4096
 """The most bytes of the list that are read."""
 _SEPARATORS, _COMMENT = re.compile(r"[ \t\n:]+"), re.compile(r"#.*")
 """The list of libraries as glibc's loader reads it (dl_main in elf/rtld.c)."""
+
+
+NOT_BY_SLOTS = "allocation is not by slots"
+"""The reason why the driver holds nothing where Allocate answers at once."""
 
 
 class CannotLimit(Exception):
@@ -78,19 +82,6 @@ def damage(mounts: Mapping[str, str], root: str) -> str:
     return problem and f"nothing would enforce this container's share of a GPU, because {problem}; {remedy}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitSettings:
-    """The settings of a node about limits. `no_driver` is why the driver holds nothing now, empty if it does."""
-
-    root: str
-    """The folder `vgpu` of HAMi-core lies in."""
-    folder: str = ""
-    """The folder for the containers that the driver limits."""
-    requested: frozenset[Backend] = frozenset(Backend)
-    allowed: UnenforcedShares = UnenforcedShares.REFUSE
-    no_driver: str = "allocation is not by slots"
-
-
 def prepared_edits(
     shares: ContainerShares,
     inventory: Mapping[DeviceUUID, Device],
@@ -98,19 +89,21 @@ def prepared_edits(
     settings: AllocationSettings,
     hardware: Hardware,
     *,
-    limits: LimitSettings,
+    node: AgentSettings,
+    no_driver: str = NOT_BY_SLOTS,
 ) -> ContainerEdits:
-    """Returns the edits for one container, and makes its folders on the host. Blocks. Raises CannotLimit, also where
-    nothing would hold the container to a part of a GPU and that is not allowed.
+    """Returns the edits for one container, and makes its folders on the host. `no_driver` is why the driver holds
+    nothing now, empty if it does. Blocks. Raises CannotLimit, also where nothing would hold the container to a part of
+    a GPU and that is not allowed.
     """
-    held = enforcement_for(shares, inventory, container, limits)
+    held = enforcement_for(shares, inventory, container, node, no_driver)
     edits = container_edits(
         *(shares, inventory, container, settings, held.hami_core), hardware=hardware, driver_mib=held.driver_mib
     )
-    prepare(limits.root, container, edits.env, {mount.host_path for mount in edits.mounts})
+    prepare(node.hook_path, container, edits.env, {mount.host_path for mount in edits.mounts})
     if not held.driver_mib:
         return edits
-    folder = limit_folder(limits.folder, container)
+    folder = limit_folder(node.limits_folder, container)
     try:
         make_limit_folder(folder, held.driver_mib)
     except OSError as error:
@@ -122,34 +115,35 @@ def enforcement_for(
     shares: ContainerShares,
     inventory: Mapping[DeviceUUID, Device],
     container: ContainerFacts,
-    limits: LimitSettings,
+    node: AgentSettings,
+    no_driver: str = NOT_BY_SLOTS,
 ) -> Enforcement:
     """Returns what holds the container to its shares. Blocks. Raises CannotLimit where nothing would hold it to a part
     of a GPU and that is not allowed.
     """
     if not is_limited(shares, inventory):
         return Enforcement()
-    before = _held_before(limits, container)
-    found = Backends(hami_core=find_hami_core(limits.root), no_driver=limits.no_driver)
+    before = _held_before(node, container)
+    found = Backends(hami_core=find_hami_core(node.hook_path), no_driver=no_driver)
     container = replace(container, held_before=before)
-    held = enforcement(shares, inventory, container, found.only(limits.requested | before))
-    if held.problem and limits.allowed is UnenforcedShares.REFUSE:
+    held = enforcement(shares, inventory, container, found.only(node.limits | before))
+    if held.problem and node.unenforced_shares is UnenforcedShares.REFUSE:
         raise CannotLimit(held.problem)
     return held
 
 
-def _held_before(limits: LimitSettings, container: ContainerFacts) -> frozenset[Backend]:
+def _held_before(node: AgentSettings, container: ContainerFacts) -> frozenset[Backend]:
     """Returns what held the container when it ran: its folders stay as long as its pod. Blocks."""
     folders = {
-        Backend.HAMI_CORE: cache_directory(limits.root, container),
-        Backend.DRIVER: limit_folder(limits.folder, container),
+        Backend.HAMI_CORE: cache_directory(node.hook_path, container),
+        Backend.DRIVER: limit_folder(node.limits_folder, container),
     }
     return frozenset(each for each, folder in folders.items() if container.has_run and os.path.isdir(folder))
 
 
-def ran_without(limits: LimitSettings, container: ContainerFacts) -> bool:
+def ran_without(node: AgentSettings, container: ContainerFacts) -> bool:
     """Returns whether the container has run, and nothing held it to parts. Blocks."""
-    return container.has_run and not _held_before(limits, container)
+    return container.has_run and not _held_before(node, container)
 
 
 def prepare(root: str, container: ContainerFacts, env: Mapping[str, str], mounted: Collection[str]) -> None:

@@ -167,8 +167,8 @@ def _allocation(configuration: Configuration, seen: NodeFacts, node: Node | None
         return skipped(ALLOCATION, _NO_NODE)
     published = published_mode(node) if NODE_ALLOCATION in node.metadata.annotations else None
     abilities = NodeAbilities(
-        kubelet_version=node.status.node_info.kubelet_version,
-        runtime_version=node.status.node_info.container_runtime_version,
+        kubelet=node.status.node_info.kubelet_version,
+        runtime=node.status.node_info.container_runtime_version,
         enable_cdi=seen.enable_cdi,
         cdi_problem=seen.slots_problem,
         pod_resources_problem=""

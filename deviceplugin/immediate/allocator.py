@@ -42,7 +42,6 @@ class ImmediateAllocator:
     def __init__(
         self, sources: AllocationSources, served_pods: ServedPods, driver_files: DriverFilesCheck | None = None
     ) -> None:
-        self._sources = sources
         self._own = sources.own
         self._gpus = sources.gpus
         self._served_pods = served_pods
@@ -174,7 +173,7 @@ class ImmediateAllocator:
         prepared = partial(
             prepared_edits,
             *(proven.shares, known, facts, self._allocation, hardware),
-            limits=self._sources.limit_settings("allocation is not by slots"),
+            node=settings,
         )
         try:
             # The folders are on the host's disks, which may hang; kubelet needs an answer.

@@ -132,7 +132,7 @@ class DriverLimits:
         self._forget((pod_uid, container))
         if limits_mib:
             pod = self._own.pods.get(pod_uid)
-            before = "" if pod is None else _container_id(pod, container)
+            before = "" if pod is None else _started_id(pod, container)
             self._limited[pod_uid, container] = Limited(limits_mib=limits_mib, before=before, seen=pod is not None)
             self._pipes.open(self._folder_of((pod_uid, container)))
         else:
@@ -245,7 +245,7 @@ class DriverLimits:
         """Returns each container with its pod's UID and the container id that its pod's status has."""
         pods = self._own.pods
         return {
-            key: (each, key[0], _container_id(pods[key[0]], key[1]))
+            key: (each, key[0], _started_id(pods[key[0]], key[1]))
             for key, each in self._limited.items()
             if key[0] in pods
         }
@@ -330,6 +330,6 @@ def bytes_of(limits_mib: Mapping[DeviceUUID, int]) -> dict[DeviceUUID, int | Non
     return {gpu: mib * _MIB for gpu, mib in limits_mib.items()}
 
 
-def _container_id(pod: Pod, container: str) -> str:
-    """Returns the id in the pod's status without the runtime's name, empty before the first start."""
-    return next((each.container_id.rpartition("/")[2] for each in pod.all_statuses if each.name == container), "")
+def _started_id(pod: Pod, container: str) -> str:
+    """Returns the id in the pod's status as a runtime has it."""
+    return pod.container_id(container).rpartition("/")[2]

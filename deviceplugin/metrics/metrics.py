@@ -99,13 +99,13 @@ class Metrics:
         """`strategy` is `slots`, `immediate` or, for MIG devices with a resource of their own, `instance`."""
         self._allocations.labels(call.value, outcome.value, strategy).inc()
 
-    def registered(self, outcome: Outcome = Outcome.OK) -> None:
-        self._registrations.labels(outcome.value).inc()
+    def registered(self, taken: bool) -> None:
+        self._registrations.labels(_outcome(taken).value).inc()
 
-    def reported(self, outcome: Outcome = Outcome.OK) -> None:
+    def reported(self, taken: bool) -> None:
         """A patch of the node was answered."""
-        self._patches.labels(outcome.value).inc()
-        if outcome is Outcome.OK:
+        self._patches.labels(_outcome(taken).value).inc()
+        if taken:
             self._reported_at = self._now()
 
     def saw(self, resource: str) -> None:
@@ -156,6 +156,10 @@ class Metrics:
             ((resource, now - at) for resource, at in sorted(self._seen_at.copy().items())),
         )
         yield from self._registry.collect()
+
+
+def _outcome(taken: bool) -> Outcome:
+    return Outcome.OK if taken else Outcome.FAILED
 
 
 class _Page(Collector):

@@ -22,17 +22,11 @@ _MEMORY_SECONDS = 0.2
 class RememberedMode:
     """`mode` is None until it is chosen."""
 
-    def __init__(
-        self,
-        sources: AllocationSources,
-        *,
-        slots: SlotFiles,
-        pod_resources: PodResources,
-    ) -> None:
+    def __init__(self, sources: AllocationSources, *, slots: SlotFiles, pod_resources: PodResources) -> None:
+        self._sources = sources
         self._own = sources.own
         self._gpus = sources.gpus
         self._changes = sources.changes
-        self._configuration = sources.configuration
         self._slots = slots
         self._pod_resources = pod_resources
         self._file = MemoryFile(sources.settings.cdi_directory)
@@ -45,12 +39,7 @@ class RememberedMode:
         memory = await self._thread.call(self._file.read)
         boot = await self._thread.call(self._file.boot)
         chosen = await choose_allocation(
-            self._own,
-            self._changes,
-            self._configuration,
-            self._slots,
-            self._pod_resources,
-            recall=lambda: self._recalled(memory, boot),
+            *(self._sources, self._slots, self._pod_resources), recall=lambda: self._recalled(memory, boot)
         )
         self.mode = chosen.mode
         log.info("%s", chosen.sentence)
@@ -67,7 +56,7 @@ class RememberedMode:
     async def confirm(self, chosen: ChosenMode) -> None:
         """Returns once the Node confirms what was chosen by memory. Raises ModeOutdated and SlotsUnsupported."""
         if chosen.memory is not None:
-            await confirm(self._own, self._changes, self._configuration, chosen, chosen.memory)
+            await confirm(self._sources, chosen, chosen.memory)
 
     def _recalled(self, memory: Memory | None, boot: str) -> Memory | None:
         """Returns the memory; None before the GPUs are known, and if it is of another node or time."""

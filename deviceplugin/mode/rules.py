@@ -14,14 +14,9 @@ class SlotsUnsupported(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeAbilities:
+class NodeAbilities(Runtime):
     """The facts of the Node object, and the results of trying; a problem is empty if there is none."""
 
-    kubelet_version: str
-    runtime_version: str
-    """`containerd://2.4.2`, `cri-o://1.31.0`."""
-    enable_cdi: bool | None = None
-    """The runtime's answer; None if it has no such switch, or was not queried."""
     cdi_problem: str = ""
     """The reason why no spec can be written, as a clause; empty if one can."""
     pod_resources_problem: str = ""
@@ -52,7 +47,7 @@ def choose(
         return AllocationMode.IMMEDIATE, f"Allocation is immediate: {problem}."
     if forced:
         return AllocationMode.SLOTS, "Allocation is by slots, as configured."
-    versions = f"kubelet {node.kubelet_version} and {node.runtime_version} apply CDI devices"
+    versions = f"kubelet {node.kubelet} and {node.runtime} apply CDI devices"
     return AllocationMode.SLOTS, f"Allocation is by slots: {versions}, and pod-resources answers."
 
 
@@ -60,9 +55,8 @@ def _lasting_problem(node: NodeAbilities, scheduler: HamiScheduler, *, forced: b
     """Returns why slots cannot work, or nothing. A user who forces slots answers for the runtime."""
     if scheduler is not HamiScheduler.NONE:
         return "HAMi's scheduler locks the node for every pod and waits until the pod is marked as served"
-    known = Runtime(kubelet=node.kubelet_version, runtime=node.runtime_version, enable_cdi=node.enable_cdi)
-    problem = why_no_cdi(known)
-    open_question = None if problem or forced else doubt(known)
+    problem = why_no_cdi(node)
+    open_question = None if problem or forced else doubt(node)
     if open_question is None or (open_question.likely and node.by_slots):
         return problem
     return open_question.clause

@@ -8,9 +8,7 @@ from dataclasses import dataclass, replace
 
 import grpc
 
-from deviceplugin.apiserver import OwnNode
-from deviceplugin.changes import Changes
-from deviceplugin.configuration.table import Configuration
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.host_paths import containerd_socket
 from deviceplugin.mode.rules import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.own_threads import OwnThreads
@@ -59,9 +57,7 @@ class ChosenMode:
 
 
 async def choose_allocation(
-    own: OwnNode,
-    changes: Changes,
-    configuration: Configuration,
+    sources: AllocationSources,
     files: SlotFiles,
     pod_resources: PodResources,
     *,
@@ -71,9 +67,9 @@ async def choose_allocation(
     """Chooses once the Node is known, or, while the API server is unreachable, once `recall` has an answer. Raises
     SlotsUnsupported.
     """
-    found, memory = await _abilities(own, changes, recall)
-    abilities = replace(found, enable_cdi=await ask_enable_cdi(containerd_socket(configuration.host.root)))
-    mode, sentence = choose(configuration.agent.allocation, abilities, configuration.agent.hami_scheduler)
+    found, memory = await _abilities(sources, recall)
+    abilities = await _with_switch(found, sources)
+    mode, sentence = _chosen(abilities, sources)
     if mode is AllocationMode.IMMEDIATE:
         return ChosenMode(mode, sentence, memory)
     tried = replace(
@@ -81,43 +77,47 @@ async def choose_allocation(
         cdi_problem=await OwnThreads("cdi folder").call(files.problem),
         pod_resources_problem=await _pod_resources_problem(pod_resources, pause_seconds),
     )
-    return ChosenMode(*choose(configuration.agent.allocation, tried, configuration.agent.hami_scheduler), memory)
+    return ChosenMode(*_chosen(tried, sources), memory)
 
 
-async def confirm(
-    own: OwnNode, changes: Changes, configuration: Configuration, chosen: ChosenMode, memory: Memory
-) -> None:
+async def confirm(sources: AllocationSources, chosen: ChosenMode, memory: Memory) -> None:
     """Returns once the Node confirms what was remembered. Raises ModeOutdated and SlotsUnsupported."""
-    found, _ = await _abilities(own, changes, lambda: None)
-    if (found.kubelet_version, found.runtime_version) == (memory.kubelet, memory.runtime):
+    found, _ = await _abilities(sources, lambda: None)
+    if (found.kubelet, found.runtime) == (memory.kubelet, memory.runtime):
         return
     by_slots = chosen.mode is AllocationMode.SLOTS
-    abilities = replace(
-        found, by_slots=by_slots, enable_cdi=await ask_enable_cdi(containerd_socket(configuration.host.root))
-    )
-    now, sentence = choose(configuration.agent.allocation, abilities, configuration.agent.hami_scheduler)
+    now, sentence = _chosen(await _with_switch(replace(found, by_slots=by_slots), sources), sources)
     if now is not chosen.mode:
         raise ModeOutdated(f"The Node has other versions than were remembered. {sentence} A restart applies it.")
 
 
+def _chosen(abilities: NodeAbilities, sources: AllocationSources) -> tuple[AllocationMode, str]:
+    """Raises SlotsUnsupported."""
+    return choose(sources.settings.allocation, abilities, sources.settings.hami_scheduler)
+
+
+async def _with_switch(found: NodeAbilities, sources: AllocationSources) -> NodeAbilities:
+    socket = containerd_socket(sources.configuration.host.root)
+    return replace(found, enable_cdi=await ask_enable_cdi(socket))
+
+
 async def _abilities(
-    own: OwnNode, changes: Changes, recall: Callable[[], Memory | None]
+    sources: AllocationSources, recall: Callable[[], Memory | None]
 ) -> tuple[NodeAbilities, Memory | None]:
+    own, changes = sources.own, sources.changes
     following = changes.next()
     while own.node is None:
         # If the API server has no such Node, the memory was not wrong: the Node is gone.
         memory = recall() if own.problem else None
         if memory is not None:
             by_slots = memory.mode is AllocationMode.SLOTS
-            return NodeAbilities(
-                kubelet_version=memory.kubelet, runtime_version=memory.runtime, by_slots=by_slots
-            ), memory
+            return NodeAbilities(kubelet=memory.kubelet, runtime=memory.runtime, by_slots=by_slots), memory
         await following.wait()
         following = changes.next()
     info = own.node.status.node_info
     return NodeAbilities(
-        kubelet_version=info.kubelet_version,
-        runtime_version=info.container_runtime_version,
+        kubelet=info.kubelet_version,
+        runtime=info.container_runtime_version,
         by_slots=decode_mode(own.node.metadata.annotations.get(NODE_ALLOCATION)) is AllocationMode.SLOTS,
     ), None
 

@@ -102,15 +102,9 @@ class NodeSums:
         return Desired(totals=node_sums(devices, (*held, *outliving), self._requested.of(own.pods, None)))
 
 
-class NumaNodes:
-    """The policy of kubelet's Topology Manager, and the CPUs of each NUMA node. `numa` returns None while unknown."""
-
-    def __init__(self, numa: Callable[[], NodeNuma | None]) -> None:
-        self._numa = numa
-
-    def desired(self, _node: Node, _now: datetime) -> Desired | None:
-        numa = self._numa()
-        return Desired(annotations={NODE_NUMA: None if numa is None else encode_numa(numa)})
+def numa_annotation(numa: NodeNuma | None) -> Desired:
+    """Returns the policy of kubelet's Topology Manager, and the CPUs of each NUMA node; None while unknown."""
+    return Desired(annotations={NODE_NUMA: None if numa is None else encode_numa(numa)})
 
 
 class UndecidedPods:

@@ -28,7 +28,7 @@ from deviceplugin.slots.files import SlotFiles
 from deviceplugin.slots.preparation import SlotPreparation
 from deviceplugin.slots.promises import Promises
 from deviceplugin.slots.proof import Evidence, ProvenPod, Unproven, prove_slot
-from deviceplugin.slots.slot import Start, container_id, named
+from deviceplugin.slots.slot import Start, named
 from deviceplugin.slots.specs import SlotSpecs
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -280,6 +280,6 @@ class SlotAllocator:
         names = {slot.name: proven.pod.all_containers[slot.position].name for slot in proven.slots}
         known = self._own.pods.get(uid, proven.pod)
         return {
-            slot: Start(pod_uid=uid, container=name, known_id=container_id(known, name), since=now)
+            slot: Start(pod_uid=uid, container=name, known_id=known.container_id(name), since=now)
             for slot, name in names.items()
         }

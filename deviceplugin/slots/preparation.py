@@ -16,7 +16,7 @@ from deviceplugin.resizing.step import size_now
 from deviceplugin.settings import UnenforcedShares
 from deviceplugin.slots.files import SlotFiles, Spec
 from deviceplugin.slots.proof import ProvenPod, ProvenSlot
-from deviceplugin.slots.slot import applied, container_id, refused
+from deviceplugin.slots.slot import applied, refused
 from proto.devices import ContainerShares, Device, DeviceUUID
 from proto.kubernetes.objects import Pod
 
@@ -34,7 +34,6 @@ class SlotPreparation:
     """Prepares slots from what is known of the node."""
 
     def __init__(self, sources: AllocationSources, files: SlotFiles, driver: DriverLimits) -> None:
-        self._sources = sources
         self._own = sources.own
         self._gpus = sources.gpus
         self._files = files
@@ -85,20 +84,19 @@ class SlotPreparation:
         self, pod: Pod, slot: ProvenSlot, size: ContainerShares, known: Mapping[DeviceUUID, Device]
     ) -> PreparedSlot:
         container = pod.all_containers[slot.position]
-        has_run = bool(container_id(pod, container.name))
+        has_run = bool(pod.container_id(container.name))
         facts = replace(container_facts(pod.metadata.uid, container, self._priority_resource), has_run=has_run)
         hardware = self._gpus.inventory.hardware
         if slot.problem:
             by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies
             edits = refused(slot.problem, hardware.driver_mounts if by_files else ())
             return PreparedSlot(facts.name, self._files.spec(slot.name, edits))
-        limits = self._sources.limit_settings(self._driver.problem)
-        if ran_without(limits, facts):
+        if ran_without(self._settings, facts):
             known = self._gpus.with_own_memory(known)
         facts_of = known, facts, self._allocation, hardware
-        edits = applied(prepared_edits(size, *facts_of, limits=limits))
+        edits = applied(prepared_edits(size, *facts_of, node=self._settings, no_driver=self._driver.problem))
         is_part = is_limited(size, known)
-        limited = is_part and limits.allowed is UnenforcedShares.REFUSE
+        limited = is_part and self._settings.unenforced_shares is UnenforcedShares.REFUSE
         if problem := unreplaced(
             *(facts.name, facts.env, edits.env), limited=limited, by_driver=bool(edits.driver_mib)
         ):

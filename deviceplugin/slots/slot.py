@@ -65,11 +65,6 @@ def over(starts: Mapping[str, Start], pods: Mapping[str, Pod], now: float) -> fr
         or (
             now - start.since >= _SETTLED_SECONDS
             and start.pod_uid in pods
-            and container_id(pods[start.pod_uid], start.container) != start.known_id
+            and pods[start.pod_uid].container_id(start.container) != start.known_id
         )
     )
-
-
-def container_id(pod: Pod, container: str) -> str:
-    """Returns the container id in the pod's status; empty before the first start."""
-    return next((each.container_id for each in pod.all_statuses if each.name == container), "")

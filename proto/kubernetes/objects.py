@@ -246,6 +246,10 @@ class Pod(Object):
         """Returns the statuses of the containers that have one, in the same order."""
         return (*self.status.init_container_statuses, *self.status.container_statuses)
 
+    def container_id(self, container: str) -> str:
+        """Returns the id in the container's status, `containerd://…`; empty before its first start."""
+        return next((each.container_id for each in self.all_statuses if each.name == container), "")
+
     @property
     def is_pending(self) -> bool:
         """Returns whether some of its containers have not been started yet."""

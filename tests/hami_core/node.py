@@ -23,9 +23,9 @@ from deviceplugin.container.edits import (
     Hardware,
     Mount,
 )
-from deviceplugin.container.hami_core import LimitSettings, prepared_edits
+from deviceplugin.container.hami_core import prepared_edits
 from deviceplugin.container.hami_core_install import install_hami_core
-from deviceplugin.settings import UnenforcedShares
+from deviceplugin.settings import AgentSettings, UnenforcedShares
 from proto.devices import Device, DeviceShare, DeviceUUID
 from tests.hami_core.programs import Programs
 
@@ -87,7 +87,7 @@ class CoreNode:
     ) -> ContainerEdits:
         return prepared_edits(
             *(shares, self.inventory, facts, AllocationSettings(), self._hardware),
-            limits=LimitSettings(root=str(self.root), allowed=allowed),
+            node=AgentSettings(hook_path=str(self.root), unenforced_shares=allowed),
         )
 
     @property

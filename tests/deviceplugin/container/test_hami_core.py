@@ -15,13 +15,12 @@ from deviceplugin.container.edits import (
 )
 from deviceplugin.container.hami_core import (
     CannotLimit,
-    LimitSettings,
     enforcement_for,
     find_hami_core,
     prepare,
     prepared_edits,
 )
-from deviceplugin.settings import UnenforcedShares
+from deviceplugin.settings import AgentSettings, UnenforcedShares
 from proto.devices import DeviceShare, DeviceUUID
 from proto.kubernetes.objects import EnvVar
 from simulation.hami_core import placeholder
@@ -62,11 +61,11 @@ def missing(root: Path) -> tuple[str, bool]:
 
 def given(root: Path) -> ContainerEdits:
     """A container that gets a part of a GPU."""
-    return prepared_edits((PART,), INVENTORY, FACTS, AllocationSettings(), Hardware(), limits=limited(root))
+    return prepared_edits((PART,), INVENTORY, FACTS, AllocationSettings(), Hardware(), node=limited(root))
 
 
-def limited(root: Path, allowed: UnenforcedShares = UnenforcedShares.REFUSE) -> LimitSettings:
-    return LimitSettings(root=str(root), allowed=allowed)
+def limited(root: Path, allowed: UnenforcedShares = UnenforcedShares.REFUSE) -> AgentSettings:
+    return AgentSettings(hook_path=str(root), unenforced_shares=allowed)
 
 
 def mode(path: Path) -> int:
@@ -227,7 +226,7 @@ def test_a_container_that_turns_its_limits_off_is_given_no_part_of_a_gpu(root: P
 def test_whole_gpus_come_without_the_library(root: Path, hami_core: HamiCore) -> None:
     other = DeviceShare(uuid=B, memory_mib=0, cores=100)
     assert asked(root, WHOLE, other) is None
-    edits = prepared_edits(*((WHOLE, other), INVENTORY, FACTS, AllocationSettings(), Hardware()), limits=limited(root))
+    edits = prepared_edits(*((WHOLE, other), INVENTORY, FACTS, AllocationSettings(), Hardware()), node=limited(root))
     assert (edits.mounts, edits.env["CUDA_DEVICE_MEMORY_LIMIT_1"]) == ((), "40960m")
     assert "CUDA_DEVICE_MEMORY_SHARED_CACHE" not in edits.env
     assert not list(root.glob("vgpu/*/0d4f_train"))

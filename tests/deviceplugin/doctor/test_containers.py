@@ -121,8 +121,8 @@ def test_missing_cdi_specifications_matter_where_cdi_is_asked_for() -> None:
 
 
 def test_the_allocation_mode_comes_with_its_reason() -> None:
-    able = NodeAbilities(kubelet_version="v1.36.0", runtime_version="containerd://2.4.2")
-    old = NodeAbilities(kubelet_version="v1.27.0", runtime_version="containerd://2.4.2")
+    able = NodeAbilities(kubelet="v1.36.0", runtime="containerd://2.4.2")
+    old = NodeAbilities(kubelet="v1.27.0", runtime="containerd://2.4.2")
     none, auto, slots = HamiScheduler.NONE, RequestedAllocation.AUTO, RequestedAllocation.SLOTS
     assert judge_allocation(auto, able, none, AllocationMode.SLOTS).state == "ok"
     assert judge_allocation(auto, able, none, None).state == "ok"

@@ -7,7 +7,7 @@ from deviceplugin.settings import HamiScheduler, RequestedAllocation
 from proto.annotations.node_allocation import AllocationMode
 
 AUTO, SLOTS, IMMEDIATE = RequestedAllocation
-MODERN = NodeAbilities(kubelet_version="v1.36.0", runtime_version="containerd://2.4.2")
+MODERN = NodeAbilities(kubelet="v1.36.0", runtime="containerd://2.4.2")
 
 
 def node(
@@ -18,8 +18,8 @@ def node(
     pod_resources_problem: str = "",
 ) -> NodeAbilities:
     return NodeAbilities(
-        kubelet_version=kubelet,
-        runtime_version=runtime,
+        kubelet=kubelet,
+        runtime=runtime,
         cdi_problem=cdi_problem,
         pod_resources_problem=pod_resources_problem,
     )
@@ -38,7 +38,7 @@ def test_auto_takes_slots_where_kubelet_and_runtime_apply_cdi_devices(able: Node
     mode, sentence = choose(AUTO, able)
     assert mode is AllocationMode.SLOTS
     assert sentence == (
-        f"Allocation is by slots: kubelet {able.kubelet_version} and {able.runtime_version} apply CDI devices, "
+        f"Allocation is by slots: kubelet {able.kubelet} and {able.runtime} apply CDI devices, "
         "and pod-resources answers."
     )
 
@@ -72,7 +72,7 @@ def test_auto_is_immediate_elsewhere_and_says_why(unable: NodeAbilities, why: st
 def test_auto_is_immediate_where_containers_might_start_without_their_slot(able: NodeAbilities) -> None:
     mode, sentence = choose(AUTO, able)
     assert mode is AllocationMode.IMMEDIATE
-    assert f"{able.runtime_version} starts containers without their CDI devices" in sentence
+    assert f"{able.runtime} starts containers without their CDI devices" in sentence
     assert "mount its socket (criSocket of the chart), or use containerd 2.3" in sentence
 
 
@@ -105,7 +105,7 @@ def test_slots_in_use_outlast_what_may_pass_but_not_a_runtime_that_never_can() -
     ill = replace(MODERN, cdi_problem="the disk is full", by_slots=True)
     stays = "Allocation stays by slots, but no container can start at the moment: the disk is full."
     assert choose(AUTO, ill) == choose(SLOTS, ill) == (AllocationMode.SLOTS, stays)
-    assert choose(AUTO, replace(ill, kubelet_version="v1.20.0"))[0] is AllocationMode.IMMEDIATE
+    assert choose(AUTO, replace(ill, kubelet="v1.20.0"))[0] is AllocationMode.IMMEDIATE
 
 
 @pytest.mark.parametrize("scheduler", [HamiScheduler.V2_4, HamiScheduler.V2_7, HamiScheduler.V2_9])

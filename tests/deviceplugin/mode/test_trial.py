@@ -4,7 +4,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from deviceplugin.configuration.table import TABLE
 from deviceplugin.mode.trial import ChosenMode, ModeOutdated, choose_allocation, confirm
 from deviceplugin.records.memory import Memory
 from deviceplugin.slots.files import SlotFiles
@@ -19,7 +18,6 @@ from tests.polling import until
 REMEMBERED = Memory(
     node=NODE, boot="b007", mode=AllocationMode.SLOTS, kubelet="v1.36.0", runtime="containerd://2.4.2", gpus=(), pods=()
 )
-SETTINGS = TABLE.filled(node_name=NODE)
 
 
 def known(*, annotated: str = "", kubelet: str = "v1.36.0") -> Node:
@@ -31,7 +29,7 @@ def known(*, annotated: str = "", kubelet: str = "v1.36.0") -> Node:
 async def choosing() -> AsyncIterator[tuple[SlotRig, "asyncio.Task[ChosenMode]"]]:
     async with slots() as rig:
         files = SlotFiles(str(rig.directory))
-        chosen = choose_allocation(rig.own, rig.changes, SETTINGS, files, rig.kubelet, pause_seconds=0.01)
+        chosen = choose_allocation(rig.sources, files, rig.kubelet, pause_seconds=0.01)
         task = asyncio.create_task(chosen)
         yield rig, task
         task.cancel()
@@ -97,9 +95,7 @@ async def test_an_old_kubelet_is_told_from_its_version_and_nothing_is_tried() ->
 async def test_what_was_remembered_counts_only_while_the_api_server_does_not_answer() -> None:
     async with slots() as rig:
         choosing = asyncio.create_task(
-            choose_allocation(
-                rig.own, rig.changes, SETTINGS, SlotFiles(str(rig.directory)), rig.kubelet, recall=lambda: REMEMBERED
-            )
+            choose_allocation(rig.sources, SlotFiles(str(rig.directory)), rig.kubelet, recall=lambda: REMEMBERED)
         )
         await nothing_new(rig)
         assert not choosing.done()
@@ -111,7 +107,7 @@ async def test_a_node_that_tells_of_another_runtime_after_an_outage_is_served_by
     async with slots() as rig:
         chosen = ChosenMode(AllocationMode.SLOTS, "", REMEMBERED)
         rig.own.node = known()
-        await confirm(rig.own, rig.changes, SETTINGS, chosen, REMEMBERED)
+        await confirm(rig.sources, chosen, REMEMBERED)
         rig.own.node = known(kubelet="v1.27.0")
         with pytest.raises(ModeOutdated, match=r"other versions than were remembered\. Allocation is immediate: "):
-            await confirm(rig.own, rig.changes, SETTINGS, chosen, REMEMBERED)
+            await confirm(rig.sources, chosen, REMEMBERED)

@@ -118,6 +118,7 @@ class SlotRig:
     kubelet: Kubelet
     files: CountedFiles
     gpus: Gpus
+    sources: AllocationSources
     clock: list[float] = field(default_factory=lambda: [1000.0])
 
     def bring(self, *pods: Pod) -> None:
@@ -206,6 +207,6 @@ async def slots(
             pause_seconds=0,
         )
         try:
-            yield SlotRig(server, own, changes, directory, allocator, kubelet, files, gpus, clock)
+            yield SlotRig(server, own, changes, directory, allocator, kubelet, files, gpus, sources, clock)
         finally:
             await api.close()
