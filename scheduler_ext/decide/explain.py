@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from program.words import model, ranges, spaced
+from program.words import counted, model, ranges, spaced
 from proto.annotations import keys
 from proto.devices import Device
 from scheduler_ext.decide.decision import Decision
@@ -20,8 +20,11 @@ class GpuLine:
     """One GPU that was refused. `clause` is the sentence without the GPU."""
 
     refusal: GpuRefusal
-    sentence: str
     clause: str
+
+    @property
+    def sentence(self) -> str:
+        return f"GPU {self.refusal.index}: {self.clause}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +71,7 @@ def named_gpus(devices: Collection[Device]) -> str:
 
 def need_sentence(need: ContainerNeed) -> str:
     """Returns a sentence about what a container needs, such as `2 GPUs with 30 000 MiB and 20 % of cores each`."""
-    gpus = "1 GPU" if need.count == 1 else f"{spaced(need.count)} GPUs"
-    cores = f" and {need.cores} % of cores" if need.cores else ""
+    gpus, cores = counted(need.count, "GPU"), f" and {need.cores} % of cores" if need.cores else ""
     whose = f"container {need.container} asks" if need.container else "a container asks"
     return f"{whose} for {gpus} with {_memory(need)}{cores}" + (" each" if need.count > 1 else "")
 
@@ -77,8 +79,7 @@ def need_sentence(need: ContainerNeed) -> str:
 def popular_sentence(popular: Popular) -> str:
     """Returns a sentence about a kind of pods: its part of all pods, and what such a pod needs."""
     pods, need = popular.pods, popular.pods.need
-    gpus = "1 GPU" if need.count == 1 else f"{spaced(need.count)} GPUs"
-    cores = f" and {need.cores} % of cores" if need.cores else ""
+    gpus, cores = counted(need.count, "GPU"), f" and {need.cores} % of cores" if need.cores else ""
     wishes = "".join(
         (
             f" of type {' or '.join(pods.types)}" if pods.types else "",
@@ -153,19 +154,11 @@ def _misfit_line(name: str, misfit: Misfit | NotOffered, wanted: DeviceFilter) -
         return NodeLine(node=name, reason=misfit.reason, sentence="; ".join(misfit.words()))
     refusals: Sequence[GpuRefusal] = misfit.refusals
     asks = need_sentence(misfit.need)
-    has = "1 GPU" if misfit.cards == 1 else f"{spaced(misfit.cards)} GPUs"
     return NodeLine(
         node=name,
         reason=misfit.reason,
-        sentence=asks if refusals else f"{asks}; the node has {has}",
-        gpus=tuple(
-            GpuLine(
-                refusal=refusal,
-                sentence=refusal_sentence(refusal, misfit.need, wanted),
-                clause=refusal_clause(refusal, misfit.need, wanted),
-            )
-            for refusal in refusals
-        ),
+        sentence=asks if refusals else f"{asks}; the node has {counted(misfit.cards, 'GPU')}",
+        gpus=tuple(GpuLine(refusal=each, clause=refusal_clause(each, misfit.need, wanted)) for each in refusals),
     )
 
 
@@ -175,8 +168,7 @@ def _amount_clause(refusal: GpuRefusal, amounts: Amounts, need: ContainerNeed) -
         case Reason.REPLICAS:
             return f"all {total} replicas are taken"
         case Reason.EXCLUSIVE:
-            users = amounts.used
-            return f"the pod needs a GPU for itself, this one has {spaced(users)} container{'s' if users != 1 else ''}"
+            return f"the pod needs a GPU for itself, this one has {counted(amounts.used, 'container')}"
         case Reason.CORES_EXHAUSTED:
             return f"all {total} % of the cores are reserved"
         case Reason.QUOTA:
