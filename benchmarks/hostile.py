@@ -133,7 +133,7 @@ class _Asking:
         ended = time.thread_time()
         place(wanted, self._cluster.ledger.snapshot().nodes[self._names[0]], None, effort := Effort())
         placed = time.thread_time()
-        self._cluster.record(Dropped(wanted.uid), 0.0)
+        self._cluster.apply(Dropped(wanted.uid), 0.0)
         return Cost(
             webhook=1e3 * (admitted - began),
             answer=1e3 * (answered - start),

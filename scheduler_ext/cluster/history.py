@@ -44,12 +44,12 @@ class Histories:
         if len(self._known) > MOST_PODS:
             self._known.popitem(last=False)
 
-    def go_on(self, uid: str, now: float, what: str) -> None:
+    def add_known(self, uid: str, now: float, what: str) -> None:
         """Adds a step unless the pod has no history: it requests no GPU, or is long forgotten."""
         if uid in self._known:
             self.add(uid, now, what)
 
-    def decide(self, uid: str, now: float, words: str) -> None:
+    def set_decided(self, uid: str, now: float, words: str) -> None:
         """Records the last decision about the pod, if it has a history."""
         if uid in self._known:
             self._known[uid] = self._known[uid]._replace(decided=HistoryStep(now, words))

@@ -16,7 +16,7 @@ from proto.kubernetes.requests import NO_HOST, HostAmount, host_requested
 from scheduler_ext.cluster.bound import OUTLIVING_SECONDS, read_bound, still_running
 from scheduler_ext.cluster.closed_nodes import SetAsides
 from scheduler_ext.cluster.groups import LONGEST_PERMIT_SECONDS, Groups, pending_of
-from scheduler_ext.cluster.node_totals import Hosts, KubeletSums
+from scheduler_ext.cluster.node_totals import HostSums, KubeletSums
 from scheduler_ext.cluster.nodes import Nodes
 from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import (
@@ -66,9 +66,9 @@ class Ledger:
         self.nodes = Nodes(self.records, self.set_asides, self._settings)
         self.quotas = Quotas(self._settings)
         self.kubelet = KubeletSums(self._settings, self.records, self.nodes)
-        self.hosts = Hosts()
+        self.hosts = HostSums()
         self.records.feed(self.nodes, self.quotas, self.kubelet, self.hosts, self.groups)
-        self._of_nodes: tuple[Nodes | Hosts | KubeletSums, ...] = self.nodes, self.hosts, self.kubelet
+        self._of_nodes: tuple[Nodes | HostSums | KubeletSums, ...] = self.nodes, self.hosts, self.kubelet
         self._of_pods: tuple[SetAsides | Groups | Classes, ...] = self.set_asides, self.groups
         if fgd:
             self._of_pods = *self._of_pods, self._classes

@@ -109,8 +109,8 @@ class KubeletSums:
 
 
 @dataclass(slots=True)
-class Hosts:
-    """Sums that each record updates."""
+class HostSums:
+    """The CPU and memory that pods request of each node, beside its allocatable."""
 
     _totals: dict[str, HostAmount] = field(default_factory=dict)
     _requested: dict[str, HostAmount] = field(default_factory=dict)

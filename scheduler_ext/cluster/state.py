@@ -61,17 +61,17 @@ def _refused(cluster: "Cluster", event: events.PodRefused, now: float) -> None:
 def _node_chosen(cluster: "Cluster", event: events.NodeChosen, now: float) -> None:
     if cluster.ledger.choose(event.uid, event.node) is not None:
         cluster.ledger.groups.bind_begins(event.uid, event.until)
-    cluster.history.go_on(event.uid, now, f"kube-scheduler chose node {event.node}")
+    cluster.history.add_known(event.uid, now, f"kube-scheduler chose node {event.node}")
 
 
 def _bind_began(cluster: "Cluster", event: events.BindBegan, now: float) -> None:
     cluster.ledger.groups.bind_begins(event.uid, event.until)
-    cluster.history.go_on(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
+    cluster.history.add_known(event.uid, now, f"its GPUs stay reserved for {event.until - now:.0f} s")
 
 
 def _dropped(cluster: "Cluster", event: events.Dropped, now: float) -> None:
     kept = cluster.ledger.groups.bind_failed(event.uid, now)
-    cluster.history.go_on(
+    cluster.history.add_known(
         event.uid, now, "its reservation stays for its group" if kept else "its reservation was dropped"
     )
     if kept:
@@ -89,14 +89,14 @@ def _binding_sent(cluster: "Cluster", event: events.BindingSent, _: float) -> No
 
 def _requeued(cluster: "Cluster", event: events.Requeued, now: float) -> None:
     cluster.queue.requeued(event.uid, now)
-    cluster.history.go_on(event.uid, now, "kube-scheduler was made to look again")
+    cluster.history.add_known(event.uid, now, "kube-scheduler was made to look again")
 
 
 def _room_wanted(cluster: "Cluster", event: events.RoomWanted, now: float) -> None:
     request, node = event.nomination.request, event.nomination.node
     cluster.ledger.records.drop(cluster.ledger.records.kept(request.uid))
     cluster.nominations.put(event.nomination)
-    cluster.history.go_on(request.uid, now, f"it was nominated for node {node}")
+    cluster.history.add_known(request.uid, now, f"it was nominated for node {node}")
     cluster.log.add(now, PodName(namespace=request.namespace, name=request.pod), LogKind.NOMINATED, node)
 
 
@@ -147,13 +147,13 @@ class Cluster:
         monotonic seconds, ends before the event.
         """
         if isinstance(event, OwnEvent):
-            self.record(event, now)
+            self.apply(event, now)
             return
         self._pass_time(now)
         for effect in watched.HANDLERS[type(event)](self, event, now) or ():
             perform(effect)
 
-    def record(self, event: OwnEvent, now: float) -> None:
+    def apply(self, event: OwnEvent, now: float) -> None:
         """Applies an event of this process. Its handler returns nothing, so it has no effect that could be lost."""
         self._pass_time(now)
         _OWN[type(event)](self, event, now)
@@ -190,13 +190,13 @@ _OWN: Mapping[type[OwnEvent], Callable[["Cluster", Any, float], None]] = {
     events.Decided: _decided,
     events.GroupUndone: _undone,
     events.PodRefused: _refused,
-    events.Explained: lambda cluster, event, now: cluster.history.decide(event.uid, now, event.words),
+    events.Explained: lambda cluster, event, now: cluster.history.set_decided(event.uid, now, event.words),
     events.NodeChosen: _node_chosen,
     events.BindBegan: _bind_began,
     events.LockHeld: lambda cluster, event, now: cluster.pods.hold(event.node, event.lock, event.until, now),
     events.Dropped: _dropped,
     events.BindingSent: _binding_sent,
-    events.BindStep: lambda cluster, event, now: cluster.history.go_on(event.uid, now, event.words),
+    events.BindStep: lambda cluster, event, now: cluster.history.add_known(event.uid, now, event.words),
     events.Requeued: _requeued,
     events.WaitEnded: lambda cluster, event, _: cluster.queue.remove(event.uid),
     events.GrowthBegan: _growth_began,

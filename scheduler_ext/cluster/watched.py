@@ -127,7 +127,7 @@ def _pod_removed(cluster: "Cluster", pod: Pod, now: float) -> Sequence[Effect]:
     cluster.pods.remove_pod(pod)
     cluster.queue.remove(uid)
     cluster.end_nominations([uid])
-    cluster.history.go_on(uid, now, "it was deleted")
+    cluster.history.add_known(uid, now, "it was deleted")
     cluster.log.add(now, name, LogKind.DELETED, pod.spec.node_name)
     return [Changed(name), _FREED]
 

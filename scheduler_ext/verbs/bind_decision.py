@@ -90,7 +90,7 @@ def event_after_conflict(attempt: BindAttempt, pod: Pod | None) -> BindEvent:
 
 def is_unsettled(cluster: Cluster, attempt: BindAttempt, now: float) -> bool:
     """Returns whether the reservation is still held for what this attempt sent, and for nothing later."""
-    cluster.record(TimePassed(), now)
+    cluster.apply(TimePassed(), now)
     reservation = cluster.ledger.records.reserved(attempt.uid)
     return reservation is not None and reservation.sent_by == attempt.number
 
@@ -122,7 +122,7 @@ def event_after_restart(
         return BindEvent.IMPOSSIBLE
     if pod.spec.node_name:
         return BindEvent.HAS_NODE
-    cluster.record(Decided(attempt.uid, pod, attempt.node, attempt.shares or (), until), now)
+    cluster.apply(Decided(attempt.uid, pod, attempt.node, attempt.shares or (), until), now)
     return BindEvent.NOT_BOUND
 
 
@@ -150,13 +150,13 @@ def _reserved(cluster: Cluster, attempt: BindAttempt, *, now: float, until: floa
     """Returns what `/filter` decided for this node, and holds it until `until`, in monotonic seconds; None without a
     decision. Raises BindRefused if its group would no longer be in one domain, and frees it.
     """
-    cluster.record(NodeChosen(attempt.uid, attempt.node, until), now)
+    cluster.apply(NodeChosen(attempt.uid, attempt.node, until), now)
     reservation = cluster.ledger.records.reserved(attempt.uid)
     if reservation is None:
         return None
     outside = _outside(cluster, attempt, reservation.pending.group, reservation.pending.required)
     if outside:
-        cluster.record(GroupUndone((attempt.uid,), ()), now)
+        cluster.apply(GroupUndone((attempt.uid,), ()), now)
         raise BindRefused(outside)
     return reservation.decided.get(attempt.node)
 
@@ -205,11 +205,11 @@ def _decide_again(cluster: Cluster, pod: Pod, attempt: BindAttempt, *, now: floa
         taken = decide_in_room_of_others(cluster.ledger, request, pod.spec.priority or 0, [node])
         if taken is not None:
             decision = taken.decision
-            cluster.record(RoomsGivenUp(taken.uids), now)
+            cluster.apply(RoomsGivenUp(taken.uids), now)
     if decision.node is None:
         why = decision.error or decision.failed.get(node, "the pod does not fit")
         raise BindRefused(f"it has no reservation there and does not fit: {why}")
-    cluster.record(Decided(uid, pod, node, decision.shares, until), now)
+    cluster.apply(Decided(uid, pod, node, decision.shares, until), now)
     return decision.shares
 
 

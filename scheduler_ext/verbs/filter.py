@@ -60,7 +60,7 @@ class Filter:
             request = read_request(args.pod, self._cluster.requests)
         except RequestError as error:
             if args.nodes is None:
-                self._cluster.record(PodRefused(args.pod, None), self._log.now())
+                self._cluster.apply(PodRefused(args.pod, None), self._log.now())
             return unresolvable(str(error), args)
         if args.nodes is None and args.node_names is None:
             return FilterAnswer(result=FilterResult(error="neither Nodes nor NodeNames are given"))
@@ -100,7 +100,7 @@ class Filter:
                 self._log.misfits(result)
             offered = len(result.node_names or ()) if answer.offers else 0
             words = f"{offered} nodes fit, kube-scheduler chooses" if offered else notices[-1].message
-            self._cluster.record(Explained(pod_key(pod), words), self._log.now())
+            self._cluster.apply(Explained(pod_key(pod), words), self._log.now())
             self._decision.index.look_ahead()
         self._log.events(pod.reference, notices)
         gang = self._cluster.gang_of(pod) if choice is not None and choice.group else None

@@ -154,12 +154,12 @@ class FilterDecision:
         Nothing is awaited between the decision and the reservation, so two pods never get the same share.
         """
         cluster = self.cluster
-        cluster.record(_TIME_PASSED, now)
+        cluster.apply(_TIME_PASSED, now)
         if sent_to := cluster.ledger.records.sent_to(request.uid):
             return sent_before(sent_to, node_names)
         group = group_of(pod)
         gang = cluster.gang_of(pod) if group else None
-        cluster.record(FilterBegan(pod, node_names, 0 if gang is None else gang.needed), now)
+        cluster.apply(FilterBegan(pod, node_names, 0 if gang is None else gang.needed), now)
         crowded, closed = self._closed(pod, node_names)
         names = node_names
         if crowded or closed:
@@ -172,7 +172,7 @@ class FilterDecision:
         else:
             choice = self._decided(pod, request, gang, names, now=now, until=until)
         if choice.node is None:
-            cluster.record(PodRefused(pod, request), now)
+            cluster.apply(PodRefused(pod, request), now)
             if crowded or closed:
                 failed, unresolvable = {**choice.failed, **crowded}, {**choice.unresolvable, **closed}
                 choice = replace(choice, failed=failed, unresolvable=unresolvable)
@@ -185,7 +185,7 @@ class FilterDecision:
             **self.index.others(request, names, choice.node, most - 1),
         }
         others.pop(choice.node, None)
-        cluster.record(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
+        cluster.apply(Decided(pod_key(pod), pod, choice.node, choice.shares, until, others, request), now)
         offered = [choice.node] if most == 1 else [name for name in names if name == choice.node or name in others]
         result = FilterResult(node_names=offered)
         # In a group with domains kube-scheduler may bind the pod elsewhere, without another question.
@@ -242,7 +242,7 @@ class FilterDecision:
             again = self.index.choose(request, [node])
             if again.node is None or number >= MOST_LAPSED:
                 return member.metadata.name
-            self.cluster.record(Decided(uid, member, again.node, again.shares, until, request=request), now)
+            self.cluster.apply(Decided(uid, member, again.node, again.shares, until, request=request), now)
         return ""
 
     def _chosen(self, request: GpuRequest, priority: int, node_names: Collection[str], now: float) -> NodeChoice:
@@ -258,7 +258,7 @@ class FilterDecision:
         if choice.node is None and not choice.error:
             taken = decide_in_room_of_others(ledger, request, priority, node_names)
             if taken is not None:
-                self.cluster.record(RoomsGivenUp(taken.uids), now)
+                self.cluster.apply(RoomsGivenUp(taken.uids), now)
                 return choice_of(taken.decision)
         return choice
 

@@ -233,7 +233,7 @@ class GroupSearch:
         found = self.domains.index.domains(self._nodes(uids))
         if len({each.get(wish.level) for each in found}) > 1:
             ahead = [each.uid for each in filter(None, map(self._reserved, uids)) if each.pending.ahead]
-            self.cluster.record(GroupUndone(ahead, ()), self.now)
+            self.cluster.apply(GroupUndone(ahead, ()), self.now)
 
     def _decided_ahead(self) -> NodeChoice | None:
         """Returns what was decided for the pod with another member of its group; None if nothing was."""
@@ -245,7 +245,7 @@ class GroupSearch:
         if ahead.uid == asked.uid and usage is not None and usage.offers(ahead.shares):
             return NodeChoice(node=ahead.node, shares=ahead.shares)
         # A GPU went out of service since, or it is the place of a pod that did not exist. This one may need another.
-        self.cluster.record(GroupUndone((ahead.uid,), ()), self.now)
+        self.cluster.apply(GroupUndone((ahead.uid,), ()), self.now)
         choice = self._choose(asked, [ahead.node])
         return None if choice.node is None else choice
 
@@ -280,7 +280,7 @@ class GroupSearch:
         found = _choose(first, members[len(first) :], self.asked, self._tries(where))
         if not found.refusals:
             return found.choices[self.asked.uid]
-        self.cluster.record(GroupUndone([each.uid for each in members], before), self.now)
+        self.cluster.apply(GroupUndone([each.uid for each in members], before), self.now)
         if found.alone is not None:
             return found.alone
         return _refused(found.refusals[0], self._shortage(gang, len(placed) + len(found.choices)), self.node_names)
@@ -323,7 +323,7 @@ class GroupSearch:
             earlier, request = self._reserved(member.uid), member.own_request
             others = {} if earlier is None else {n: held for n, held in earlier.decided.items() if n != choice.node}
             decided = Decided(member.uid, pod, choice.node, choice.shares, self.until, others, request, ahead=True)
-            cluster.record(decided, self.now)
+            cluster.apply(decided, self.now)
         return choice
 
     def _choose(self, member: MissingMember, node_names: Collection[str]) -> NodeChoice:

@@ -38,7 +38,7 @@ def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now
     Returns False if the pod gets none, or if room is kept for too many pods.
     """
     request, node, priority = nomination.request, nomination.node, nomination.priority
-    cluster.record(RoomWanted(nomination), now)
+    cluster.apply(RoomWanted(nomination), now)
     if len(cluster.ledger.records.of(RecordState.KEPT)) >= MOST_KEPT:
         return False
     leaving = (entry.uid for entry in cluster.pods.running(node).values() if entry.leaving)
@@ -46,7 +46,7 @@ def keep_room(cluster: Cluster, nomination: Nomination, gone: Iterable[str], now
     if decision.node is None:
         return False
     until = now + LONGEST_SECONDS
-    cluster.record(RoomKept(kept_record(request, node, decision.shares, priority=priority, until=until)), now)
+    cluster.apply(RoomKept(kept_record(request, node, decision.shares, priority=priority, until=until)), now)
     return True
 
 
@@ -74,15 +74,15 @@ def shorten_taken_rooms(cluster: Cluster, start: int, now: float) -> int:
 
     It checks `MOST_CHECKED` pods from number `start` on. Returns the number to continue with.
     """
-    cluster.record(TimePassed(), now)
+    cluster.apply(TimePassed(), now)
     rooms = cluster.ledger.records.of(RecordState.KEPT)
     start = start if start < len(rooms) else 0
     for room in rooms[start : start + MOST_CHECKED]:
         known, until = cluster.nominations.of(room.uid), now + TAKEN_SECONDS
         if until < room.until and known is not None and _fits(cluster, known):
-            cluster.record(RoomKept(replace(room, until=until)), now)
+            cluster.apply(RoomKept(replace(room, until=until)), now)
     ended = [uid for uid in cluster.nominations.ours() if cluster.ledger.records.kept(uid) is None]
-    cluster.record(NominationsEnded(ended), now)
+    cluster.apply(NominationsEnded(ended), now)
     return start + MOST_CHECKED
 
 

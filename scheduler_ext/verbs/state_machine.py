@@ -223,7 +223,7 @@ class BindMachine:
 
     def begin(self, pod: PodName, uid: str, node: str) -> BindAttempt:
         """Returns a new attempt, for a bind that kube-scheduler requests."""
-        self._state.record(TimePassed(), self._monotonic())
+        self._state.apply(TimePassed(), self._monotonic())
         unanswered = self._records.sent_to(uid) == node
         return BindAttempt(number=next(self._numbers), pod=pod, uid=uid, node=node, unanswered=unanswered)
 
@@ -246,15 +246,15 @@ class BindMachine:
         if self._files is not None:
             self._files.clear()
         now = self._monotonic()
-        self._state.record(TimePassed(), now)
+        self._state.apply(TimePassed(), now)
         for record in self._records.of(RecordState.SENT):
-            self._state.record(Dropped(record.uid), now)
+            self._state.apply(Dropped(record.uid), now)
 
     def after(self, attempt: BindAttempt, event: BindEvent) -> StepResult:
         """Takes the attempt one step further. Returns the effects that are left to the caller."""
         attempt, effects, _ = step(attempt, event)
         words = f"its bind to node {attempt.node}: {event}, now {attempt.state}"
-        self._state.record(BindStep(attempt.uid, words), self._monotonic())
+        self._state.apply(BindStep(attempt.uid, words), self._monotonic())
         for effect in effects:
             if effect is BindEffect.WRITE_DOWN:
                 problem = self._not_held(attempt) or self._not_written(attempt)
@@ -271,15 +271,15 @@ class BindMachine:
             case BindEffect.HOLD_LONG if self._has_reservation(attempt):
                 self._hold(attempt, self._settings.bound_lease_seconds)
             case BindEffect.DROP if self._has_reservation(attempt):
-                self._state.record(Dropped(attempt.uid), self._monotonic())
+                self._state.apply(Dropped(attempt.uid), self._monotonic())
             case BindEffect.MARK if attempt.shares is not None:
-                self._state.record(BindingSent(attempt.uid, attempt.number), self._monotonic())
+                self._state.apply(BindingSent(attempt.uid, attempt.number), self._monotonic())
             case BindEffect.CROSS_OUT if self._files is not None and not self._is_tied_to_another(attempt):
                 self._files.remove(attempt.uid)
 
     def _hold(self, attempt: BindAttempt, lease_seconds: float) -> None:
         now = self._monotonic()
-        self._state.record(BindBegan(attempt.uid, self._settings.held_until(now, lease_seconds)), now)
+        self._state.apply(BindBegan(attempt.uid, self._settings.held_until(now, lease_seconds)), now)
 
     def _not_held(self, attempt: BindAttempt) -> str:
         """Returns why the Binding may not be sent; empty if it may. Unless the GPUs are reserved or bound, others may

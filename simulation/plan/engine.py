@@ -151,7 +151,7 @@ class Engine:
             self._index.look_ahead()
             self._apply(Removed(pod), now)
             return self._refusal(arrival, asked, only, answer.result)
-        self.state.record(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
+        self.state.apply(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
         self._bind(pod, choice.node, choice.shares, asked, now)
         self._index.look_ahead()
         return Placed(node=choice.node, shares=choice.shares)

@@ -88,7 +88,7 @@ class JobStream:
     def turn(self) -> Mapping[str, SetAside]:
         """One turn of the replica that leads. Returns what it has set aside."""
         backfill_until = self.jobs.backfill_until(self.now, self.now)
-        self.cluster.record(BackfillAllowed(backfill_until), self.now)
+        self.cluster.apply(BackfillAllowed(backfill_until), self.now)
         asides = self.cluster.ledger.set_asides
         for uid, why in self.jobs.over(self.now).items():
             self._annotate(uid, ended(asides.every()[uid].aside, self.now, why))

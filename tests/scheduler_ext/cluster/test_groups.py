@@ -239,7 +239,7 @@ def test_a_gang_whose_last_member_preempts_is_bound_as_a_whole_or_not_at_all(
     assert asked.filter(member("victim", "")) == ["n2"]
     asked.ledger.groups.bind_begins("uid-victim", inf)
     asked.now += LEASE_SECONDS if lapsed_before else 0.0
-    asked.cluster.record(TimePassed(), asked.now)
+    asked.cluster.apply(TimePassed(), asked.now)
     asked.names[:] = ["n2"]
     assert asked.filter(of_coscheduling("last")) == []
     asked.cluster.step(Proposed(of_coscheduling("last"), {"n2": ["uid-victim"]}), asked.now, unperformed(Wake))
@@ -378,7 +378,7 @@ def test_a_group_keeps_its_places_in_each_domain_until_a_bind_shows_the_chosen_o
     assert [*asked.place("g", "a"), *asked.place("g", "b")] == ["a0", "a1", "b0", "b1"]
     assert asked.filter(member("other", "")) == []
     assert asked.held() == 4
-    asked.cluster.record(NodeChosen("uid-g0", "a0", until=LEASE_SECONDS), asked.now)
+    asked.cluster.apply(NodeChosen("uid-g0", "a0", until=LEASE_SECONDS), asked.now)
     assert asked.held() == 2
     assert [asked.nodes_of(f"g{number}") for number in range(2)] == [("a0",), ("a1",)]
     assert asked.place("h", "b") == ["b0", "b1"]
@@ -387,7 +387,7 @@ def test_a_group_keeps_its_places_in_each_domain_until_a_bind_shows_the_chosen_o
 def test_the_others_of_a_group_keep_their_places_as_long_as_the_first_bind() -> None:
     asked = Asked(nodes=0)
     asked.place("g", "a")
-    asked.cluster.record(NodeChosen("uid-g0", "a0", until=3 * LEASE_SECONDS), asked.now)
+    asked.cluster.apply(NodeChosen("uid-g0", "a0", until=3 * LEASE_SECONDS), asked.now)
     asked.now = 2 * LEASE_SECONDS
     assert asked.held() == 2
 
@@ -421,7 +421,7 @@ def test_members_with_nodes_of_their_own_are_of_one_placement() -> None:
     asked = Asked(nodes=0)
     for number, among in enumerate((["a0"], ["b0"], ["a0", "b0", "b1"])):
         assert len(asked.filter(member(f"g{number}", "g"), among=among)) == 1
-    asked.cluster.record(NodeChosen("uid-g0", "a0", until=LEASE_SECONDS), asked.now)
+    asked.cluster.apply(NodeChosen("uid-g0", "a0", until=LEASE_SECONDS), asked.now)
     assert asked.held() == 3
 
 
@@ -431,7 +431,7 @@ def test_a_group_is_charged_once_to_its_quota_however_many_domains_are_simulated
     asked.cluster.step(Applied(msgspec.convert(limited, ResourceQuota)), 0.0, unperformed(Wake))
     assert [*asked.place("g", "a"), *asked.place("g", "b")] == ["a0", "a1", "b0", "b1"]
     assert asked.filter(member("other", "")) == []
-    asked.cluster.record(NodeChosen("uid-g0", "b0", until=LEASE_SECONDS), asked.now)
+    asked.cluster.apply(NodeChosen("uid-g0", "b0", until=LEASE_SECONDS), asked.now)
     assert asked.filter(member("other", "")) == []
 
 

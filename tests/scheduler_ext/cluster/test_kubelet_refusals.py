@@ -45,7 +45,7 @@ class Played:
         self.apply(self.bound(name, on, cpu, "Failed", reason))
 
     def closed(self, cpu: int = 2) -> Mapping[str, str]:
-        self.cluster.record(TimePassed(), self.now)
+        self.cluster.apply(TimePassed(), self.now)
         return self.cluster.closed_to(asking("next", cpu))
 
 

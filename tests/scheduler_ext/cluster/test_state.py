@@ -121,7 +121,7 @@ def test_a_nominated_pod_without_a_promise_is_to_get_its_room() -> None:
 def test_time_ends_a_promise_before_the_event_that_brings_it() -> None:
     made = cluster(DECIDED)
     assert len(made.ledger.records.of(RecordState.RESERVED)) == 1
-    made.record(BindBegan("uid-p", inf), 60.0)
+    made.apply(BindBegan("uid-p", inf), 60.0)
     assert len(made.ledger.records.of(RecordState.RESERVED)) == 0
 
 
@@ -138,12 +138,12 @@ def test_stories_take_no_more_memory_than_they_may() -> None:
     histories = Histories()
     for number in range(MOST_PODS + 1):
         histories.add(str(number), 0.0, "asked")
-        histories.decide(str(number), 0.0, "no node")
+        histories.set_decided(str(number), 0.0, "no node")
     for _ in range(2 * MOST_STEPS):
         histories.add("1", 0.0, "asked")
     assert (histories.of("0").steps, histories.of("0").decided) == ((), None)
     assert len(histories.of("1").steps) == MOST_STEPS
-    histories.decide("unknown", 0.0, "no node")
+    histories.set_decided("unknown", 0.0, "no node")
     assert histories.of("unknown").decided is None
 
 
@@ -170,9 +170,9 @@ def test_a_sent_reservation_waits_for_the_watch_only_while_its_pod_exists(pods: 
         made.step(PodWatch(works=False), now - 1, unperformed(Wake))
         made.step(Listed(Pod, pods, 20), now, unperformed(Wake))
         made.step(PodWatch(works=True), now, unperformed(Wake))
-    made.record(TimePassed(), free_at - 101)
+    made.apply(TimePassed(), free_at - 101)
     assert made.ledger.records.reserved("uid-p") is not None
-    made.record(TimePassed(), free_at)
+    made.apply(TimePassed(), free_at)
     assert made.ledger.records.reserved("uid-p") is None
 
 

@@ -47,7 +47,7 @@ def test_a_node_comes_last_while_the_lock_that_a_bind_gave_up_on_stands_and_has_
     locked = node("n", [device(0)])
     locked.metadata.annotations[keys.NODE_LOCK] = "one"
     cluster.step(Applied(locked), 0.0, unperformed(Wake))
-    cluster.record(LockHeld("n", "one", 10.0), 0.0)
+    cluster.apply(LockHeld("n", "one", 10.0), 0.0)
     assert (cluster.pods.not_held(names, 9.0), cluster.pods.not_held(names, 10.0)) == (["m"], names)
     locked.metadata.annotations[keys.NODE_LOCK] = "another"
     cluster.step(Applied(locked), 0.0, unperformed(Wake))

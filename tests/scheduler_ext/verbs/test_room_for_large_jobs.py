@@ -210,7 +210,7 @@ def test_a_pod_that_may_be_evicted_fills_a_set_aside_node_where_pods_are_evicted
     uid = played.come(asking("low", labels={"app": "low"}))
     assert played.place(uid) == ""
     until = played.cluster.ledger.set_asides.backfill_until
-    played.cluster.record(BackfillAllowed(until, evicts=True), played.now)
+    played.cluster.apply(BackfillAllowed(until, evicts=True), played.now)
     budget = PodDisruptionBudget(
         metadata=ObjectMeta(name="keep", namespace="default"),
         spec=PodDisruptionBudgetSpec(selector=LabelSelector(match_labels={"app": "low"})),
@@ -224,7 +224,7 @@ def test_a_pod_that_may_be_evicted_fills_a_set_aside_node_where_pods_are_evicted
 def test_no_pod_fills_the_node_of_a_large_pod_that_evicts_nobody() -> None:
     played = with_a_node_set_aside(priority=5, preemption_policy="Never")
     played.leave("uid-s0")
-    played.cluster.record(BackfillAllowed({}, evicts=True), played.now)
+    played.cluster.apply(BackfillAllowed({}, evicts=True), played.now)
     assert refusals(played, asking("low")) == {"a": REFUSED}
 
 

@@ -53,7 +53,7 @@ class DropsWhenSent(BindMachine):
     def after(self, attempt: BindAttempt, event: BindEvent) -> StepResult:
         result = super().after(attempt, event)
         if result.attempt.state is BindState.SENDING:
-            self._state.record(events.Dropped(attempt.uid), self._monotonic())
+            self._state.apply(events.Dropped(attempt.uid), self._monotonic())
         return result
 
 
