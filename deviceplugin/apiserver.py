@@ -26,7 +26,6 @@ from proto.kubernetes.reflector import (
     ObjectRemoved,
     ReflectorPace,
     Replaced,
-    Resumed,
     reflect,
 )
 
@@ -95,47 +94,35 @@ class OwnNode:
     async def follow_node(self) -> None:
         """Runs until cancelled."""
         async for change in reflect(self._api, NODES, field_selector=f"metadata.name={self.name}"):
+            self._heard(NODES, change.problem if isinstance(change, Interrupted) else "")
             match change:
                 case Replaced(objects):
-                    self._answered(NODES)
                     self.node = objects[0] if objects else None
                     if not objects:
                         log.warning("there is no node %s in the cluster yet", self.name)
                 case ObjectApplied(node):
-                    self._answered(NODES)
                     self._take_node(node)
                 case ObjectRemoved():
-                    self._answered(NODES)
                     self.node = None
                     log.warning("node %s was removed from the cluster", self.name)
-                case Resumed():
-                    self._answered(NODES)
-                case Interrupted(problem):
-                    self._interrupted(NODES, problem)
             self._changes.announce()
 
     async def follow_pods(self) -> None:
         """Runs until cancelled."""
         selection = f"spec.nodeName={self.name}"
         async for change in reflect(self._api, PODS, field_selector=selection, pace=_PACE, trim=self._slim):
+            self._heard(PODS, change.problem if isinstance(change, Interrupted) else "")
             match change:
                 case Replaced(objects, version):
-                    self._answered(PODS)
                     self.pods, self.pods_known = in_order(objects, self.pods), True
                     self.pods_version = version_number(version)
                 case ObjectApplied(pod):
-                    self._answered(PODS)
                     self._slim(pod)
                     self.pods = {**self.pods, pod.metadata.uid: pod}
                     self.pods_version = version_number(pod.metadata.resource_version)
                 case ObjectRemoved(pod):
-                    self._answered(PODS)
                     self.pods_version = version_number(pod.metadata.resource_version)
                     self.pods = {uid: known for uid, known in self.pods.items() if uid != pod.metadata.uid}
-                case Resumed():
-                    self._answered(PODS)
-                case Interrupted(problem):
-                    self._interrupted(PODS, problem)
             self._changes.announce()
 
     def recall(self, pods: Iterable[Pod]) -> None:
@@ -207,17 +194,18 @@ class OwnNode:
         if self.node is None or _version(node) >= _version(self.node):
             self.node = node
 
-    def _answered(self, resource: Resource[T]) -> None:
+    def _heard(self, resource: Resource[T], problem: str) -> None:
+        """Takes that a watch brought something, or why it is interrupted."""
+        if problem:
+            if not self._problems:
+                log.warning("%s; using the last known state", problem)
+            self._problems[resource.plural] = problem
+            return
         self._seen(resource.plural)
         if self._problems.pop(resource.plural, ""):
             self.returns.announce()
             if not self._problems:
                 log.info("the API server answers again")
-
-    def _interrupted(self, resource: Resource[T], problem: str) -> None:
-        if not self._problems:
-            log.warning("%s; using the last known state", problem)
-        self._problems[resource.plural] = problem
 
 
 def _holds(node: Node, pod: Pod, uids: Collection[str]) -> bool:

@@ -38,13 +38,6 @@ class RequestedAllocation(StrEnum):
     IMMEDIATE = "immediate"
 
 
-class UnenforcedShares(StrEnum):
-    """The treatment of a container that requests a share of a GPU where nothing enforces shares."""
-
-    REFUSE = "refuse"
-    ALLOW = "allow"
-
-
 class Feedback(StrEnum):
     """The rules that the daemon gives GPU tasks through HAMi-core's regions."""
 
@@ -178,7 +171,8 @@ class AgentSettings:
     hook_path: str = "/usr/local"
     limits: frozenset[Backend] = frozenset(Backend)
     """The means that hold newcomers to their parts of GPUs, as far as they are there."""
-    unenforced_shares: UnenforcedShares = UnenforcedShares.REFUSE
+    allows_unheld: bool = False
+    """Parts of GPUs to which nothing holds a container are given out too."""
     feedback: Feedback = Feedback.OFF
     allocate_seconds: float = 2.0
     """Seconds that one Allocate may wait for news of its pod."""

@@ -18,7 +18,7 @@ from deviceplugin.container.limits import Backends, enforcement
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.plugin_calls import CannotAllocate
 from deviceplugin.records.holdings import Holding, ReadCheckpoint
-from deviceplugin.settings import AgentSettings, UnenforcedShares
+from deviceplugin.settings import AgentSettings
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.devices import Device, DeviceUUID
@@ -40,7 +40,7 @@ def why_unlimited(
     """
     for holding in answers_to(ids, holdings, resource):
         damaged = damage(holding.mounts, settings.hook_path)
-        is_free = bool(holding.answer) and settings.unenforced_shares is UnenforcedShares.REFUSE
+        is_free = bool(holding.answer) and not settings.allows_unheld
         if sentence := damaged or (_never_limited(holding, pods, inventory, resource) if is_free else ""):
             return sentence
     return ""

@@ -20,7 +20,6 @@ from deviceplugin.settings import (
     KubeletSettings,
     RemediationSettings,
     TotalNames,
-    UnenforcedShares,
 )
 from program.address import ListenAddress
 from program.settings.declared import Alias, Table, item, part, setting
@@ -130,7 +129,6 @@ class Configuration:
 def _completed(configuration: Configuration) -> Configuration:
     """Returns the configuration with the features in the parts that have them."""
     on = configuration.features
-    unenforced = UnenforcedShares.ALLOW if _UNENFORCED in configuration.limits else UnenforcedShares.REFUSE
     of_driver = tuple(map(DriverFeature, (each for each in on if each in set(DriverFeature))))
     return replace(
         configuration,
@@ -139,7 +137,7 @@ def _completed(configuration: Configuration) -> Configuration:
             feature_labels=_LABELS in on,
             gpu_sums=_SUMS in on,
             limits=frozenset(Backend(each) for each in configuration.limits if each != _UNENFORCED),
-            unenforced_shares=unenforced,
+            allows_unheld=_UNENFORCED in configuration.limits,
         ),
         kubelet=replace(configuration.kubelet, numa_hints=_NUMA in on),
         containers=replace(configuration.containers, features=of_driver, pass_device_specs=_DEVICE_FILES in on),

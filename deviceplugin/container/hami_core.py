@@ -26,7 +26,7 @@ from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS, LIBRARY, P
 from deviceplugin.container.limit_folder import limit_folder, make_limit_folder
 from deviceplugin.container.limit_hook import limit_hook
 from deviceplugin.container.limits import Backends, Enforcement, enforcement, is_limited
-from deviceplugin.settings import AgentSettings, UnenforcedShares
+from deviceplugin.settings import AgentSettings
 from proto.annotations.node_limits import Backend
 from proto.devices import ContainerShares, Device, DeviceUUID
 
@@ -127,7 +127,7 @@ def enforcement_for(
     found = Backends(hami_core=find_hami_core(node.hook_path), no_driver=no_driver)
     container = replace(container, held_before=before)
     held = enforcement(shares, inventory, container, found.only(node.limits | before))
-    if held.problem and node.unenforced_shares is UnenforcedShares.REFUSE:
+    if held.problem and not node.allows_unheld:
         raise CannotLimit(held.problem)
     return held
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from deviceplugin.container.edits import ContainerFacts, HamiCore, NoHamiCore
-from deviceplugin.settings import UnenforcedShares
 from proto.annotations.node_limits import HOLDS, Backend, Holds, NodeLimits, limits_with
 from proto.devices import ContainerShares, Device, DeviceShare, DeviceUUID
 from proto.environment import DISABLE_CONTROL, lifted_by
@@ -46,9 +45,9 @@ class Enforcement:
     """The reason why nothing holds it to some of them, as a sentence; empty if something does, or need not."""
 
 
-def limits_of(found: Backends, requested: frozenset[Backend], unenforced: UnenforcedShares) -> NodeLimits:
+def limits_of(found: Backends, requested: frozenset[Backend], unenforced: bool) -> NodeLimits:
     """Returns what holds the containers that start on this node from now on."""
-    return limits_with(found.there & requested, allows_unheld=unenforced is UnenforcedShares.ALLOW)
+    return limits_with(found.there & requested, allows_unheld=unenforced)
 
 
 def is_limited(shares: ContainerShares, inventory: Mapping[DeviceUUID, Device]) -> bool:

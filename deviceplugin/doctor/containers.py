@@ -9,7 +9,7 @@ from deviceplugin.container.limits import Backends
 from deviceplugin.doctor.finding import Finding, ok, problem, skipped, warning
 from deviceplugin.mode.rules import NodeAbilities, SlotsUnsupported, choose
 from deviceplugin.runtimes import APPLY_FOR_SURE, Runtime, doubt, why_no_cdi
-from deviceplugin.settings import HamiScheduler, RequestedAllocation, UnenforcedShares
+from deviceplugin.settings import HamiScheduler, RequestedAllocation
 from program.words import capital
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Backend
@@ -27,9 +27,7 @@ _DRIVER_NEEDS = (
 )
 
 
-def judge_limits(
-    found: Backends, requested: frozenset[Backend], unenforced: UnenforcedShares, containers_per_gpu: int
-) -> Finding:
+def judge_limits(found: Backends, requested: frozenset[Backend], unenforced: bool, containers_per_gpu: int) -> Finding:
     """Checks what holds containers to parts of GPUs. Nodes that give out only whole GPUs need nothing."""
     if Backend.DRIVER in found.there & requested:
         return _judge_driver(found.only(requested).hami_core, unenforced)
@@ -39,20 +37,20 @@ def judge_limits(
     return _judge_hami_core(found.only(requested).hami_core, unenforced, containers_per_gpu)
 
 
-def _judge_driver(hami_core: HamiCore | NoHamiCore, unenforced: UnenforcedShares) -> Finding:
+def _judge_driver(hami_core: HamiCore | NoHamiCore, unenforced: bool) -> Finding:
     memory = "The driver holds containers to their part of GPU memory"
     if isinstance(hami_core, HamiCore):
         return ok(LIMITS, f"{memory}, and HAMi-core to their part of one GPU's cores.")
-    if unenforced is UnenforcedShares.ALLOW:
+    if unenforced:
         cores = "Nothing holds containers to their part of cores, which is given out too: limits has unenforced."
         return warning(LIMITS, f"{memory}. {cores}", "Install HAMi-core, or take unenforced out of limits.")
     return ok(LIMITS, f"{memory}. Pods that ask for a part of a GPU's cores are refused here: {hami_core.problem}.")
 
 
-def _judge_hami_core(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares, containers_per_gpu: int) -> Finding:
+def _judge_hami_core(found: HamiCore | NoHamiCore, unenforced: bool, containers_per_gpu: int) -> Finding:
     if isinstance(found, HamiCore):
         installed = f"{found.library} is installed"
-        if unenforced is not UnenforcedShares.ALLOW:
+        if not unenforced:
             return ok(LIMITS, f"{installed}.")
         return warning(
             LIMITS,
@@ -65,7 +63,7 @@ def _judge_hami_core(found: HamiCore | NoHamiCore, unenforced: UnenforcedShares,
         "Install HAMi-core: set hamiCore.enabled of the chart, or run topogpu-device-plugin install-hami-core --from "
         "DIR, DIR holding libvgpu.so.",
     )
-    if unenforced is UnenforcedShares.ALLOW:
+    if unenforced:
         return warning(
             LIMITS,
             f"{why}, so no limit of memory or cores holds in containers, although up to {containers_per_gpu} share a "

@@ -131,7 +131,7 @@ def _containers(configuration: Configuration, seen: NodeFacts, node: Node | None
     info = node.status.node_info if node is not None else NodeInfo()
     versions = Runtime(kubelet=info.kubelet_version, runtime=info.container_runtime_version, enable_cdi=seen.enable_cdi)
     agent = configuration.agent
-    yield judge_limits(seen.backends, agent.limits, agent.unenforced_shares, configuration.sharing.split_count)
+    yield judge_limits(seen.backends, agent.limits, agent.allows_unheld, configuration.sharing.split_count)
     yield judge_cdi(versions, strategies, _mode(node))
     yield judge_cdi_specs(seen.cdi, strategies)
     yield judge_runtime(seen.nvidia_runtime, strategies)
@@ -203,7 +203,7 @@ def _annotations(
                 devices=devices,
                 scores=pair_scores(build_topology(seen.machine), [device.uuid for device in devices]),
                 mode=published_mode(node),
-                limits=limits_of(seen.backends, configuration.agent.limits, configuration.agent.unenforced_shares),
+                limits=limits_of(seen.backends, configuration.agent.limits, configuration.agent.allows_unheld),
                 simulated=seen.machine.is_simulated,
             ),
             scheduler=scheduler,

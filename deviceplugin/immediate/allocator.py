@@ -24,7 +24,6 @@ from deviceplugin.own_threads import OwnThreads
 from deviceplugin.plugin_calls import CannotAllocate
 from deviceplugin.records.holdings import Holding, Witness, witness_reader
 from deviceplugin.replicas import preferred_replicas, split_replica
-from deviceplugin.settings import UnenforcedShares
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Pod
 
@@ -183,7 +182,7 @@ class ImmediateAllocator:
             problem = str(error) or f"the folders of HAMi-core were not made in {settings.allocate_seconds:g} s"
             self._served_pods.refuse(proven.pod)
             raise CannotAllocate(f"pod {proven.pod.full_name}: {problem}") from error
-        limited = settings.unenforced_shares is UnenforcedShares.REFUSE and is_limited(proven.shares, known)
+        limited = not settings.allows_unheld and is_limited(proven.shares, known)
         problem = outdone(container.name, container.env, edits.env, limited=limited)
         if problem:
             self._served_pods.refuse(proven.pod)

@@ -39,7 +39,7 @@ class LimitsWatch:
     def limits(self) -> NodeLimits | None:
         if self._found is None:
             return None
-        return limits_of(self._found, self._settings.limits, self._settings.unenforced_shares)
+        return limits_of(self._found, self._settings.limits, self._settings.allows_unheld)
 
     async def run(self) -> None:
         """Runs until cancelled."""
@@ -53,8 +53,8 @@ class LimitsWatch:
                 continue
             found = Backends(hami_core=hami_core, no_driver=self.no_driver)
             if found != self._found:
-                self._report(found)
                 self._found = found
+                self._report(found)
                 self._changes.announce()
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -76,7 +76,7 @@ class LimitsWatch:
         """Logs what has changed; the Node's event and `doctor` have what it means for pods."""
         requested = found.only(self._settings.limits)
         hami_core = requested.hami_core
-        limits = limits_of(found, self._settings.limits, self._settings.unenforced_shares)
+        limits = limits_of(found, self._settings.limits, self._settings.allows_unheld)
         log.log(
             logging.INFO if limits.backends and not limits.allows_unheld else logging.WARNING,
             "limits are %s: the driver holds %s, HAMi-core %s",

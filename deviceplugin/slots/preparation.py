@@ -13,7 +13,6 @@ from deviceplugin.container.own_variables import unreplaced
 from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.records.holdings import Holding
 from deviceplugin.resizing.step import size_now
-from deviceplugin.settings import UnenforcedShares
 from deviceplugin.slots.files import SlotFiles, Spec
 from deviceplugin.slots.proof import ProvenPod, ProvenSlot
 from deviceplugin.slots.slot import applied, refused
@@ -96,7 +95,7 @@ class SlotPreparation:
         facts_of = known, facts, self._allocation, hardware
         edits = applied(prepared_edits(size, *facts_of, node=self._settings, no_driver=self._driver.problem))
         is_part = is_limited(size, known)
-        limited = is_part and self._settings.unenforced_shares is UnenforcedShares.REFUSE
+        limited = is_part and not self._settings.allows_unheld
         if problem := unreplaced(
             *(facts.name, facts.env, edits.env), limited=limited, by_driver=bool(edits.driver_mib)
         ):

@@ -19,7 +19,7 @@ from deviceplugin.gpus import Gpus
 from deviceplugin.inventory import GpusUnavailable, Inventory
 from deviceplugin.metrics.metrics import Metrics
 from deviceplugin.own_threads import OwnThreads
-from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings, UnenforcedShares
+from deviceplugin.settings import AgentSettings, HamiScheduler, KubeletSettings
 from proto.annotations.keys import NODE_LOCK, NODE_LOCK_UID, NODE_REGISTER
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.devices import PodShares
@@ -113,7 +113,7 @@ async def running(
     *,
     gpus: list[Inventory] | None = None,
     hook_path: str = "",
-    unenforced: UnenforcedShares = UnenforcedShares.REFUSE,
+    unenforced: bool = False,
     scheduler: HamiScheduler = HamiScheduler.NONE,
     now: Callable[[], datetime] = lambda: datetime(2030, 1, 1, tzinfo=UTC),
     patience_seconds: float = 30.0,
@@ -132,7 +132,7 @@ async def running(
         settings = AgentSettings(
             node_name=NODE,
             hook_path=hook_path or f"{root}/hook",
-            unenforced_shares=unenforced,
+            allows_unheld=unenforced,
             read_seconds=0.05,
             retry_seconds=0.05,
             prefer_seconds=patience_seconds,

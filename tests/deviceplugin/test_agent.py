@@ -11,7 +11,6 @@ import pytest
 from deviceplugin.agent import log_waits
 from deviceplugin.inventory import Inventory
 from deviceplugin.metrics.view import DaemonView
-from deviceplugin.settings import UnenforcedShares
 from proto.annotations.keys import (
     BIND_PHASE,
     DEVICES_TO_ALLOCATE,
@@ -67,7 +66,7 @@ async def test_the_node_tells_its_gpus_once_and_again_only_after_a_change() -> N
 
 
 async def test_a_pod_gets_its_gpus_and_the_cluster_is_told() -> None:
-    async with running(unenforced=UnenforcedShares.ALLOW) as rig:
+    async with running(unenforced=True) as rig:
         rig.lock("train")
         rig.bind("train", (TWO,))
         assert await rig.prefer([f"{A}-0", f"{A}-1", f"{B}-0", f"{B}-1"], 2) == [f"{A}-0", f"{B}-0"]
@@ -212,7 +211,7 @@ async def test_a_part_of_a_gpu_is_refused_until_something_holds_containers_to_it
 async def test_parts_that_nothing_limits_are_given_out_only_if_asked_for_and_never_silently(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with running(hook_path="/nonexistent", unenforced=UnenforcedShares.ALLOW) as rig:
+    async with running(hook_path="/nonexistent", unenforced=True) as rig:
         await until(lambda: rig.annotations("nodes", NODE).get(NODE_LIMITS) == "unenforced")
         rig.bind("train", (ONE,))
         assert "CUDA_DEVICE_MEMORY_SHARED_CACHE" not in await rig.allocate(f"{A}-0")

@@ -25,7 +25,7 @@ from deviceplugin.container.edits import (
 )
 from deviceplugin.container.hami_core import prepared_edits
 from deviceplugin.container.hami_core_install import install_hami_core
-from deviceplugin.settings import AgentSettings, UnenforcedShares
+from deviceplugin.settings import AgentSettings
 from proto.devices import Device, DeviceShare, DeviceUUID
 from tests.hami_core.programs import Programs
 
@@ -74,7 +74,7 @@ class CoreNode:
         self,
         *shares: DeviceShare,
         pod: str = "1",
-        allowed: UnenforcedShares = UnenforcedShares.REFUSE,
+        allowed: bool = False,
     ) -> "CoreContainer":
         """A container of a pod of its own, as the daemon prepares it. Raises CannotLimit."""
         facts = ContainerFacts(pod_uid=uuid(pod).removeprefix("GPU-"), name="main")
@@ -82,12 +82,10 @@ class CoreNode:
         self._containers.append(made)
         return made
 
-    def edits(
-        self, facts: ContainerFacts, shares: tuple[DeviceShare, ...], allowed: UnenforcedShares
-    ) -> ContainerEdits:
+    def edits(self, facts: ContainerFacts, shares: tuple[DeviceShare, ...], allowed: bool) -> ContainerEdits:
         return prepared_edits(
             *(shares, self.inventory, facts, AllocationSettings(), self._hardware),
-            node=AgentSettings(hook_path=str(self.root), unenforced_shares=allowed),
+            node=AgentSettings(hook_path=str(self.root), allows_unheld=allowed),
         )
 
     @property
@@ -112,9 +110,7 @@ class CoreNode:
 
 
 class CoreContainer:
-    def __init__(
-        self, node: CoreNode, facts: ContainerFacts, shares: tuple[DeviceShare, ...], allowed: UnenforcedShares
-    ) -> None:
+    def __init__(self, node: CoreNode, facts: ContainerFacts, shares: tuple[DeviceShare, ...], allowed: bool) -> None:
         self.node, self.facts, self._shares, self._allowed = node, facts, shares, allowed
         self.edits = node.edits(facts, shares, allowed)
         self._first: subprocess.Popen[str] | None = None

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from deviceplugin.container.hami_core import CannotLimit
-from deviceplugin.settings import UnenforcedShares
 from tests.hami_core.node import CONTEXT_MIB, OUT_OF_MEMORY, CoreNode, SimulatedGpu, holds, part, uuid, whole
 
 pytestmark = pytest.mark.hami_core
@@ -85,9 +84,7 @@ def test_parts_of_several_gpus_are_refused(core_node: MakeNode) -> None:
 
 def test_parts_of_several_gpus_are_not_held_where_a_setting_allows_them(core_node: MakeNode) -> None:
     """Why they are refused: a launcher's worker that looks at NVML first gets a GPU nearly whole."""
-    container = core_node(SMALL, LARGE).container(
-        part(SMALL, 4_000), part(LARGE, 4_000), allowed=UnenforcedShares.ALLOW
-    )
+    container = core_node(SMALL, LARGE).container(part(SMALL, 4_000), part(LARGE, 4_000), allowed=True)
     worker = container.start(env={"CUDA_VISIBLE_DEVICES": "1"})
     worker("nvml")
     assert worker.begun().filled_mib(most=40_000) == (40_000, 0)

@@ -20,7 +20,7 @@ from deviceplugin.container.hami_core import (
     prepare,
     prepared_edits,
 )
-from deviceplugin.settings import AgentSettings, UnenforcedShares
+from deviceplugin.settings import AgentSettings
 from proto.devices import DeviceShare, DeviceUUID
 from proto.kubernetes.objects import EnvVar
 from simulation.hami_core import placeholder
@@ -64,8 +64,8 @@ def given(root: Path) -> ContainerEdits:
     return prepared_edits((PART,), INVENTORY, FACTS, AllocationSettings(), Hardware(), node=limited(root))
 
 
-def limited(root: Path, allowed: UnenforcedShares = UnenforcedShares.REFUSE) -> AgentSettings:
-    return AgentSettings(hook_path=str(root), unenforced_shares=allowed)
+def limited(root: Path, allowed: bool = False) -> AgentSettings:
+    return AgentSettings(hook_path=str(root), allows_unheld=allowed)
 
 
 def mode(path: Path) -> int:
@@ -192,7 +192,7 @@ def test_where_no_folder_can_be_made_nothing_is_limited(root: Path, hami_core: H
     assert missing(root) == ("locks cannot be written", True)
 
 
-def asked(root: Path, *shares: DeviceShare, allowed: UnenforcedShares = UnenforcedShares.REFUSE) -> HamiCore | None:
+def asked(root: Path, *shares: DeviceShare, allowed: bool = False) -> HamiCore | None:
     return enforcement_for(shares, INVENTORY, FACTS, limited(root, allowed)).hami_core
 
 
@@ -205,7 +205,7 @@ def test_a_part_of_a_gpu_is_refused_where_nothing_limits_and_a_whole_one_never(r
         f"the driver does not (allocation is not by slots), and HAMi-core does not (there is no libvgpu.so in {nowhere}"
         "/vgpu); ask for whole GPUs, install HAMi-core, or add unenforced to the daemon's limits"
     )
-    assert asked(nowhere, PART, allowed=UnenforcedShares.ALLOW) is None
+    assert asked(nowhere, PART, allowed=True) is None
     for whole in (WHOLE, DeviceShare(uuid=A, memory_mib=0, cores=0), DeviceShare(uuid=A, memory_mib=40960, cores=100)):
         assert asked(nowhere, whole) is None
     for part in (DeviceShare(uuid=A, memory_mib=40959, cores=0), DeviceShare(uuid=A, memory_mib=40960, cores=99)):
@@ -219,7 +219,7 @@ def test_a_container_that_turns_its_limits_off_is_given_no_part_of_a_gpu(root: P
     with pytest.raises(CannotLimit, match=r"CUDA_DISABLE_CONTROL turns HAMi-core's limits off; .*, remove"):
         enforcement_for((PART,), INVENTORY, free, limited(root))
     assert enforcement_for((WHOLE,), INVENTORY, free, limited(root)).hami_core is None
-    allowing = limited(root, UnenforcedShares.ALLOW)
+    allowing = limited(root, True)
     assert enforcement_for((PART,), INVENTORY, free, allowing).hami_core == hami_core
 
 
@@ -243,7 +243,7 @@ def test_parts_of_several_gpus_are_refused_unless_that_is_allowed_or_the_contain
         "the driver does not (allocation is not by slots), and HAMi-core does not hold parts of several GPUs, here of "
         "2; ask for whole GPUs, ask for one GPU in each container, or add unenforced to the daemon's limits"
     )
-    assert asked(root, *several, allowed=UnenforcedShares.ALLOW) == hami_core
+    assert asked(root, *several, allowed=True) == hami_core
     again = replace(FACTS, has_run=True)
     assert enforcement_for(several, INVENTORY, again, limited(root)).hami_core == hami_core
 

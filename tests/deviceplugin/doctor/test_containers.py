@@ -12,7 +12,7 @@ from deviceplugin.doctor.containers import (
 from deviceplugin.doctor.finding import Finding
 from deviceplugin.mode.rules import NodeAbilities
 from deviceplugin.runtimes import Runtime
-from deviceplugin.settings import HamiScheduler, RequestedAllocation, UnenforcedShares
+from deviceplugin.settings import HamiScheduler, RequestedAllocation
 from proto.annotations.node_allocation import AllocationMode
 from proto.annotations.node_limits import Backend
 
@@ -20,7 +20,7 @@ ENVVAR, CDI_CRI = (DeviceListStrategy.ENVVAR,), (DeviceListStrategy.CDI_CRI,)
 FOLDER = "/usr/local/vgpu"
 LIBRARY = f"{FOLDER}/libvgpu.so"
 HAMI_CORE = HamiCore(root="/usr/local", library=LIBRARY, preload=f"{FOLDER}/ld.so.preload")
-REFUSE, ALLOW = UnenforcedShares
+REFUSE, ALLOW = False, True
 
 
 def brief(finding: Finding) -> tuple[str, str]:
@@ -54,7 +54,7 @@ def brief(finding: Finding) -> tuple[str, str]:
     ],
 )
 def test_without_hami_core_only_whole_gpus_are_given_out_and_anything_else_is_told(
-    found: HamiCore | NoHamiCore, unenforced: UnenforcedShares, state: str, words: str
+    found: HamiCore | NoHamiCore, unenforced: bool, state: str, words: str
 ) -> None:
     told = brief(judge_limits(Backends(hami_core=found), frozenset(Backend), unenforced, 10))
     assert told[0] == state
@@ -79,7 +79,7 @@ def test_without_hami_core_only_whole_gpus_are_given_out_and_anything_else_is_to
     ],
 )
 def test_doctor_says_what_holds_parts_where_the_driver_may(
-    requested: frozenset[Backend], unenforced: UnenforcedShares, no_driver: str, state: str, words: str
+    requested: frozenset[Backend], unenforced: bool, no_driver: str, state: str, words: str
 ) -> None:
     told = brief(judge_limits(Backends(hami_core=HAMI_CORE, no_driver=no_driver), requested, unenforced, 10))
     assert (told[0], words in told[1]) == (state, True), told

@@ -15,7 +15,7 @@ from deviceplugin.limits.driver import DriverLimits
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.holdings import ListedContainer
 from deviceplugin.records.pod_resources import PodResources, PodResourcesUnavailable
-from deviceplugin.settings import AgentSettings, UnenforcedShares
+from deviceplugin.settings import AgentSettings
 from deviceplugin.slots.allocator import SlotAllocator
 from deviceplugin.slots.files import SlotFiles
 from proto.devices import DeviceUUID
@@ -87,9 +87,7 @@ class Daemon:
     def __init__(self, node: "NodeAtRandom") -> None:
         self.process = Process()
         self._changes = Changes()
-        settings = AgentSettings(
-            node_name=NODE, hook_path=str(node.cdi.parent / "hook"), unenforced_shares=UnenforcedShares.ALLOW
-        )
+        settings = AgentSettings(node_name=NODE, hook_path=str(node.cdi.parent / "hook"), allows_unheld=True)
         own = Watch(node, self._changes)
         self._gpus = Gpus(Inventory, OwnThreads("nvml"), self._changes, settings)
         sources = AllocationSources(
