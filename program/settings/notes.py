@@ -49,7 +49,8 @@ def from_flags(settings: Settings, given: Mapping[str, str]) -> Iterator[Note]:
     typed.
     """
     aliases = alias_flags(settings.values())
-    for key, text in given.items():
+    # Aliases last: an item changes the list that another flag writes, wherever that stands.
+    for key, text in sorted(given.items(), key=lambda each: each[0] in aliases):
         if key in settings:
             yield from from_text(settings[key], text, f"flag {settings[key].flags[0]}")
         else:

@@ -53,6 +53,12 @@ def test_what_nobody_wrote_has_its_default() -> None:
     assert {origin for key, origin in effective.origins.items() if key != "node_name"} == {"default"}
 
 
+def test_a_flag_that_adds_a_feature_may_stand_before_the_list_of_features() -> None:
+    before, after = {"pass_device_specs": "true", "features": "gds"}, {"features": "gds", "pass_device_specs": "true"}
+    assert written(before).configuration == written(after).configuration
+    assert written(before).configuration.features == ("gds", "device-files")
+
+
 def test_an_empty_environment_variable_is_not_set_but_an_empty_flag_is() -> None:
     assert written(environment={"METRICS_BIND_ADDRESS": ""}).configuration.metrics_bind_address == ListenAddress(
         host=None, port=9394
