@@ -8,14 +8,12 @@ from pathlib import Path
 
 import click
 
-from deviceplugin.apiserver import USER_AGENT
 from deviceplugin.configuration.table import TABLE, Configuration
 from deviceplugin.container.atomic_file import locked, write_atomically
 from deviceplugin.records.memory import MEMORY_FOLDER
 from program.logs import set_up_logging
 from program.settings.effective import Effective
 from program.settings.options import NODE_FILES, OWN_FILES, is_name, read_configuration, setting_options
-from proto.kubernetes.client import ApiServer
 from proto.kubernetes.errors import ApiError, ApiServerUnconfigured, ApiUnreachable, NotFound
 from proto.kubernetes.objects import NODES
 
@@ -106,6 +104,10 @@ def _usable(given: Mapping[str, str | None], name: str) -> tuple[str, Effective[
 
 async def _labels(kubeconfig: str | None, node_name: str, *, wait: bool) -> Mapping[str, str] | None:
     """Returns the Node's label; None if the API server does not answer."""
+    # `--help` needs no client.
+    from deviceplugin.apiserver import USER_AGENT  # noqa: PLC0415
+    from proto.kubernetes.client import ApiServer  # noqa: PLC0415
+
     logged = ""
     while True:
         try:
