@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 from program.tasks import Tasks
 from scheduler_ext.decide.effort import SteppedSearch
@@ -17,7 +17,10 @@ AHEAD_SECONDS = 0.25
 MOST_NAMESPACES = 1_000
 """Namespaces whose time is remembered. Beyond this, those without a debt of time are forgotten."""
 
-_Waiting = tuple[Iterator[None], "asyncio.Future[None]"]
+
+class _WaitingSearch(NamedTuple):
+    steps: Iterator[None]
+    ended: asyncio.Future[None]
 
 
 class SearchTurns:
@@ -25,7 +28,7 @@ class SearchTurns:
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
-        self._waiting: dict[str, deque[_Waiting]] = {}
+        self._waiting: dict[str, deque[_WaitingSearch]] = {}
         """The waiting searches by namespace; the next namespace in turn comes first."""
         self._spent: dict[str, float] = {}
         """The time at which each namespace has paid off the time of its searches."""
@@ -40,7 +43,7 @@ class SearchTurns:
         if self._made(namespace, steps):
             return
         ended = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(namespace, deque()).append((steps, ended))
+        self._waiting.setdefault(namespace, deque()).append(_WaitingSearch(steps, ended))
         if self._working is None or self._working.done():
             self._working = self._tasks.begin(self._work())
         await ended
