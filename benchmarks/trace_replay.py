@@ -121,7 +121,7 @@ class Cluster:
         return -(left.cpu_milli / total.cpu_milli + left.memory_mib / total.memory_mib)
 
     def _score(self, name: str) -> float:
-        usage = self._ledger.nodes.usage(name)
+        usage = self._ledger.nodes.usages().get(name)
         return 0.0 if usage is None else node_score(usage.gpus).total
 
 

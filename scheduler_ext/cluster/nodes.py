@@ -120,10 +120,6 @@ class Nodes:
         self._rebuild()
         return self._usages
 
-    def usage(self, name: str) -> NodeUsage | None:
-        """Returns the usage of a node; None for one that is not registered."""
-        return self.usages().get(name)
-
     def alone(self, name: str, quotas: Quotas) -> NodeAlone | None:
         """Returns the node as it is now; None for one that is not registered."""
         registered = self._registered.get(name)

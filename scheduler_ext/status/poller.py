@@ -91,7 +91,7 @@ class Poller:
         found: dict[str, NodePoll | None] = {}
         began = monotonic()
         for name in tuple(ledger.nodes.usages()):
-            usage = ledger.nodes.usage(name)
+            usage = ledger.nodes.usages().get(name)
             if usage is not None:
                 found[name] = None if usage is self._known.get(name) else self._node(name, usage)
             if monotonic() - began >= BREATH_SECONDS:

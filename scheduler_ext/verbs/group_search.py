@@ -241,7 +241,7 @@ class GroupSearch:
         ahead = ledger.groups.ahead(asked.pod, self.node_names)
         if ahead is None:
             return None
-        usage = ledger.nodes.usage(ahead.node)
+        usage = ledger.nodes.usages().get(ahead.node)
         if ahead.uid == asked.uid and usage is not None and usage.offers(ahead.shares):
             return NodeChoice(node=ahead.node, shares=ahead.shares)
         # A GPU went out of service since, or it is the place of a pod that did not exist. This one may need another.

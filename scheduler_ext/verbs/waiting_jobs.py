@@ -214,7 +214,7 @@ class WaitingJobs:
         return found
 
     def _ahead(self, name: str, now: float) -> NodeAhead | None:
-        usage, alone = self._cluster.ledger.nodes.usage(name), self._cluster.ledger.alone(name)
+        usage, alone = self._cluster.ledger.nodes.usages().get(name), self._cluster.ledger.alone(name)
         if usage is None or alone is None:
             return None
         pods = self._cluster.pods

@@ -86,13 +86,11 @@ def advise(question: Question, run: PlanRun, words: str, progress: Progress = la
 def _leaving(engine: Engine, kinds: Kinds, workload: Workload, held: Iterable[Pod]) -> tuple[list[Leaving], str]:
     """Returns the pods without GPUs that should leave, and a note. The one that helps most goes first."""
     ledger = engine.state.ledger
-    without = [name for name in engine.offers if ledger.nodes.usage(name) is None]
+    without = [name for name in engine.offers if name not in ledger.nodes.usages()]
     candidates = {
         pod_key(pod): pod
         for pod in held
-        if is_movable(pod)
-        and ledger.nodes.usage(pod.spec.node_name) is not None
-        and not kinds.asking(arrival_of(pod)).gpus
+        if is_movable(pod) and pod.spec.node_name in ledger.nodes.usages() and not kinds.asking(arrival_of(pod)).gpus
     }
     if candidates and not without:
         return [], "pods without GPUs cannot leave GPU nodes: there is no other node"
@@ -122,7 +120,7 @@ def _leaving(engine: Engine, kinds: Kinds, workload: Workload, held: Iterable[Po
 def _gain(engine: Engine, stranding: Fragmentation, pod: Pod) -> float:
     """Returns GPUs that the usual pods could use if this one left."""
     ledger, node = engine.state.ledger, pod.spec.node_name
-    usage, room = ledger.nodes.usage(node), ledger.hosts.left(node)
+    usage, room = ledger.nodes.usages().get(node), ledger.hosts.left(node)
     if usage is None or room is None:
         return 0.0
     return stranding.stranded(usage, room) - stranding.stranded(usage, room.plus(host_requested(pod)))

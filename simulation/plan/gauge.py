@@ -53,7 +53,7 @@ class Gauge:
     def read(self) -> Reading:
         ledger = self._engine.state.ledger
         for name in self._engine.changed:
-            usage = ledger.nodes.usage(name)
+            usage = ledger.nodes.usages().get(name)
             if usage is None:
                 self._nodes.pop(name, None)
                 continue

@@ -288,7 +288,7 @@ class _Replay:
 
     def _count_links(self, found: Placed, asking: Asking) -> None:
         self._tally.several += asking.several
-        usage = self._engine.state.ledger.nodes.usage(found.node) if asking.several else None
+        usage = self._engine.state.ledger.nodes.usages().get(found.node) if asking.several else None
         if usage is not None:
             gbps = self._question.cluster.links.pod_gbps(found.shares, usage.node.pair_scores)
             self._tally.gbps += [] if gbps is None else [gbps]
@@ -348,7 +348,7 @@ class _Replay:
 
 def home_of(engine: Engine, arrival: Arrival, found: Placed, waited: float = 0.0) -> Home:
     """Returns the place of a pod that was placed just now."""
-    usage = engine.state.ledger.nodes.usage(found.node)
+    usage = engine.state.ledger.nodes.usages().get(found.node)
     held = {share.uuid for container in found.shares for share in container}
     gpus = [] if usage is None else [gpu.device.index for gpu in usage.gpus if gpu.device.uuid in held]
     name = f"{arrival.namespace}/{arrival.name}"

@@ -130,7 +130,7 @@ def test_no_amount_of_cpu_is_too_large_to_be_counted(cpu: str) -> None:
     ledger.apply_pod(running("p", cpu=cpu))
     found = ledger.workload()
     assert 0 <= found.per_gpu.cpu_milli <= 10**23
-    usage = ledger.nodes.usage("a")
+    usage = ledger.nodes.usages().get("a")
     assert usage is not None
     assert Fragmentation(found).stranded(usage, HostAmount(10**22, -(10**22))) == pytest.approx(0.0, abs=1)
 

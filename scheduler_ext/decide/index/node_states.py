@@ -194,7 +194,7 @@ class NodeStates:
             numbers.forget_beyond(most)
         for name in names:
             self._changes.pop(name, None)
-            usage = self._ledger.nodes.usage(name)
+            usage = self._ledger.nodes.usages().get(name)
             self.whole.pop(name, None)
             self.together.discard(name)
             if usage is None:

@@ -356,7 +356,7 @@ def test_changes_are_handed_out_once_whatever_they_were() -> None:
     made.expire(1.0)
     assert made.nodes.take_changed() == {"n"}
     made.apply_node(Node(metadata=ObjectMeta(name="n")))
-    assert (made.nodes.take_changed(), made.nodes.usage("n")) == ({"n"}, None)
+    assert (made.nodes.take_changed(), made.nodes.usages().get("n")) == ({"n"}, None)
 
 
 def test_a_pod_that_is_bound_as_it_was_decided_changes_no_node() -> None:

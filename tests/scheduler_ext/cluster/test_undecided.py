@@ -320,7 +320,7 @@ def test_what_a_daemon_says_of_a_pod_that_waits_takes_nothing_from_its_reservati
     made.apply_node(told_by_n if claimed_first else telling(None))
     made.reserve("uid-a", pod(container(gpu=1), name="a"), "m", SHARES, 60.0)
     made.apply_node(told_by_n)
-    at_m = made.nodes.usage("m")
+    at_m = made.nodes.usages().get("m")
     assert at_m is not None
     assert [(gpu.replicas, gpu.memory_mib) for gpu in at_m.gpus] == [(1, 1000)]
     assert used(made) == [(0, 0, 0)] * 2
