@@ -112,7 +112,7 @@ def judge_count(node: Node, served: Mapping[str, Sequence[Device]], ours: Socket
     """Compares kubelet's allocatable count with the healthy GPUs and their replicas, for every resource we serve."""
     if ours.state is not SocketState.CONNECTS:
         return skipped(COUNT, "Our device plugin does not serve yet.")
-    wanted = {resource: _slots(devices) for resource, devices in served.items() if devices}
+    wanted = {resource: _healthy_replicas(devices) for resource, devices in served.items() if devices}
     counted = {resource: _quantity(node.status.allocatable, resource) for resource in wanted}
     if counted == wanted:
         return ok(COUNT, f"Allocatable: {enumerated([f'{count} {resource}' for resource, count in counted.items()])}.")
@@ -145,7 +145,7 @@ def _runs_other_plugin(container: Container) -> bool:
     return _PLUGIN_IMAGE.search(container.image) is not None and (named or not container.command)
 
 
-def _slots(devices: Sequence[Device]) -> int:
+def _healthy_replicas(devices: Sequence[Device]) -> int:
     return sum(len(replica_ids(device)) for device in devices if device.healthy)
 
 

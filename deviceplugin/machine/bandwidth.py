@@ -88,7 +88,7 @@ def nvlink_gbps(gpu: GpuReading) -> float | None:
 
 
 def pcie_gbps(gpu: GpuReading) -> float | None:
-    """The GPU's own slot. None for an unknown generation or width."""
+    """Returns the speed of the GPU's own PCIe link. None for an unknown generation or width."""
     per_x16 = PCIE_X16_GBPS.get(gpu.pcie_gen or 0)
     return per_x16 * gpu.pcie_width / 16 if per_x16 and gpu.pcie_width else None
 
@@ -99,13 +99,13 @@ def pair_gbps(
     """Returns the speed of a copy between the two. None if a figure for it is unknown."""
     if nvlinks:
         return _link_product(nvlinks, nvlink_gbps(first), nvlink_gbps(second))
-    slots = (pcie_gbps(first), pcie_gbps(second))
-    if pair.level is None or slots[0] is None or slots[1] is None:
+    one, other = pcie_gbps(first), pcie_gbps(second)
+    if pair.level is None or one is None or other is None:
         return None
-    slot = min(slots[0], slots[1])
+    gbps = min(one, other)
     # MIG disables peer access, whatever the driver reports of the pair.
     peer = pair.p2p_pcie is PeerStatus.OK and not (first.mig_enabled or second.mig_enabled)
-    reach = _peer_gbps(slot, pair.level, socket) if peer else _staged_gbps(slot, pair.level)
+    reach = _peer_gbps(gbps, pair.level, socket) if peer else _staged_gbps(gbps, pair.level)
     return min(reach, socket.gbps) if pair.level >= PcieLevel.SYSTEM else reach
 
 
@@ -113,11 +113,11 @@ def _link_product(nvlinks: int, first: float | None, second: float | None) -> fl
     return None if first is None or second is None else round(nvlinks * min(first, second), 1)
 
 
-def _peer_gbps(slot: float, level: PcieLevel, socket: SocketLink) -> float:
-    """Intel root complexes forward peer traffic at 1/1.2 of the slot."""
-    return slot / 1.2 if level > PcieLevel.MULTIPLE and socket.is_intel else slot
+def _peer_gbps(gbps: float, level: PcieLevel, socket: SocketLink) -> float:
+    """Intel root complexes forward peer traffic at 1/1.2 of the link's speed."""
+    return gbps / 1.2 if level > PcieLevel.MULTIPLE and socket.is_intel else gbps
 
 
-def _staged_gbps(slot: float, level: PcieLevel) -> float:
+def _staged_gbps(gbps: float, level: PcieLevel) -> float:
     """Behind one switch both copies of a staged transfer share its uplink, so near is slower than far."""
-    return slot * (0.5 if level <= PcieLevel.MULTIPLE else 0.75)
+    return gbps * (0.5 if level <= PcieLevel.MULTIPLE else 0.75)

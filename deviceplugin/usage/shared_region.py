@@ -121,10 +121,10 @@ def parse_region(size: int, read_at: ReadAt, has_ended: HasEnded = lambda _: Fal
     (process_count,) = struct.unpack_from("<i", tail)
     _bounded("the number of GPUs", device_count, MOST_DEVICES)
     _bounded("the number of processes", process_count, MOST_PROCESSES)
-    slots = _exactly(read_at, _PROCESSES, process_count * _PROCESS_SIZE)
-    starts = range(0, len(slots), _PROCESS_SIZE)
-    live = [start for start in starts if _is_live(slots, start, has_ended)]
-    devices = (_device(head, slots, live, number) for number in range(device_count))
+    processes = _exactly(read_at, _PROCESSES, process_count * _PROCESS_SIZE)
+    starts = range(0, len(processes), _PROCESS_SIZE)
+    live = [start for start in starts if _is_live(processes, start, has_ended)]
+    devices = (_device(head, processes, live, number) for number in range(device_count))
     return Region(
         version=version,
         devices=tuple(device for device in devices if device is not None),
@@ -159,15 +159,15 @@ def _version(head: bytes) -> str:
     return f"{major}.{minor}"
 
 
-def _device(head: bytes, slots: bytes, live: Sequence[int], number: int) -> RegionDevice | None:
+def _device(head: bytes, processes: bytes, live: Sequence[int], number: int) -> RegionDevice | None:
     uuid = _uuid(head, _UUIDS + number * _UUID_BYTES, number)
     if not uuid:
         return None
     (limit,) = struct.unpack_from("<Q", head, _LIMITS + 8 * number)
     (core_limit,) = struct.unpack_from("<Q", head, _SM_LIMITS + 8 * number)
-    memory = [struct.unpack_from("<5Q", slots, at + _MEMORY + number * _MEMORY_SIZE) for at in live]
+    memory = [struct.unpack_from("<5Q", processes, at + _MEMORY + number * _MEMORY_SIZE) for at in live]
     context, module, buffers, _, total = (_total(f"GPU {number}: memory in use", column) for column in _columns(memory))
-    busy = [struct.unpack_from("<3Q", slots, at + _UTILIZATION + number * _UTILIZATION_SIZE)[2] for at in live]
+    busy = [struct.unpack_from("<3Q", processes, at + _UTILIZATION + number * _UTILIZATION_SIZE)[2] for at in live]
     return RegionDevice(
         uuid=DeviceUUID(uuid),
         limit_bytes=_bounded(f"GPU {number}: the memory limit", limit, _LARGEST_BYTES),
@@ -199,10 +199,10 @@ def _uuid(head: bytes, at: int, number: int) -> str:
     return uuid
 
 
-def _is_live(slots: bytes, at: int, has_ended: HasEnded) -> bool:
+def _is_live(processes: bytes, at: int, has_ended: HasEnded) -> bool:
     """A process that did not find its pid on the host has 0, and counts."""
-    (status,) = struct.unpack_from("<i", slots, at + _STATUS)
-    (pid,) = struct.unpack_from("<i", slots, at + _HOST_PID)
+    (status,) = struct.unpack_from("<i", processes, at + _STATUS)
+    (pid,) = struct.unpack_from("<i", processes, at + _HOST_PID)
     return bool(status) and not (pid > 0 and has_ended(pid))
 
 
