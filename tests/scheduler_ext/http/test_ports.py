@@ -142,7 +142,7 @@ async def test_what_is_no_http_at_all_harms_nobody(tmp_path: Path) -> None:
 
 
 async def test_slow_clients_hold_nobody_up(tmp_path: Path) -> None:
-    """How many a port lets in, and for how long: tests/proto/test_listening.py."""
+    """How many a port lets in, and for how long: tests/program/test_listening.py."""
     async with a_scheduler(tmp_path) as found, AsyncExitStack() as stack:
         for url in found.urls:
             for data in SLOW:
