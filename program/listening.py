@@ -168,7 +168,7 @@ class _Visitor:
 
     @property
     def awaits_us(self) -> bool:
-        """Whether a whole request has arrived, and the client has taken what was answered so far."""
+        """Returns whether a whole request has arrived, and the client has taken what was answered so far."""
         if self.request is None or not self.request.content.is_eof():
             return False
         transport = self.request.transport

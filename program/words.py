@@ -46,7 +46,7 @@ def escaped_label(value: str) -> str:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """`did you mean dgx2-16x-v100-32g? `, or nothing. Names that have it in them go before those that are alike."""
+    """Returns `did you mean dgx2-16x-v100-32g? ` or the like, or nothing. Names that contain it come first."""
     plain, asked = {_plain(each): each for each in known}, _plain(name)
     near = [short for short in plain if asked and asked in short][:3] or get_close_matches(asked, plain, n=1)
     return f"did you mean {' or '.join(plain[short] for short in near)}? " if near else ""

@@ -86,11 +86,11 @@ class Device:
 
     @property
     def is_mig(self) -> bool:
-        """Whether the hardware enforces a container's share."""
+        """Returns whether the hardware enforces a container's share."""
         return self.mode == MIG_MODE or self.uuid.startswith(MIG_PREFIX)
 
     def is_part(self, memory_mib: int, cores: int) -> bool:
-        """Whether the share needs enforcement: without it, a container could use more."""
+        """Returns whether the share needs enforcement: without it, a container could use more."""
         return self.is_part_of_memory(memory_mib) or self.is_part_of_cores(cores)
 
     def is_part_of_memory(self, memory_mib: int) -> bool:

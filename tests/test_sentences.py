@@ -35,6 +35,7 @@ def test_a_sentence_has_a_main_verb(sentence: str) -> None:
         "GPUs that pods of the namespace hold.",
         "Where a pod asks for how much.",
         "Until the plugin ends the stream.",
+        "The call's answer.",
         "The lock to write, or None while another pod holds a fresh one.",
         "Whether the node is ready: its kubelet reports that.",
     ],

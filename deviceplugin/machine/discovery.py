@@ -38,7 +38,7 @@ class NodeSharing:
         return uuid in self.hidden or (index is not None and str(index) in self.hidden)
 
     def of_running_pods(self) -> "NodeSharing":
-        """What pods hold that were placed when less was hidden or more was shared."""
+        """Returns the sharing by which pods were placed when less was hidden or more was shared."""
         return replace(
             self,
             memory_scaling=max(self.memory_scaling, 1.0),
@@ -69,7 +69,7 @@ def resources(machine: MachineReading, sharing: NodeSharing, resource_name: str)
 
 
 def discover_devices(machine: MachineReading, sharing: NodeSharing) -> tuple[Device, ...]:
-    """The devices of the node's own resource, by index: those that the node's annotation registers.
+    """Returns the devices of the node's own resource, by index: those that the node's annotation registers.
 
     MIG devices that have a resource of their own do not belong there. The scheduler would give them to pods that
     request the node's resource, while kubelet gives the same ones to pods that request the profile.
@@ -78,7 +78,7 @@ def discover_devices(machine: MachineReading, sharing: NodeSharing) -> tuple[Dev
 
 
 def left_out(machine: MachineReading, sharing: NodeSharing) -> tuple[str, ...]:
-    """A sentence for every GPU and MIG device that ought to be advertised and cannot be."""
+    """Returns a sentence for every GPU and MIG device that ought to be advertised and cannot be."""
     return tuple(verdict.why_not for verdict in _verdicts(machine, sharing) if verdict.why_not)
 
 

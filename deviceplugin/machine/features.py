@@ -61,7 +61,7 @@ def label_value(text: str) -> str:
 
 
 def _driver(version: str) -> Labels:
-    """Also in the older spelling. 570.86.15 has a revision, 418.30 has none."""
+    """Returns the labels in both spellings. 570.86.15 has a revision, 418.30 has none."""
     parts = version.split(".")
     if len(parts) not in (2, 3) or not all(parts):
         return {}

@@ -116,7 +116,7 @@ def as_json(view: LinkView) -> dict[str, object]:
 
 
 def as_text(view: LinkView) -> RenderableType:
-    """The matrix with affinities and NICs, then scores and speeds where known, then what the words mean."""
+    """Returns the matrix with affinities and NICs, then scores and speeds where known, then the words' meanings."""
     if not view.gpus:
         return Group(Text("No NVIDIA GPU on this machine."), *(Text(note, "yellow") for note in view.notes))
     parts: list[RenderableType] = [_link_table(view)]

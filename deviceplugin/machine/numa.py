@@ -6,7 +6,7 @@ from proto.devices import UNKNOWN_NUMA
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:
-    """`0-3,8` to the numbers it stands for. Raises ValueError for anything else; empty text is the empty set."""
+    """Returns the numbers of a list such as `0-3,8`; none for empty text. Raises ValueError for anything else."""
     numbers: set[int] = set()
     for part in text.strip().split(","):
         if part.strip():

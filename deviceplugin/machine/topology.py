@@ -94,7 +94,7 @@ def build_topology(machine: MachineReading) -> Topology:
 
 
 def count_nvlinks(first: GpuReading, second: GpuReading, pair: PairReading) -> int:
-    """NVLinks that a pair can use: its own ones, else the narrower of the two GPUs' ways into the same NVSwitches.
+    """Returns the number of NVLinks that a pair can use: its own, else those of the GPU with fewer into the NVSwitches.
 
     A link that is up need not be usable, so behind switches peer status and fabric must agree.
     """

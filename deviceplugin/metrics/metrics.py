@@ -103,7 +103,7 @@ class Metrics:
         self._registrations.labels(_outcome(taken).value).inc()
 
     def reported(self, taken: bool) -> None:
-        """A patch of the node was answered."""
+        """Records the answer to a patch of the Node."""
         self._patches.labels(_outcome(taken).value).inc()
         if taken:
             self._reported_at = self._now()
@@ -131,7 +131,7 @@ class Metrics:
     # What is.
 
     def exposition(self, view: DaemonView, sample: NodeSample | None, sample_age_seconds: float | None) -> bytes:
-        """The page Prometheus scrapes; without a sample, only what the daemon knows by itself."""
+        """Returns the page for Prometheus; without a sample it has only what the daemon knows by itself."""
         return generate_latest(_Page(lambda: self._families(view, sample, sample_age_seconds)))
 
     def _families(self, view: DaemonView, sample: NodeSample | None, age: float | None) -> Iterator[Metric]:

@@ -70,7 +70,7 @@ class Samples(Generic[T]):
         """Logged once, however often it is scraped."""
 
     async def current(self, wait_seconds: float = WAIT_SECONDS) -> tuple[T | None, float | None]:
-        """Sample and its age in seconds; an old one when a fresh one takes too long, None before the first."""
+        """Returns a sample and its age in seconds: an old one if a fresh one takes too long, None before the first."""
         if self._last is None or self._age(self._last) >= FRESH_SECONDS:
             if self._taking is None or self._taking.done():
                 self._taking = self._tasks.begin(self._refresh())

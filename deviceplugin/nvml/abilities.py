@@ -25,7 +25,7 @@ def with_abilities(calls: NvmlCalls, handle: object, gpu: GpuReading) -> GpuRead
 
 
 def driver_version(calls: NvmlCalls) -> str:
-    """Empty where the driver does not report it."""
+    """Returns the version; empty if the driver does not report it."""
     try:
         return str(calls.ask("nvmlSystemGetDriverVersion"))
     except CallFailed:

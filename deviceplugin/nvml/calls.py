@@ -46,12 +46,12 @@ class CallFailed(Exception):
 
     @property
     def is_absent(self) -> bool:
-        """The driver does not have this at all: another call brings no other answer."""
+        """Returns whether the driver does not have this at all: another call brings no other answer."""
         return self.code in _ABSENT
 
     @property
     def is_passing(self) -> bool:
-        """The next answer may be another one."""
+        """Returns whether the next answer may be another one."""
         return not self.is_absent and self.code != NOT_FOUND
 
 
@@ -80,7 +80,7 @@ class NvmlCalls:
         return NvmlCalls(self.pynvml, self)
 
     def ask(self, function: str, *arguments: object) -> Any:
-        """The call's answer. Raises CallFailed, as its sub-class GpuGone where the whole GPU is meant."""
+        """Returns the call's answer. Raises CallFailed, as its sub-class GpuGone where the whole GPU is meant."""
         for _ in range(_ATTEMPTS - 1):
             try:
                 return self._ask_once(function, *arguments)
@@ -104,7 +104,7 @@ class NvmlCalls:
             raise CallFailed(function, INSUFFICIENT_SIZE, "the answer has another length than it names") from error
 
     def ask_or(self, default: Any, function: str, *arguments: object) -> Any:
-        """Calls; returns `default` if the driver refuses. An unsupported call is made once. Raises GpuGone."""
+        """Returns the answer, or `default` if the driver refuses. An unsupported call is made once. Raises GpuGone."""
         question = (function, *map(_same, arguments))
         if question in self._refused:
             return default

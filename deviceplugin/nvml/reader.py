@@ -290,7 +290,7 @@ class Nvml:
 
 
 def _find(calls: NvmlCalls, index: int) -> _Found:
-    """Name and UUID make a GPU; its address is wanted."""
+    """Returns the GPU at this index. It needs name and UUID; its address may be missing."""
     handle, bus_id = None, ""
     try:
         handle = calls.ask("nvmlDeviceGetHandleByIndex", index)
@@ -313,7 +313,7 @@ def _recognised(lost: _Found, gone: Sequence[_Gpu]) -> _Gpu | None:
 def _with_mig(
     calls: NvmlCalls, handle: object, gpu: GpuReading, known: GpuReading | None
 ) -> tuple[GpuReading, tuple[str, ...]]:
-    """Read before all else: MIG decides what the GPU answers at all. Raises CallFailed."""
+    """Returns the GPU with its MIG devices. MIG decides what a GPU answers, so it is read first. Raises CallFailed."""
     if known is None:
         calls.forget_refusals(handle)
     before = known is not None and known.mig_enabled
@@ -336,7 +336,7 @@ def _with_mig(
 
 
 def _read_pairs(calls: NvmlCalls, gpus: Sequence[_Gpu]) -> dict[_Pair, tuple[PairReading | None, CallFailed | None]]:
-    """What each pair answers, and the first call that may have failed by chance."""
+    """Returns the answer of each pair, and the first call that may have failed by chance."""
     pairs: dict[_Pair, tuple[PairReading | None, CallFailed | None]] = {}
     for first, second in combinations(gpus, 2):
         if first.handle is None or second.handle is None or first.links is None or second.links is None:

@@ -36,10 +36,10 @@ class Sysfs:
         return self._read("class/dmi/id/product_name")
 
     def gpus(self) -> frozenset[str]:
-        """Kernel addresses of the PCI devices that are NVIDIA GPUs of this host: what NVML should show.
+        """Returns the kernel addresses of this host's NVIDIA GPUs: what NVML should show.
 
-        Not those that another driver has (vfio-pci for a virtual machine, nouveau for a display) and not the virtual
-        functions of a GPU. Classes by the PCI ID repository: 0300 VGA controller, 0302 3D controller.
+        They include neither those that another driver has (vfio-pci for a virtual machine, nouveau for a display) nor
+        the virtual functions of a GPU. Classes by the PCI ID repository: 0300 VGA controller, 0302 3D controller.
         """
         return frozenset(
             folder.name

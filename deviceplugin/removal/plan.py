@@ -73,7 +73,7 @@ class Ours:
 
 
 def paths_of_ours(folders: Folders, found: Found, ours: Ours) -> tuple[str, ...]:
-    """What is to be removed, with all that is in it, in this order. A socket that is served is not."""
+    """Returns the paths to remove, with all that is in them, in this order. A socket that is served stays."""
 
     def chosen(folder: str, is_ours: Callable[[str], bool]) -> list[str]:
         return [f"{folder}/{name}" for name in sorted(found.names.get(folder, ())) if is_ours(name)]
@@ -190,6 +190,6 @@ def _is_slot_file(name: str) -> bool:
 
 
 def _settled(name: str) -> str:
-    """The name a file was to get that a crash left half written."""
+    """Returns the name that a file was to get which a crash left half written."""
     half_written = name.startswith(".") and name.endswith(".new")
     return name[1 : -len(".new")] if half_written else name

@@ -1,4 +1,4 @@
-"""What the daemon does next about a pod's wish for other GPU memory: one step for each look, and it remembers nothing.
+"""Decides the daemon's next step towards other GPU memory that a pod wishes for. It remembers nothing.
 
 These rules keep every GPU within what it has, whichever program stops at whichever point:
 

@@ -25,13 +25,13 @@ class CgroupOwner:
 
 
 def pod_of(folder: str) -> str:
-    """The UID of the pod whose cgroup has this name; empty for any other."""
+    """Returns the UID of the pod whose cgroup has this name; empty for any other."""
     found = _POD.search(folder)
     return found["uid"].replace("_", "-") if found else ""
 
 
 def container_of(folder: str) -> str:
-    """The id of the container whose cgroup has this name; empty for any other."""
+    """Returns the id of the container whose cgroup has this name; empty for any other."""
     found = _CONTAINER.match(folder)
     return found["id"] if found else ""
 

@@ -128,7 +128,7 @@ def node_usage(pods: Iterable[Pod], sample: NodeSample, indices: Mapping[DeviceU
 
 
 def held_by(pod: Pod) -> Mapping[str, frozenset[DeviceUUID]]:
-    """The GPUs of each container that has some and has not ended, by its name; none where that cannot be read."""
+    """Returns the GPUs of each container that has some and has not ended, by its name; none if that is unreadable."""
     try:
         return {each.name: frozenset(map(gpu_of, each.shares)) for each in _holders(pod)}
     except AnnotationError:

@@ -87,7 +87,9 @@ def is_finite(word: str, before: str) -> bool:
     """Returns whether the word is a verb with a subject, which is seen from the word before it."""
     if word in _THIRD_PERSONS:
         return before not in _DETERMINERS
-    plural = before in _PLURAL_SUBJECTS or (before.endswith("s") and before not in _THIRD_PERSONS | _FINITE)
+    plural = before in _PLURAL_SUBJECTS or (
+        before.endswith("s") and not before.endswith("'s") and before not in _THIRD_PERSONS | _FINITE
+    )
     return word in _FINITE or (word in _VERBS and plural)
 
 

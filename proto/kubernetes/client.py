@@ -153,7 +153,7 @@ class ApiServer:
             raise self.transport.unusable(error) from error
 
     async def _page(self, path: str, limit: int) -> bytearray | None:
-        """None if the page has several objects and is too long. Raises ApiError or ApiUnreachable."""
+        """Returns the page; None if it has several objects and is too long. Raises ApiError or ApiUnreachable."""
         silence = aiohttp.ClientTimeout(sock_connect=self.timeout_seconds, sock_read=self.timeout_seconds)
         try:
             # aiohttp's own total timeout would lose a caller's deadline that passes in the same turn of the loop: its

@@ -104,7 +104,7 @@ def summed_up(pod: Pod, spec: Json, settings: AdmissionSettings, gpu_memory: Gpu
 
 
 def _judged(pod: Pod, edited: Json, settings: AdmissionSettings, quota: Quota | None) -> AdmissionVerdict:
-    """The verdict without its patch. `edited` is a copy of the pod and is completed in place."""
+    """Returns the verdict without its patch. `edited` is a copy of the pod and is completed in place."""
     if not pod.spec.containers:
         return denied("pod has no containers", reason=Why.NO_CONTAINERS)
     ours = not _is_anothers(pod, settings)
@@ -279,5 +279,5 @@ def _items(before: list[Any], after: list[Any], path: str) -> Iterator[Json]:
 
 
 def pointer_token(key: str) -> str:
-    """A member's name as JSON Pointer (RFC 6901) writes it."""
+    """Returns a member's name as JSON Pointer (RFC 6901) writes it."""
     return key.replace("~", "~0").replace("/", "~1")

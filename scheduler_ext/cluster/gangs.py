@@ -15,7 +15,7 @@ SOURCES: Mapping[type[PodGroup], GroupSource] = {
 }
 _VERSIONS = {GroupSource.KUBERNETES: "v1beta1", GroupSource.COSCHEDULING: "v1alpha1", GroupSource.VOLCANO: "v1beta1"}
 STAND_IN = "#"
-"""Between a group's name and a number: the key of what is held for a pod that does not exist yet. No UID has it."""
+"""It separates a group's name and a number in the key of a pod that does not exist yet. No UID has it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -90,7 +90,7 @@ class BindingLease:
         return self._turn is not None and bool(self._turn.version) and self._turn.holder == self._process
 
     def held_for(self) -> float | None:
-        """The longest time in seconds for which another process may still have Bindings under way; None if unknown."""
+        """Returns the longest time in seconds in which another process may have Bindings under way; None if unknown."""
         if self._turn is None:
             return None
         return max(free_at(self._turn, self._process) - self._monotonic(), 0.0)

@@ -129,7 +129,7 @@ def create_container(
     *,
     manner: RuntimeManner = _USUAL,
 ) -> CreatedContainer:
-    """Kubelet's merge of all answers and the pod's environment, over that of the image, and the runtime's CDI edits.
+    """Returns kubelet's merge of all answers and the pod's environment, over the image's, and the runtime's edits.
 
     Raises CdiError for a CDI device that no spec holds, or whose device file is missing.
     """

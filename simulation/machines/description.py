@@ -273,12 +273,12 @@ def gpu_uuid(machine_id: str, index: int, instance: str = "") -> str:
 
 
 def mig_uuid(machine_id: str, index: int, mig: MigDevice, instance: str = "") -> str:
-    """The MIG device's own UUID, else a stable one in the form of drivers since 470."""
+    """Returns the MIG device's own UUID, else a stable one in the form of drivers since 470."""
     return mig.uuid or f"MIG-{uuid.uuid5(_UUID_NAMESPACE, f'{machine_id}/{instance}/{index}/{mig.gi}/{mig.ci}')}"
 
 
 def cpu_numbers(cpulist: str) -> frozenset[int]:
-    """CPUs of the kernel's list form; `0-2,8` is {0, 1, 2, 8}. ValueError if it is no such list."""
+    """Returns the CPUs of the kernel's list form: `0-2,8` is {0, 1, 2, 8}. Raises ValueError if it is no such list."""
     numbers: set[int] = set()
     for part in cpulist.split(",") if cpulist else ():
         first, _, last = part.partition("-")

@@ -121,7 +121,7 @@ def _first_error(failed: subprocess.CalledProcessError) -> str:
 
 
 def _caches(cache_dir: Path | None) -> Iterator[Path]:
-    """The folder requested, or else the user's cache; then a temporary one. Raises BuildFailed."""
+    """Yields the folder requested, or else the user's cache; then a temporary one. Raises BuildFailed."""
     if cache_dir is not None:
         yield cache_dir
     else:

@@ -7,7 +7,7 @@ from statistics import mean
 from proto.devices import DeviceUUID, PairScores, PodShares
 
 NVLINK_SCORE = 100
-"""What each NVLink adds to a pair's score."""
+"""Each NVLink adds this to a pair's score."""
 GBPS_AN_NVLINK = 20.0
 PCIE_GBPS = {60: 24.0, 50: 24.0, 40: 24.0, 30: 24.0, 20: 24.0, 10: 16.0}
 """Bandwidths by the score of the path: PCIe 4 with 16 lanes, and the links between sockets of AMD EPYC."""
