@@ -91,7 +91,7 @@ class Agent:
         self._serving = Serving(sources, metrics, self.driver_limits, self._events.record)
         self._limits = LimitsWatch(settings, self.driver_limits, changes, lambda: self._serving.are_slots)
         self._remediation = Remediation(api, sources, self._events, NodeClocks(now=now), count=metrics.eviction)
-        self._labels = FeatureLabels(gpus, enabled=settings.feature_labels)
+        self._labels = FeatureLabels(sources)
         self._writer = NodeWriter(sources.own, changes, self._contributors(), now=now)
         self._feedback = FeedbackLoop(
             sources.own,
@@ -106,17 +106,14 @@ class Agent:
 
     def _contributors(self) -> Sequence[Contributor]:
         """Returns one contributor for each part of the daemon that decides about the Node."""
-        sources, settings = self._sources, self._sources.settings
-        own, gpus, resource = sources.own, sources.gpus, sources.resource
-        registered = RegisteredGpus(self._offer, settings.hami_scheduler, self._metrics.reported)
-        totals = NodeTotals(own, gpus, sources.configuration.total_names)
-        sums = NodeSums(own, gpus, resource, enabled=settings.gpu_sums)
-        undecided = UndecidedPods(own, gpus, resource, sources.read_checkpoint)
-        outliving = OutlivingPods(own, gpus, resource, PodCgroups(cgroups(sources.configuration.host.root)))
+        sources = self._sources
+        registered = RegisteredGpus(self._offer, sources.settings.hami_scheduler, self._metrics.reported)
+        undecided = UndecidedPods(sources)
+        outliving = OutlivingPods(sources, PodCgroups(cgroups(sources.configuration.host.root)))
         return (
             Contributor(name="the GPUs", desired=registered.desired, reported=registered.reported),
-            Contributor(name="the totals", desired=totals.desired),
-            Contributor(name="the sums", desired=sums.desired),
+            Contributor(name="the totals", desired=NodeTotals(sources).desired),
+            Contributor(name="the sums", desired=NodeSums(sources).desired),
             Contributor(
                 name="how kubelet aligns CPUs and GPUs",
                 desired=lambda *_: numa_annotation(self._serving.alignment.numa),

@@ -1,4 +1,4 @@
-"""The sources of allocators: pods, GPUs, kubelet's checkpoint and settings."""
+"""The sources of allocators and of the Node's contributors: pods, GPUs, kubelet's checkpoint and settings."""
 
 from dataclasses import dataclass
 

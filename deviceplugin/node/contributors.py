@@ -5,9 +5,8 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from deviceplugin.allocation.decision import held_by, live_holds
-from deviceplugin.apiserver import OwnNode
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.by_pod import ByPod
-from deviceplugin.gpus import Gpus
 from deviceplugin.node.desired import Desired
 from deviceplugin.node.labels import label_report
 from deviceplugin.node.outliving import (
@@ -23,8 +22,8 @@ from deviceplugin.node.totals import node_sums, node_totals, present_totals, req
 from deviceplugin.node.undecided import is_undecided, known_of
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
-from deviceplugin.records.holdings import Holding, ReadCheckpoint
-from deviceplugin.settings import HamiScheduler, TotalNames
+from deviceplugin.records.holdings import Holding
+from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_NUMA, NODE_OUTLIVING, NODE_UNDECIDED, SUMS
 from proto.annotations.node_numa import NodeNuma, encode_numa
 from proto.annotations.outliving_pods import encode_outliving
@@ -66,10 +65,10 @@ class RegisteredGpus:
 class NodeTotals:
     """The amounts of the resources that pods name beside GPUs."""
 
-    def __init__(self, own: OwnNode, gpus: Gpus, names: TotalNames) -> None:
-        self._own = own
-        self._gpus = gpus
-        self._names = names
+    def __init__(self, sources: AllocationSources) -> None:
+        self._own = sources.own
+        self._gpus = sources.gpus
+        self._names = sources.configuration.total_names
         self._requests = ByPod(requested_totals)
 
     def desired(self, _node: Node, _now: datetime) -> Desired | None:
@@ -81,14 +80,14 @@ class NodeTotals:
 
 
 class NodeSums:
-    """The sums of what the GPUs have together; without `enabled`, they are taken away."""
+    """The sums of what the GPUs have together; without the setting, they are taken away."""
 
-    def __init__(self, own: OwnNode, gpus: Gpus, resource: str, *, enabled: bool) -> None:
-        self._own = own
-        self._gpus = gpus
-        self._enabled = enabled
+    def __init__(self, sources: AllocationSources) -> None:
+        self._own = sources.own
+        self._gpus = sources.gpus
+        self._enabled = sources.settings.gpu_sums
         self._requested = ByPod[None, tuple[int, ...]](lambda pod, _: requested_sums(pod))
-        self._held = live_holds(resource)
+        self._held = live_holds(sources.resource)
 
     def desired(self, node: Node, _now: datetime) -> Desired | None:
         """Returns the sums; None, which keeps them, without a GPU or before the pods are known."""
@@ -110,17 +109,11 @@ def numa_annotation(numa: NodeNuma | None) -> Desired:
 class UndecidedPods:
     """The GPUs that kubelet gave to pods without a decision."""
 
-    def __init__(
-        self,
-        own: OwnNode,
-        gpus: Gpus,
-        resource: str,
-        read_checkpoint: ReadCheckpoint,
-    ) -> None:
-        self._own = own
-        self._gpus = gpus
-        self._resource = resource
-        self._read_checkpoint = read_checkpoint
+    def __init__(self, sources: AllocationSources) -> None:
+        self._own = sources.own
+        self._gpus = sources.gpus
+        self._resource = sources.resource
+        self._read_checkpoint = sources.read_checkpoint
         self._recorded: Sequence[Holding] = ()
         self._found = ByPod[str, Pod | None](lambda pod, asked: pod if is_undecided(pod, asked) else None)
 
@@ -149,12 +142,12 @@ class UndecidedPods:
 class OutlivingPods:
     """The pods that still run although the API server no longer has them."""
 
-    def __init__(self, own: OwnNode, gpus: Gpus, resource: str, cgroups: PodCgroups) -> None:
-        self._own = own
-        self._gpus = gpus
+    def __init__(self, sources: AllocationSources, cgroups: PodCgroups) -> None:
+        self._own = sources.own
+        self._gpus = sources.gpus
         self._cgroups = cgroups
         self._thread = OwnThreads("control groups")
-        self._resource = resource
+        self._resource = sources.resource
         self._departures: Departures | None = None
         """None until the control groups were seen once."""
         self._desired: Desired | None = None
@@ -187,11 +180,11 @@ class OutlivingPods:
 
 
 class FeatureLabels:
-    """The labels of the GPUs; without `enabled`, those of an earlier daemon are taken away."""
+    """The labels of the GPUs; without the setting, those of an earlier daemon are taken away."""
 
-    def __init__(self, gpus: Gpus, *, enabled: bool) -> None:
-        self._gpus = gpus
-        self._enabled = enabled
+    def __init__(self, sources: AllocationSources) -> None:
+        self._gpus = sources.gpus
+        self._enabled = sources.settings.feature_labels
 
     def desired(self, node: Node, _now: datetime) -> Desired | None:
         """Returns None until the GPUs are known."""

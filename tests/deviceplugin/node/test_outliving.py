@@ -11,8 +11,10 @@ import msgspec
 import pytest
 
 from deviceplugin.allocation.decision import TakenPart
+from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.apiserver import OwnNode
 from deviceplugin.changes import Changes
+from deviceplugin.configuration.table import Configuration
 from deviceplugin.gpus import Gpus
 from deviceplugin.inventory import Inventory
 from deviceplugin.node.contributors import OutlivingPods
@@ -26,8 +28,9 @@ from deviceplugin.node.outliving import (
 )
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
+from deviceplugin.records.checkpoint_file import checkpoint_reader
 from deviceplugin.settings import AgentSettings
-from proto.annotations.keys import NODE_OUTLIVING, RESOURCE_COUNT
+from proto.annotations.keys import NODE_OUTLIVING
 from proto.annotations.outliving_pods import Outliving, decode_outliving, encode_outliving
 from proto.devices import DeviceUUID
 from proto.kubernetes.client import ApiServer
@@ -142,9 +145,17 @@ async def test_the_control_groups_are_searched_off_the_loop_at_each_news_of_pods
         api = await ApiServer.connect(str(tmp_path / "kubeconfig"))
         changes = Changes()
         own = OwnNode(api, NODE, changes)
-        gpus = Gpus(lambda: Inventory(devices=PAIR), OwnThreads("nvml"), changes, AgentSettings(node_name=NODE))
+        configuration = Configuration(agent=AgentSettings(node_name=NODE))
+        gpus = Gpus(lambda: Inventory(devices=PAIR), OwnThreads("nvml"), changes, configuration.agent)
+        sources = AllocationSources(
+            own=own,
+            gpus=gpus,
+            changes=changes,
+            read_checkpoint=checkpoint_reader(str(tmp_path)),
+            configuration=configuration,
+        )
         cgroups = SearchedCgroups(tmp_path / "cgroup")
-        outliving = OutlivingPods(own, gpus, RESOURCE_COUNT, cgroups)
+        outliving = OutlivingPods(sources, cgroups)
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(loop) for loop in (own.follow_node(), own.follow_pods(), gpus.run())]
             await until(lambda: own.node is not None and own.pods_known and gpus.known)
