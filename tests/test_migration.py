@@ -6,7 +6,7 @@ is in tests/deviceplugin/test_hami_scheduler.py.
 
 import pytest
 
-from deviceplugin.removal.plan import annotations_of_ours
+from deviceplugin.removal import annotations_of_ours
 from proto.annotations import keys
 from proto.kubernetes.objects import Container, Node, NodeStatus, ObjectMeta, Pod, PodSpec, PodStatus, Resources
 from scheduler_ext.cluster.ledger import Ledger

@@ -21,7 +21,7 @@ from deviceplugin.container.hami_core_names import LOCK_DIRECTORY
 from deviceplugin.doctor.kubelet import SocketState
 from deviceplugin.doctor.node_facts import socket_facts
 from deviceplugin.node.desired import NO_TIME, Desired, patch_of
-from deviceplugin.removal.plan import (
+from deviceplugin.removal import (
     Folders,
     Found,
     Ours,

@@ -9,7 +9,7 @@ import yaml
 
 from daemonset import render
 from daemonset.render import Manifest
-from deviceplugin.removal.plan import annotations_of_ours
+from deviceplugin.removal import annotations_of_ours
 from proto.annotations import keys
 from proto.kubernetes.objects import Node, ObjectMeta
 from simulation.apiserver import EmbeddedApiServer

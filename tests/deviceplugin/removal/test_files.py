@@ -2,7 +2,7 @@ import socket
 from pathlib import Path
 
 from deviceplugin.cli.uninstalling import find, remove
-from deviceplugin.removal.plan import Folders, Ours
+from deviceplugin.removal import Folders, Ours
 
 OURS = Ours(resource="nvidia.com/gpu")
 

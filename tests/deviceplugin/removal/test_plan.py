@@ -3,7 +3,7 @@ from collections.abc import Mapping
 import pytest
 
 from deviceplugin.node.desired import Desired
-from deviceplugin.removal.plan import Folders, Found, Ours, annotations_of_ours, paths_of_ours, refusals, status_of_ours
+from deviceplugin.removal import Folders, Found, Ours, annotations_of_ours, paths_of_ours, refusals, status_of_ours
 from deviceplugin.settings import TotalNames
 from deviceplugin.slots.slot import SPEC_FILE
 from proto.annotations import keys

@@ -1,1 +1,0 @@
-"""Finds and removes what the daemon leaves on a node."""
