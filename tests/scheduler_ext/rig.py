@@ -104,12 +104,14 @@ async def running(
     settings: ServeSettings = FAST,
     requests: RequestSettings = DEFAULT_REQUESTS,
     synced: bool = True,
+    files: JournalFiles | None = None,
     **changes: Any,
 ) -> AsyncIterator[Rig]:
     async with EmbeddedApiServer() as server:
         for node in nodes:
             server.create(node)
-        async with extender_for(server, replace(settings, **changes), requests=requests, synced=synced) as rig:
+        changed = replace(settings, **changes)
+        async with extender_for(server, changed, requests=requests, synced=synced, files=files) as rig:
             if synced:
                 # A watch that is still being opened would escape what a test does to watches.
                 await until(lambda: _watches(server))

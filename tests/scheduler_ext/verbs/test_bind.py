@@ -10,14 +10,13 @@ import pytest
 from proto.annotations import keys
 from proto.annotations.node_lock import NodeLock, encode_lock, encode_lock_uid
 from proto.extender import BindingArgs
-from scheduler_ext.cluster.records import PodRecord, Records, RecordState
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.membership import KUEUE_GROUP, KUEUE_SIZE
 from scheduler_ext.settings import ServeSettings
 from scheduler_ext.verbs.bind import Binder
 from scheduler_ext.verbs.journal import JournalFiles
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from scheduler_ext.verbs.state_machine import BindEvent
+from scheduler_ext.verbs.state_machine import BindEvent, SentBinding
 from simulation.apiserver import EmbeddedApiServer, Fault
 from tests.builders import node_json, pod_json
 from tests.polling import until
@@ -359,23 +358,25 @@ async def test_a_bind_that_failed_does_not_release_the_lock_of_the_next_bind_of_
         assert "default,p" in (rig.lock("n") or "")
 
 
+class BreakingJournal(JournalFiles):
+    """The folder of a journal that fails once, in a way that nobody expects."""
+
+    problem: Exception | None = ZeroDivisionError("of this test")
+
+    def add(self, sent: SentBinding) -> None:
+        problem, self.problem = self.problem, None
+        if problem is not None:
+            raise problem
+        super().add(sent)
+
+
 async def test_a_bind_that_breaks_off_is_answered_and_leaves_no_lock(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with running(IMMEDIATE) as rig:
+    async with running(IMMEDIATE, files=BreakingJournal(tmp_path)) as rig:
         pod = rig.add_pod("p")
         await rig.filter(pod, "n")
-
-        put = Records.put
-
-        def broken(records: Records, record: PodRecord) -> None:
-            if record.state is RecordState.SENT:
-                raise ZeroDivisionError("of this test")
-            put(records, record)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Records, "put", broken)
-            problem = await rig.bind(pod, "n")
+        problem = await rig.bind(pod, "n")
         said = "internal error, see the log: ZeroDivisionError('of this test')"
         assert problem == f"pod default/p cannot be bound to node n: {said}"
         assert "its bind broke off" in caplog.text
