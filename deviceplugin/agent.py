@@ -97,7 +97,7 @@ class Agent:
             sources.own,
             settings.hook_path,
             settings.feedback,
-            sources.priority_resource,
+            sources.resource_priority,
             now=time.time,
             announce=self._events.record,
         )

@@ -35,7 +35,7 @@ class FeedbackLoop:
         own: OwnNode,
         hook_path: str,
         feedback: Feedback,
-        priority_resource: str,
+        resource_priority: str,
         *,
         now: Callable[[], float],
         announce: Callable[[ObjectReference, Notice], None],
@@ -44,7 +44,7 @@ class FeedbackLoop:
         self._own = own
         self._containers = f"{hook_path}/vgpu/{CONTAINERS}"
         self._feedback = feedback
-        self._resource = priority_resource
+        self._resource = resource_priority
         self._now = now
         self._end_seconds = end_seconds
         self._announce = announce
@@ -156,12 +156,12 @@ class FeedbackLoop:
         self._warned = frozenset(asking)
 
 
-def tasks_of(pod: Pod, priority_resource: str) -> Mapping[Who, GpuTasks]:
+def tasks_of(pod: Pod, resource_priority: str) -> Mapping[Who, GpuTasks]:
     """Returns the tasks of each container with GPUs, by the pod's decision and spec."""
     containers = {each.name: each for each in pod.all_containers}
     found: dict[Who, GpuTasks] = {}
     for name, gpus in held_by(pod).items():
-        priority = container_facts(pod.metadata.uid, containers[name], priority_resource).priority
+        priority = container_facts(pod.metadata.uid, containers[name], resource_priority).priority
         own = DEFAULT_PRIORITY if priority is None else priority
         found[pod.metadata.uid, name] = GpuTasks(gpus=gpus, priority=own)
     return found

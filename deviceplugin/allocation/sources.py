@@ -35,5 +35,5 @@ class AllocationSources:
         return self.configuration.containers
 
     @property
-    def priority_resource(self) -> str:
+    def resource_priority(self) -> str:
         return self.configuration.total_names.priority

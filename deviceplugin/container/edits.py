@@ -180,13 +180,13 @@ class ContainerFacts:
     """The backends with which it has run."""
 
 
-def container_facts(pod_uid: str, container: Container, priority_resource: str) -> ContainerFacts:
+def container_facts(pod_uid: str, container: Container, resource_priority: str) -> ContainerFacts:
     """Returns the facts about a container on which its edits depend, from its pod's spec."""
     return ContainerFacts(
         pod_uid=pod_uid,
         name=container.name,
         env=tuple(container.env),
-        priority=_priority(container, priority_resource),
+        priority=_priority(container, resource_priority),
     )
 
 

@@ -48,7 +48,7 @@ class ImmediateAllocator:
         self._changes = sources.changes
         self._settings = sources.settings
         self._allocation = sources.containers
-        self._priority_resource = sources.priority_resource
+        self._resource_priority = sources.resource_priority
         self._resource = resource = sources.resource
         self._read_checkpoint = sources.read_checkpoint
         self._witness = witness_reader(sources.read_checkpoint, resource)
@@ -166,7 +166,7 @@ class ImmediateAllocator:
 
     async def _edits(self, proven: ProvenContainer, deadline: float) -> ContainerEdits:
         container = proven.pod.all_containers[proven.container]
-        facts = container_facts(proven.pod.metadata.uid, container, self._priority_resource)
+        facts = container_facts(proven.pod.metadata.uid, container, self._resource_priority)
         known = self._gpus.kept_by_uuid() if proven.is_kept else self._gpus.by_uuid()
         hardware, settings = self._gpus.inventory.hardware, self._settings
         prepared = partial(

@@ -40,7 +40,7 @@ class SlotPreparation:
         self._settings = sources.settings
         # The device files too: a systemd or CPU manager that writes the cgroup again knows only those of the spec.
         self._allocation = replace(sources.containers, pass_device_specs=True)
-        self._priority_resource = sources.priority_resource
+        self._resource_priority = sources.resource_priority
         self._resource = sources.resource
 
     def sizes(self, proven: ProvenPod) -> Mapping[str, ContainerShares]:
@@ -84,7 +84,7 @@ class SlotPreparation:
     ) -> PreparedSlot:
         container = pod.all_containers[slot.position]
         has_run = bool(pod.container_id(container.name))
-        facts = replace(container_facts(pod.metadata.uid, container, self._priority_resource), has_run=has_run)
+        facts = replace(container_facts(pod.metadata.uid, container, self._resource_priority), has_run=has_run)
         hardware = self._gpus.inventory.hardware
         if slot.problem:
             by_files = DeviceListStrategy.DRIVER_FILES in self._allocation.strategies

@@ -43,8 +43,8 @@ for line in sys.stdin:
 """What HAMi-core does with its region, in a process of its own: it maps it, and sets `recent_kernel` at a launch."""
 
 
-def tasks_of(pods: Iterable[Pod], priority_resource: str) -> Mapping[Who, GpuTasks]:
-    return {who: each for pod in pods for who, each in tasks_of_pod(pod, priority_resource).items()}
+def tasks_of(pods: Iterable[Pod], resource_priority: str) -> Mapping[Who, GpuTasks]:
+    return {who: each for pod in pods for who, each in tasks_of_pod(pod, resource_priority).items()}
 
 
 class Tenant:
