@@ -7,6 +7,7 @@ from pathlib import Path
 
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.records.holdings import CheckpointUnreadable, Holding, ReadCheckpoint, decode_checkpoint
+from program.tasks import Shared
 
 log = logging.getLogger(__name__)
 
@@ -32,19 +33,23 @@ def checkpoint_reader(kubelet_root: str, silent_seconds: float = _SILENT_SECONDS
                 known = version, _decoded(path, file.read())
         return known[1]
 
+    # While the disk hangs, all callers wait for one reading.
+    shared = Shared(lambda: thread.call(blocking))
+
     async def read() -> tuple[Holding, ...] | None:
         nonlocal problem
-        before, problem = problem, ""
+        found, why = None, ""
         try:
             async with asyncio.timeout(silent_seconds):
-                return await thread.call(blocking)
+                found = await shared.result()
         except FileNotFoundError:
-            return None
+            pass
         except OSError as error:
-            problem = error.strerror or f"no answer in {silent_seconds:g} s"
-        if problem != before:
-            log.warning("%s cannot be read: %s", path, problem)
-        return None
+            why = error.strerror or f"no answer in {silent_seconds:g} s"
+        if why not in ("", problem):
+            log.warning("%s cannot be read: %s", path, why)
+        problem = why
+        return found
 
     return read
 

@@ -1,5 +1,8 @@
+import asyncio
+import gc
 import json
 import os
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -113,3 +116,27 @@ async def test_that_it_cannot_be_read_is_told_once_until_it_can(
     file.rmdir()
     file.write_bytes(WRITTEN)
     assert await read() == decode_checkpoint(WRITTEN)
+
+
+def readings() -> int:
+    return sum(isinstance(each, Future) for each in gc.get_objects())
+
+
+async def test_readings_of_a_disk_that_hangs_do_not_pile_up_and_its_silence_is_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "device-plugins" / "kubelet_internal_checkpoint"
+    file.parent.mkdir()
+    os.mkfifo(file)
+    read, before = checkpoint_reader(str(tmp_path), silent_seconds=0.05), readings()
+    for _ in range(3):
+        assert await asyncio.gather(*(read() for _ in range(20))) == [None] * 20
+    assert caplog.text.count("no answer") == 1
+    assert readings() <= before + 1
+    # The disk answers again.
+    os.close(os.open(file, os.O_WRONLY))
+    file.unlink()
+    file.write_bytes(WRITTEN)
+    async with asyncio.timeout(10):
+        while await read() != decode_checkpoint(WRITTEN):
+            pass
