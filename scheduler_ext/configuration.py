@@ -379,12 +379,6 @@ TABLE = Table(
     SchedulerConfiguration,
     conflicts,
     completed=_completed,
-    former={
-        "gpu_preemption": "add gpu-preemption to the list features",
-        "gpu_sums": "add gpu-sums to the list features",
-        "legacy_metrics": "add legacy-metrics to the list features",
-        "overwrite_env": "add overwrite-env to the list features",
-    },
     without_effect={
         "profiling": "there is no Go profiler here; use py-spy, or the histograms of /metrics",
         **dict.fromkeys(("kube-qps", "kube-burst"), "one write is made for a pod, and none is held up"),

@@ -1,7 +1,7 @@
 """Writes a table as the manual and as the schema of the chart's values."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from program.settings.declared import Alias, C, Setting, Table
@@ -89,11 +89,6 @@ def put_into_schema(schema: Any, table: Table[C]) -> None:
             for parent in parents:
                 place = place["properties"][parent]
             place["properties"][name] = dict(setting.kind.schema)
-
-
-def put_former(properties: dict[str, Any], former: Mapping[str, str], spelled: Callable[[str], str] = str) -> None:
-    """Writes a schema for each former setting, of which Helm prints what to write instead."""
-    properties |= {spelled(key): {"const": f"no longer a setting: {instead}"} for key, instead in former.items()}
 
 
 def filled(page: str, parts: dict[str, str], writer: str = "make docs-settings") -> str:

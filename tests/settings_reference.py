@@ -9,7 +9,7 @@ from deviceplugin.configuration.table import TABLE as DAEMON
 from program.settings.declared import Table
 from scheduler_ext.configuration import TABLE as EXTENDER
 from simulation import machines
-from tests.settings_manual import filled, is_shared, manual, put_former, put_into_schema, table_of
+from tests.settings_manual import filled, is_shared, manual, put_into_schema, table_of
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = ROOT / "daemonset" / "chart" / "topogpu" / "values.schema.json"
@@ -28,15 +28,9 @@ def written() -> Iterator[tuple[Path, str]]:
     for program, table in TABLES.items():
         put_into_schema(schema, table)
         parts[f"settings of the {program}"] = manual(table.settings[key] for key in table.settings if key not in shared)
-    for part, table, spelled in (("devicePlugin", DAEMON, str), ("scheduler", EXTENDER, _as_flag)):
-        put_former(schema["properties"][part]["properties"]["settings"]["properties"], table.former, spelled)
     yield PAGE, filled(PAGE.read_text("utf-8"), parts)
     schema["properties"]["simulation"]["properties"]["machine"] = {"enum": ["", *machines.SHORT, *machines.names()]}
     yield SCHEMA, f"{_json(schema)}\n"
-
-
-def _as_flag(key: str) -> str:
-    return key.replace("_", "-")
 
 
 def _json(value: Any, indent: str = "") -> str:

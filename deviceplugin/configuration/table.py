@@ -164,14 +164,4 @@ TABLE = Table(
     Configuration,
     conflicts,
     completed=_completed,
-    former={
-        "unenforced_shares": "add unenforced to the list limits",
-        "gpu_sums": "add gpu-sums to the list features",
-        "feature_labels": "add gpu-labels to the list features",
-        "enable_numa_topology": "add numa to the list features",
-        "pass_device_specs": "add device-files to the list features",
-        "health_recovery_seconds": "it is a tenth of remediation_seconds",
-        "remediation_taint": "add taint-all or taint-any to the list remediation",
-        "remediation_evictions_per_hour": "all nodes together evict 30 pods an hour",
-    },
 )

@@ -123,8 +123,6 @@ class Table(Generic[C]):
     """HAMi's flags that have no effect here, without leading hyphens, and what to use instead."""
     completed: Callable[[C], C] = lambda configuration: configuration
     """Returns the configuration with what a part has of another's settings."""
-    former: Mapping[str, str] = field(default_factory=dict)
-    """Keys that were settings once, and what to write instead."""
 
     @cached_property
     def settings(self) -> Mapping[str, Setting]:
@@ -135,11 +133,6 @@ class Table(Generic[C]):
     def aliases(self) -> Mapping[str, tuple[Setting, Alias]]:
         """Returns the aliases that have flags, by parameter, each with its setting."""
         return alias_flags(self.settings.values())
-
-    @cached_property
-    def former_flags(self) -> Mapping[str, str]:
-        """Returns the former settings whose flag and variable mean nothing any more."""
-        return {key: instead for key, instead in self.former.items() if key not in self.aliases}
 
     @cached_property
     def _declared(self) -> tuple[tuple[_Path, Setting], ...]:

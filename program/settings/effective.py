@@ -17,7 +17,6 @@ from program.settings.notes import (
     from_flags,
     from_own_file,
     merged,
-    no_longer,
 )
 
 _COMMENT_COLUMN = 47
@@ -45,8 +44,6 @@ class SettingSources:
     environment: Mapping[str, str]
     ignored: tuple[str, ...] = ()
     """Flags without effect that were given."""
-    former: tuple[str, ...] = ()
-    """Keys of flags that were given and are no longer settings."""
     own: File | None = None
     named: File | None = None
     """The named configuration that was chosen for this node."""
@@ -76,14 +73,9 @@ def resolve(table: Table[C], sources: SettingSources) -> Effective[C]:
     settings = table.settings
     notes: list[Note] = []
     if sources.own:
-        notes += from_own_file(settings, sources.own.text, sources.own.name, former=table.former)
+        notes += from_own_file(settings, sources.own.text, sources.own.name)
     if sources.named:
-        notes += from_own_file(settings, sources.named.text, sources.named.name, by_node=True, former=table.former)
-    for key, instead in table.former_flags.items():
-        if key in sources.former:
-            notes.append(no_longer(f"flag --{key.replace('_', '-')}", instead))
-        if sources.environment.get(key.upper()):
-            notes.append(no_longer(f"environment variable {key.upper()}", instead))
+        notes += from_own_file(settings, sources.named.text, sources.named.name, by_node=True)
     if sources.device_config:
         notes += from_device_config(settings, sources.device_config.text, sources.device_config.name)
     above = (*from_environment(settings, sources.environment), *from_flags(settings, sources.flags))

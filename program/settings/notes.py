@@ -69,12 +69,8 @@ def from_environment(settings: Settings, environment: Mapping[str, str]) -> Iter
                 yield from from_text(setting, text, f"environment variable {alias.environment}", alias)
 
 
-def from_own_file(
-    settings: Settings, text: str, file: str, *, by_node: bool = False, former: Mapping[str, str]
-) -> Iterator[Note]:
-    """Reads our own YAML file: a flat mapping of setting to value. `by_node`: a label chose the file. `former`:
-    what to write in place of a setting of once.
-    """
+def from_own_file(settings: Settings, text: str, file: str, *, by_node: bool = False) -> Iterator[Note]:
+    """Reads our own YAML file: a flat mapping of setting to value. `by_node`: a label chose the file."""
     try:
         tree = read_yaml(text, file)
     except Unreadable as error:
@@ -83,18 +79,12 @@ def from_own_file(
     for key, written in tree.items():
         if key == "nvidia":
             yield Problem(f"{file} is HAMi's device-config.yaml: give it as --device-config-file")
-        elif key in former:
-            yield no_longer(f"{file}: {key}", former[key])
         elif key not in settings:
             yield Problem(f"{file}: {key} is not a setting{did_you_mean(key, settings)}")
         elif by_node and not settings[key].by_node:
             yield Problem(f"{file}: {key} cannot be set here: it is needed before a configuration is chosen")
         else:
             yield from from_file(settings[key], written, f"{file}: {key}")
-
-
-def no_longer(name: str, instead: str) -> Problem:
-    return Problem(f"{name} is no longer a setting: {instead}")
 
 
 def from_text(setting: Setting, text: str, origin: str, alias: Alias | None = None) -> Iterator[Note]:

@@ -140,8 +140,7 @@ def setting_options(
     """
     wanted = tuple(groups)
     settings = [setting for setting in table.settings.values() if not wanted or setting.group in wanted]
-    unused = () if wanted else (*table.without_effect, *(key.replace("_", "-") for key in table.former_flags))
-    hidden = [_without_effect(name) for name in unused]
+    hidden = [_without_effect(name) for name in (() if wanted else table.without_effect)]
     aliases = [_alias(alias) for setting in settings for alias in setting.aliases if alias.flags]
     options = (*files, *(_option(setting) for setting in settings if setting.flags), *aliases, *hidden)
 
@@ -217,7 +216,6 @@ def read_configuration(table: Table[C], given: Mapping[str, Any]) -> Effective[C
                 ignored=tuple(
                     name for name in table.without_effect if given.get(_parameter(name)) not in (None, "", "false")
                 ),
-                former=tuple(key for key in table.former_flags if given.get(key) is not None),
                 environment=os.environ,
                 own=_file(given.get("config")),
                 named=_named(given.get("configs"), given.get("config_name")),

@@ -78,12 +78,6 @@ def test_the_daemon_takes_its_settings_without_a_word(manifests: list[Manifest],
     assert yaml.safe_load(done.stdout).items() >= settings(manifests).items()
 
 
-def offered_settings(schema: dict[str, Any], part: str) -> set[str]:
-    """Without those of once."""
-    settings = schema["properties"][part]["properties"]["settings"]["properties"]
-    return {name for name, kind in settings.items() if "const" not in kind}
-
-
 @pytest.mark.usefixtures("chart")
 def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_ports_hang_on() -> None:
     schema = yaml.safe_load((render.CHART / "values.schema.json").read_text())
@@ -92,14 +86,14 @@ def test_every_setting_of_the_daemon_may_be_given_but_those_that_volumes_and_por
         *("resource_name", "resource_mem", "resource_mem_percentage", "resource_cores", "resource_priority"),
         *("driver_root", "nvml_library", "kubelet_config"),
     }
-    offered = offered_settings(schema, "devicePlugin")
+    offered = set(schema["properties"]["devicePlugin"]["properties"]["settings"]["properties"])
     assert offered == DAEMON.settings.keys() - own
 
 
 @pytest.mark.usefixtures("chart")
 def test_every_flag_that_may_be_given_is_one_of_the_extender_s() -> None:
     schema = yaml.safe_load((render.CHART / "values.schema.json").read_text())
-    offered = offered_settings(schema, "scheduler")
+    offered = schema["properties"]["scheduler"]["properties"]["settings"]["properties"]
     assert {f"--{name}" for name in offered} <= {flag for each in EXTENDER.settings.values() for flag in each.flags}
 
 

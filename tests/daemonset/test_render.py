@@ -150,10 +150,6 @@ def test_names_of_an_identity_provider_are_texts_in_the_policies_whatever_is_in_
         ("hamiCore.image.tag=", "/hamiCore/image/tag"),
         ("scheduler.settings.gpu-scheduler-policy=toplogy-aware", "/scheduler/settings/gpu-scheduler-policy"),
         ("simulation.machine=h200", "/simulation/machine"),
-        ("webhook.denyBypass=off", "'moved: scheduler.settings.deny-bypass'"),
-        ("hamiCore.image.pullPolicy=Always", "'moved: image.pullPolicy, for every image'"),
-        ("devicePlugin.settings.gpu_sums=true", "'no longer a setting: add gpu-sums to the list features'"),
-        ("scheduler.settings.gpu-preemption=true", "'no longer a setting: add gpu-preemption to the list features'"),
         ("devicePlugin.settings.features={gpu-sums}", "gpu-sums concern the whole chart: set gpuSums.enabled"),
     ],
 )

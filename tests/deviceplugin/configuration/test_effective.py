@@ -155,19 +155,6 @@ def test_every_mistake_of_every_source_is_told_at_once_even_if_it_is_overridden(
     ]
 
 
-def test_a_former_setting_is_an_error_in_each_source_that_says_what_to_write() -> None:
-    instead = "is no longer a setting: add taint-all or taint-any to the list remediation"
-    own = File(name="own.yaml", text="node_name: n\nremediation_taint: any")
-    environment = {"REMEDIATION_TAINT": "any"}
-    with pytest.raises(ConfigurationError) as refused:
-        resolve(TABLE, SettingSources(flags={}, former=("remediation_taint",), environment=environment, own=own))
-    assert str(refused.value).splitlines() == [
-        f"own.yaml: remediation_taint {instead}",
-        f"flag --remediation-taint {instead}",
-        f"environment variable REMEDIATION_TAINT {instead}",
-    ]
-
-
 def test_a_list_may_have_a_word_for_nothing() -> None:
     for nothing in ("off", "[]", "'off'"):
         assert written(own=f"remediation: {nothing}").configuration.remediation.remedies == ()
