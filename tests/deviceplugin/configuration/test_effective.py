@@ -113,8 +113,6 @@ def test_the_node_of_config_json_may_be_named_in_any_of_our_sources() -> None:
         ),
         ("read_seconds: -1", "own.yaml: read_seconds is -1; expected a number above 0 and up to 1000000"),
         ("disable_core_limit: 1", "own.yaml: disable_core_limit is 1; expected true or false"),
-        ("gpu_sums: 1", "own.yaml: gpu_sums is no longer a setting: add gpu-sums to the list features"),
-        ("pass_device_specs: 1", "own.yaml: pass_device_specs is no longer a setting: add device-files to the list"),
         ("mig_strategy: both", "own.yaml: mig_strategy is 'both'; expected none, single or mixed"),
         ("hami_handshake: 2.8", "own.yaml: hami_handshake is 2.8; expected off, 2.4, 2.7 or 2.9"),
         (
