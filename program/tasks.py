@@ -31,6 +31,8 @@ class Tasks:
             await asyncio.wait(tuple(self._running), timeout=grace_seconds)
         # Cancelled tasks may have started others meanwhile.
         while running := tuple(self._running):
+            # A task that is cancelled before its first step does not clean up.
+            await asyncio.sleep(0)
             for task in running:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)

@@ -26,6 +26,20 @@ async def test_at_the_end_work_has_its_grace_and_is_then_cancelled() -> None:
     assert stuck.cancelled()
 
 
+async def test_a_task_that_is_cancelled_as_it_begins_cleans_up_all_the_same() -> None:
+    tasks, cleaned = Tasks(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cleaned.set()
+
+    tasks.begin(work())
+    await tasks.end()
+    assert cleaned.is_set()
+
+
 async def test_a_failure_is_for_the_caller_that_awaits_it() -> None:
     tasks = Tasks()
     task = tasks.begin(fail())
