@@ -57,7 +57,7 @@ class AlignmentWatch:
         self._cpus: ExclusiveCpus | None = None
         self._holds = live_holds(sources.resource)
         self._record = record
-        self._told: Mapping[str, frozenset[str]] = {}
+        self._noticed: Mapping[str, frozenset[str]] = {}
         """The containers, or kubelet's reason, for which each pod has its notice, by UID."""
         self._served = witness_reader(sources.read_checkpoint, sources.resource)
         self._leading = Leading()
@@ -96,7 +96,7 @@ class AlignmentWatch:
             self._lead(await self._served() or {})
             if (self._kubelet, self._cpus, self._leading) != before:
                 self._sources.changes.announce()
-            self._tell()
+            self._record_notices()
             await asyncio.sleep(_PAUSE_SECONDS)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_PAUSE_SECONDS if self._leading.is_changing else _LOOK_SECONDS):
@@ -130,12 +130,12 @@ class AlignmentWatch:
             now=asyncio.get_running_loop().time(),
         )
 
-    def _tell(self) -> None:
+    def _record_notices(self) -> None:
         """Records a notice for each pod that kubelet refused or gave other CPUs, once."""
         gpus, resource = self._sources.gpus.by_uuid(), self._sources.resource
         zone_of_cpu = {cpu: zone for zone, cpus in self._cpus_of_zone.items() for cpu in cpus}
         of_ours = {} if self._cpus is None else self._cpus.of_ours
-        told: dict[str, frozenset[str]] = {}
+        noticed: dict[str, frozenset[str]] = {}
         for uid, pod in self._sources.own.pods.items():
             found: dict[str, Notice] = {}
             if pod.status.reason == TOPOLOGY_AFFINITY_ERROR:
@@ -146,12 +146,12 @@ class AlignmentWatch:
                     notice = apart(container.name, cpus, shares, zone_of_cpu, gpus)
                     if notice is not None:
                         found[container.name] = notice
-            known = self._told.get(uid, frozenset())
+            known = self._noticed.get(uid, frozenset())
             for subject in found.keys() - known:
                 self._record(pod.reference, found[subject])
             if found or known:
-                told[uid] = known | found.keys()
-        self._told = told
+                noticed[uid] = known | found.keys()
+        self._noticed = noticed
 
 
 def _decided(pod: Pod, resource: str) -> PodShares:

@@ -82,8 +82,9 @@ def runtime_facts(host_root: str, driver: DriverAnswer) -> RuntimeFacts:
         text = Path(seen(host_root, path)).read_text(errors="replace")
     except OSError:
         text = None
-    asked = os.environ.get(VISIBLE_DEVICES, "") not in NONE_VISIBLE
-    return RuntimeFacts(path=path, text=text, asked=asked, answered=driver.code is not None or not driver.problem)
+    names_gpus = os.environ.get(VISIBLE_DEVICES, "") not in NONE_VISIBLE
+    has_driver = driver.code is not None or not driver.problem
+    return RuntimeFacts(path=path, text=text, names_gpus=names_gpus, has_driver=has_driver)
 
 
 def socket_facts(path: str) -> SocketFacts:

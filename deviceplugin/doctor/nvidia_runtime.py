@@ -26,9 +26,9 @@ class RuntimeFacts:
     path: str
     text: str | None
     """None if there is no such file here."""
-    asked: bool = False
-    """This process requests GPUs by its environment, as NVIDIA's runtime reads it."""
-    answered: bool = True
+    names_gpus: bool = False
+    """The environment of this process names GPUs, as NVIDIA's runtime reads it."""
+    has_driver: bool = True
     """This process can load the driver's library."""
 
 
@@ -65,7 +65,7 @@ def _read(text: str) -> dict[str, bool | str] | str:
 
 
 def _unseen(facts: RuntimeFacts) -> Finding:
-    if facts.asked and not facts.answered:
+    if facts.names_gpus and not facts.has_driver:
         return warning(
             RUNTIME,
             "This container asks NVIDIA's runtime for the driver and has none. Either another runtime started it, or "

@@ -33,23 +33,23 @@ class HookPipes:
     def open(self, folder: str) -> None:
         """Begins to answer the hook of this folder. Raises OSError."""
         self.close(folder)
-        asked = os.open(f"{folder}/{ASK}", _OPEN)
+        request_pipe = os.open(f"{folder}/{ASK}", _OPEN)
         try:
-            answered = os.open(f"{folder}/{ANSWER}", _OPEN)
+            answer_pipe = os.open(f"{folder}/{ANSWER}", _OPEN)
         except OSError:
-            os.close(asked)
+            os.close(request_pipe)
             raise
-        self._open[folder], self._text[folder] = (asked, answered), b""
-        asyncio.get_running_loop().add_reader(asked, self._read, folder)
+        self._open[folder], self._text[folder] = (request_pipe, answer_pipe), b""
+        asyncio.get_running_loop().add_reader(request_pipe, self._read, folder)
 
     def close(self, folder: str) -> None:
         """Answers no more. A hook that waits fails."""
         if folder in self._open:
-            asked, answered = self._open.pop(folder)
+            request_pipe, answer_pipe = self._open.pop(folder)
             del self._text[folder]
-            asyncio.get_running_loop().remove_reader(asked)
-            os.close(asked)
-            os.close(answered)
+            asyncio.get_running_loop().remove_reader(request_pipe)
+            os.close(request_pipe)
+            os.close(answer_pipe)
 
     async def end(self) -> None:
         for folder in tuple(self._open):
@@ -57,9 +57,9 @@ class HookPipes:
         await self._answering.end()
 
     def _read(self, folder: str) -> None:
-        asked, _ = self._open[folder]
+        request_pipe, _ = self._open[folder]
         with suppress(BlockingIOError):
-            self._text[folder] += os.read(asked, _CHUNK)
+            self._text[folder] += os.read(request_pipe, _CHUNK)
         text, mark = self._text[folder], f"\n{END}\n".encode()
         if text.endswith(mark):
             self._text[folder] = b""
@@ -72,10 +72,10 @@ class HookPipes:
         problem = await self._check(folder, state)
         if self._open.get(folder) != pipes:  # the container starts again
             return
-        _, answered = pipes
+        _, answer_pipe = pipes
         with suppress(BlockingIOError):
             # A hook that was ended before it read leaves its answer.
-            while os.read(answered, _CHUNK):
+            while os.read(answer_pipe, _CHUNK):
                 pass
         answer = (" ".join(problem.split()) or GRANTED).encode()
-        os.write(answered, hook[:_LONGEST_ID] + b" " + answer[:_LONGEST_ANSWER] + b"\n")
+        os.write(answer_pipe, hook[:_LONGEST_ID] + b" " + answer[:_LONGEST_ANSWER] + b"\n")

@@ -46,7 +46,7 @@ class LimitsWatch:
         while True:
             change = self._changes.next()
             hami_core = await self._thread.call(lambda: find_hami_core(self._settings.hook_path))
-            if not await self._can_tell():
+            if not await self._is_known():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_RETRY_SECONDS):
                         await change.wait()
@@ -65,7 +65,7 @@ class LimitsWatch:
             return "the setting limits of its daemon leaves it out"
         return self._driver.problem if self._by_slots() else "allocation is not by slots"
 
-    async def _can_tell(self) -> bool:
+    async def _is_known(self) -> bool:
         """Tries the driver, and returns whether the result counts: its GPUs and the way of allocation are known. It is
         tried whatever the setting is: containers keep it that ran with it.
         """
