@@ -15,6 +15,7 @@ Time and questions about other pods may be wrong for a pod that waits in Permit 
 and is made again when the next member comes.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -314,7 +315,8 @@ class Groups:
         """Returns the lapsed records of the members among these that may still wait in Permit."""
         waiting = [record for record in ended if record.pending.waits and not record.pending.ahead]
         groups = self._attempts.keys() & {record.pending.group for record in waiting}
-        rejected = {group for group in groups if self._attempts[group].is_rejected(len(self._lapsed(group)))}
+        lapsed = Counter(each.pending.group for each in self._records.of(RecordState.LAPSED))
+        rejected = {group for group in groups if self._attempts[group].is_rejected(lapsed[group])}
         kept = (each for each in waiting if not each.pending.binding and each.pending.group not in rejected)
         return [replace(each, state=RecordState.LAPSED) for each in kept]
 

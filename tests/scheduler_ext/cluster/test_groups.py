@@ -18,7 +18,7 @@ from scheduler_ext.cluster.groups import (
     lets_go,
     verdict_of,
 )
-from scheduler_ext.cluster.records import Records, SchedulerVerdict
+from scheduler_ext.cluster.records import Pending, PodRecord, Records, RecordState, SchedulerVerdict
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.decide.index import NodeIndex
 from scheduler_ext.membership import MOST_MEMBERS, group_of
@@ -441,3 +441,27 @@ def test_the_condition_that_counts_is_podscheduled() -> None:
     assert verdict_of(waiting) == SchedulerVerdict(version=7, refusal="Unschedulable: 0/1 nodes are available")
     waiting.status.conditions = [Condition(type="PodScheduled", status="True")]
     assert verdict_of(waiting) == SchedulerVerdict(version=7)
+
+
+class CountedRecords(Records):
+    """Records that count how often all of them are looked through."""
+
+    looks = 0
+
+    def of(self, *states: RecordState) -> list[PodRecord]:
+        self.looks += 1
+        return super().of(*states)
+
+
+def test_leases_of_many_groups_that_end_at_once_are_one_look_through_the_records() -> None:
+    records = CountedRecords()
+    groups = Groups(records)
+    records.feed(groups)
+    waits = member("p"), request(member("p"))
+    held = [
+        PodRecord(uid=name, state=RecordState.RESERVED, node="n", pending=Pending(group=name, waits=waits))
+        for name in map(str, range(100))
+    ]
+    records.put(*held)
+    assert len(groups.lapsed_of(held)) == 100
+    assert records.looks == 1
