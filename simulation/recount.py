@@ -1,18 +1,23 @@
-"""The use of each GPU by pods, counted again from the JSON of the API server: nothing of the extender is used."""
+"""The use of each GPU by pods, and their requests, counted again from the JSON of the API server: nothing of the
+extender is used.
+"""
 
 import json
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 DEVICES_ALLOCATED = "hami.io/vgpu-devices-allocated"
 MEMORY_RESIZE = "topogpu.io/gpu-memory-resize"
+OF_GPUS = ("nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+"""The resources of GPUs that have totals of their own on a node."""
 
 Amount = tuple[int, int, int]
 """Slots, MiB, cores."""
 Held = Mapping[str, Amount]
 """Sums by GPU."""
 NONE: Amount = (0, 0, 0)
+T = TypeVar("T")
 
 
 def recount(pods: Iterable[Mapping[str, Any]]) -> Held:
@@ -79,10 +84,18 @@ def peak(states: Iterable[Collection[Held]]) -> Held:
     return largest
 
 
-def moments(pod: Mapping[str, Any], held: list[Held]) -> Iterator[list[Held]]:
+def requested(pod: Mapping[str, Any]) -> Mapping[str, int]:
+    """Returns the most of each resource in `OF_GPUS` that the pod's containers request together, without zeros."""
+    containers = (*pod["spec"].get("initContainers", []), *pod["spec"]["containers"])
+    running = list(moments(pod, [each.get("resources", {}).get("limits", {}) for each in containers]))
+    most = {name: max(sum(int(each.get(name, 0)) for each in there) for there in running) for name in OF_GPUS}
+    return {name: amount for name, amount in most.items() if amount}
+
+
+def moments(pod: Mapping[str, Any], held: list[T]) -> Iterator[list[T]]:
     """Yields who runs together, while the init containers take their turns and at last."""
     inits = pod["spec"].get("initContainers", [])
-    beside: list[Held] = []
+    beside: list[T] = []
     for container, amount in zip(inits, held, strict=False):
         if container.get("restartPolicy") == "Always":
             beside.append(amount)

@@ -1,7 +1,9 @@
 """Sums of what pods request of nodes, against their totals: CPU and memory, and all as kubelet counts at admission."""
 
 from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import product
 
 from proto.annotations.keys import RESOURCE_CORES_SUM, RESOURCE_MEMORY_SUM, SUMS
 from proto.kubernetes.objects import Node, Pod
@@ -21,6 +23,8 @@ class KubeletSums:
     _records: Records
     _nodes: Nodes
     _totals: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    _requested: dict[tuple[str, str], int] = field(default_factory=dict)
+    """The sums by node and resource, without those that are 0."""
     _stricter: set[str] = field(default_factory=set)
     """Nodes where kubelet may count more than is charged, or may give out less than their GPUs may have."""
 
@@ -62,26 +66,36 @@ class KubeletSums:
         return not plain or (gpu_mib > 0 and any(each.memory_mib < gpu_mib for each in self._nodes.devices(node)))
 
     def add(self, record: PodRecord) -> None:
+        self._change(record, 1)
         for node in record.nodes if record.totals.amounts else ():
             if node in self._totals and self._counts_more(record, node):
                 self._stricter.add(node)
 
     def subtract(self, record: PodRecord) -> None:
+        self._change(record, -1)
         for node in record.nodes if record.totals.amounts else ():
             if node in self._stricter and self._counts_more(record, node):
                 self._compare(node)
+
+    def _change(self, record: PodRecord, times: int) -> None:
+        for key in product(record.nodes, record.totals.amounts):
+            requested = self._requested.get(key, 0) + times * record.totals.amounts[key[1]]
+            if requested:
+                self._requested[key] = requested
+            else:
+                del self._requested[key]
 
     def refusing(self, pod: Pod, names: Collection[str], gone: Collection[str] = ()) -> Mapping[str, str]:
         """Returns the nodes whose kubelets would refuse the pod without the pods `gone`, and for each the resource of
         which too little is left.
         """
-        asked, victims, gone = totals_of(pod, self.settings), bool(gone), {pod_key(pod), *gone}
+        asked, victims, without = totals_of(pod, self.settings), bool(gone), {pod_key(pod), *gone}
         if not asked.amounts:
             return {}
         looked_at = {*self._stricter, *self._with_smaller(pod, asked.gpu_mib)} if asked.plain else names
         # The daemon raises the Node's sums by what pods held beyond their own sums, once they are gone.
         amounts = {name: amount for name, amount in asked.amounts.items() if not (victims and name in SUMS)}
-        found = ((node, self._exceeded(amounts, gone, node)) for node in looked_at)
+        found = ((node, self._exceeded(amounts, without, node)) for node in looked_at)
         return {node: resource for node, resource in found if resource}
 
     def _with_smaller(self, pod: Pod, gpu_mib: int) -> Iterable[str]:
@@ -97,13 +111,13 @@ class KubeletSums:
             if any(device.memory_mib < gpu_mib and allowed.allows_type(device.type) for device in node.devices)
         )
 
-    def _exceeded(self, asked: Mapping[str, int], gone: Collection[str], node: str) -> str:
+    def _exceeded(self, asked: Mapping[str, int], without: AbstractSet[str], node: str) -> str:
         """Returns the first resource that is too scarce on the node; empty if kubelet would admit the pod."""
-        totals = self._totals.get(node, {})
-        others = [each.totals for uid, each in self._records.on_node(node).items() if uid not in gone]
+        totals, records = self._totals.get(node, {}), self._records.on_node(node)
+        uncounted = [records[uid].totals.amounts for uid in records.keys() & without]
         for resource, amount in asked.items():
-            requested = sum(each.amounts.get(resource, 0) for each in others)
-            if resource in totals and requested + amount > totals[resource]:
+            others = self._requested.get((node, resource), 0) - sum(each.get(resource, 0) for each in uncounted)
+            if resource in totals and others + amount > totals[resource]:
                 return resource
         return ""
 

@@ -34,7 +34,7 @@ from scheduler_ext.verbs.bind_actions import BindActions
 from scheduler_ext.verbs.binding_sender import BindingSender
 from scheduler_ext.verbs.filter_decision import FilterDecision
 from scheduler_ext.verbs.live_cluster import LiveCluster
-from simulation.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount
+from simulation.recount import NONE, Amount, allocated, annotations, holds, moments, peak, recount, requested
 from tests.builders import node_json
 from tests.scheduler_ext.played_cluster import Cluster as PlayedCluster
 from tests.scheduler_ext.played_cluster import Json, copied, pod_json
@@ -525,6 +525,15 @@ class Machine(RuleBasedStateMachine):
         decided_slots = sum(held.get(uuid, NONE)[0] for uuid in offered)
         assert sum(used.replicas for used in usage.gpus) >= min(decided_slots + ids, SLOTS * len(offered))
         assert usage.undecided == tuple(sorted(f"default/{pod['metadata']['name']}" for pod in past))
+
+    @invariant()
+    def the_sums_for_kubelet_are_those_of_the_objects_and_the_promises(self) -> None:
+        there = [(pod, pod["spec"]["nodeName"]) for pod in self.seen.values() if holds(pod) or is_undecided(pod)]
+        there += [(self.shapes[uid], node) for uid, node, _ in self.promises()]
+        sums: Counter[tuple[str, str]] = Counter()
+        for pod, node in there:
+            sums.update({(node, resource): amount for resource, amount in requested(pod).items()})
+        assert self.ledger.kubelet._requested == dict(sums)
 
     @invariant()
     def what_the_watch_has_not_shown_is_still_promised(self) -> None:

@@ -208,11 +208,13 @@ def test_nothing_stays_of_what_is_gone(gone: str) -> None:
     made = ledger_with(small("wide", gpumem=100, gpucores=150))
     made.ledger.records.drop(made.ledger.records.reserved("uid-wide"))
     made.ledger.apply_pod(pod(container(gpumem=1500), name="strange", node_name="n"))
+    assert made.ledger.kubelet._requested == {("n", keys.RESOURCE_MEMORY): 1500}
     made.ledger.replace_pods([])
     if gone == "node":
         made.ledger.remove_node("n")
     kept = made.ledger.kubelet
     assert not made.ledger.records.on_node("n")
+    assert not kept._requested
     assert not kept._stricter
     assert bool(kept._totals) == (gone != "node")
 
