@@ -11,10 +11,10 @@ from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.apiserver import USER_AGENT, OwnNode
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration_label import Choice, follow
 from deviceplugin.container.container_folders import FolderSweep
 from deviceplugin.container.hami_core_names import CONTAINER_FOLDERS
 from deviceplugin.feedback import FeedbackLoop
-from deviceplugin.following import Choice, follow
 from deviceplugin.gpus import Gpus
 from deviceplugin.host_paths import cgroups
 from deviceplugin.limits.driver import DriverLimits

@@ -8,10 +8,10 @@ from functools import partial
 from threading import Lock
 
 from deviceplugin.apiserver import OwnNode
-from deviceplugin.by_pod import ByPod
 from deviceplugin.container.edits import container_facts
 from deviceplugin.container.hami_core_names import CONTAINERS
 from deviceplugin.own_threads import OwnThreads
+from deviceplugin.pod_results import PodResults
 from deviceplugin.region_files import read_switches, write_switches
 from deviceplugin.settings import Feedback
 from deviceplugin.usage.feedback import DEFAULT_PRIORITY, GpuTasks, Who, of_interest, released, switched
@@ -48,7 +48,7 @@ class FeedbackLoop:
         self._now = now
         self._end_seconds = end_seconds
         self._announce = announce
-        self._by_pod = ByPod(tasks_of)
+        self._tasks_by_pod = PodResults(tasks_of)
         self._warned: frozenset[str] = frozenset()
         self._logged: Set[Who] = frozenset()
         self._watched: frozenset[Who] = frozenset()
@@ -134,7 +134,7 @@ class FeedbackLoop:
         self._watched = self.waiting | were | (self._watched & tasks.keys() - seen.keys())
 
     def _tasks(self) -> Mapping[Who, GpuTasks]:
-        found = self._by_pod.of(self._own.pods, self._resource)
+        found = self._tasks_by_pod.of(self._own.pods, self._resource)
         return {who: each for of_pod in found for who, each in of_pod.items()}
 
     def _release(self, tasks: Mapping[Who, GpuTasks]) -> None:

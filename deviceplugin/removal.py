@@ -170,8 +170,8 @@ def _holds_gpus(pod: Pod, resource: str) -> bool:
 
 def _asks(container: Container, resource: str) -> bool:
     """An amount that cannot be read counts."""
-    asked = {**container.resources.requests, **container.resources.limits}
-    for name, amount in asked.items():
+    amounts = {**container.resources.requests, **container.resources.limits}
+    for name, amount in amounts.items():
         if name == resource or name.startswith(MIG_RESOURCE_PREFIX):
             try:
                 if integer_quantity(amount):

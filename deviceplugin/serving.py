@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from deviceplugin.alignment.watch import AlignmentWatch
-from deviceplugin.allocation.answered import DriverFilesCheck
+from deviceplugin.allocation.kept_answers import DriverFilesCheck
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.container.driver_root import driver_root
 from deviceplugin.container.edits import ContainerEdits, ContainerFacts, DeviceListStrategy, container_edits

@@ -110,13 +110,13 @@ def _container(container: Container, counted: Sequence[str]) -> Container:
     """Requests of such resources equal their limits: the API server accepts no other ones. An amount of 0 is kept,
     except of GPUs: 0 is the highest priority.
     """
-    asked = {**container.resources.requests, **container.resources.limits}
+    amounts = {**container.resources.requests, **container.resources.limits}
     gpus, *_ = counted
     return Container(
         name=container.name,
         env=_variables(container.env),
         resources=_resources(
-            tuple((name, asked[name]) for name in counted if name in asked and (name, asked[name]) != (gpus, "0"))
+            tuple((name, amounts[name]) for name in counted if name in amounts and (name, amounts[name]) != (gpus, "0"))
         ),
         restart_policy=container.restart_policy,
     )
@@ -165,6 +165,6 @@ def _status(status: ContainerStatus) -> ContainerStatus:
 
 
 @lru_cache(maxsize=256)
-def _resources(asked: tuple[tuple[str, str | int | float], ...]) -> Resources:
+def _resources(limits: tuple[tuple[str, str | int | float], ...]) -> Resources:
     """Returns one object for all containers that request the same."""
-    return Resources(limits=dict(asked))
+    return Resources(limits=dict(limits))

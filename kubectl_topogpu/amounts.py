@@ -18,22 +18,22 @@ class AmountError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AskedMemory:
+class RequestedMemory:
     """Memory of a GPU: in MiB, or in percent of what it has. The other is None."""
 
     mib: int | None = None
     percent: int | None = None
 
 
-def read_memory(text: str) -> AskedMemory:
+def read_memory(text: str) -> RequestedMemory:
     """Reads `8192` and `8192MiB`, `8Gi` as Kubernetes writes it, `8 GiB`, and `50%`. A part of a MiB counts as a
     whole one. Raises AmountError.
     """
     plain = text.strip()
     if plain.endswith("%"):
-        return AskedMemory(percent=read_percent(plain))
+        return RequestedMemory(percent=read_percent(plain))
     try:
-        return AskedMemory(mib=_positive(mebibytes(_BYTES.sub("", "".join(plain.split()))), text))
+        return RequestedMemory(mib=_positive(mebibytes(_BYTES.sub("", "".join(plain.split()))), text))
     except QuantityError as error:
         raise AmountError(f"expected memory such as 8192 (MiB), 8Gi or 50%, found {text[:40]!r}") from error
 

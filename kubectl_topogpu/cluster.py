@@ -13,7 +13,7 @@ from proto.daemon_usage import DAEMON_LABELS
 from proto.devices import Device, DeviceUUID
 from proto.kubernetes.objects import Node, Pod, ResourceQuota
 from scheduler_ext.capacity import unused
-from scheduler_ext.capacity.judged import waits
+from scheduler_ext.capacity.pod_verdict import waits
 from scheduler_ext.cluster.gangs import Gang, Gangs
 from scheduler_ext.cluster.ledger import Ledger
 from scheduler_ext.cluster.snapshot import GpuUsage, NodeUsage, Snapshot
@@ -197,8 +197,8 @@ class _Reading:
             if self._wanted.waiting:
                 self._pods.append(pod)
         elif self._wanted.holders and pod.spec.node_name and not pod.has_ended:
-            asked = asked_for(pod, self._settings) if self._wanted.asks else ""
-            self._names[pod_key(pod)] = pod.full_name, phase(pod), asked
+            words = request_words(pod, self._settings) if self._wanted.asks else ""
+            self._names[pod_key(pod)] = pod.full_name, phase(pod), words
             if words := resize_words(pod.metadata.annotations):
                 self._resizes[pod.full_name] = words
             if self._wanted.decisions:
@@ -270,16 +270,16 @@ def _holder(pod: Pod) -> GpuHolder:
     )
 
 
-def asked_for(pod: Pod, settings: RequestSettings) -> str:
+def request_words(pod: Pod, settings: RequestSettings) -> str:
     """Returns `2 × 8 000 MiB, 20 %` for each container that requests GPUs."""
     try:
         needs = read_needs(pod.all_containers, settings)
     except RequestError as error:
         return str(error)
-    return " + ".join(_asked(need) for need in needs if need is not None)
+    return " + ".join(_need_words(need) for need in needs if need is not None)
 
 
-def _asked(need: ContainerNeed) -> str:
+def _need_words(need: ContainerNeed) -> str:
     memory = f"{need.memory_percentage} % of the memory" if need.is_relative else f"{spaced(need.memory_mib)} MiB"
     cores = f", {need.cores} %" if need.cores else ""
     return f"{need.count} × {'whole memory' if need.is_relative and need.memory_percentage == 100 else memory}{cores}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.amounts import AskedMemory
+from kubectl_topogpu.amounts import RequestedMemory
 from kubectl_topogpu.cluster import GpuCluster
 from kubectl_topogpu.report import Row, TableReport, in_order
 from program.tables import Column, FittingTable
@@ -29,7 +29,7 @@ class FitShape:
     """
 
     gpus: int
-    memory: AskedMemory = field(default_factory=AskedMemory)
+    memory: RequestedMemory = field(default_factory=RequestedMemory)
     cores: int | None = None
     annotations: Mapping[str, str] = field(default_factory=dict)
 

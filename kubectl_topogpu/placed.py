@@ -7,7 +7,7 @@ from kubectl_topogpu.cluster import GpuNode, GpuView, phase
 from kubectl_topogpu.topo import link
 from program.words import ranges, spaced
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.judged import node_of
+from scheduler_ext.capacity.pod_verdict import node_of
 from scheduler_ext.capacity.unused import free_cores, free_memory_mib
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot, quota_for
 from scheduler_ext.decide.decision import Decision

@@ -61,8 +61,8 @@ class UnknownOrder(ValueError):
 
 def key_of(order: str, keys: Collection[str]) -> str:
     """Returns the key that `order` names in full or begins: `memory` is `memory_used_mib`. Raises UnknownOrder."""
-    asked = order.replace("-", "_")
-    found = asked if asked in keys else next((key for key in keys if asked and key.startswith(asked)), "")
+    wanted = order.replace("-", "_")
+    found = wanted if wanted in keys else next((key for key in keys if wanted and key.startswith(wanted)), "")
     if not found:
         raise UnknownOrder(f"--sort-by {order}: {nearest(order, keys)}possible are {', '.join(keys)}")
     return found

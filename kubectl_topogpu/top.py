@@ -182,9 +182,9 @@ def domains(node: GpuNode) -> str:
 
 
 def _text(
-    cluster: GpuCluster, nodes: Sequence[GpuNode], asked: Level | None, readings: Readings | None, *, wide: bool
+    cluster: GpuCluster, nodes: Sequence[GpuNode], given: Level | None, readings: Readings | None, *, wide: bool
 ) -> RenderableType:
-    level = asked or _fitting_level(nodes)
+    level = given or _fitting_level(nodes)
     if not cluster.nodes:
         return Text("No node has GPUs of TopoGPU or HAMi: no Node has the annotation hami.io/node-nvidia-register.")
     if not nodes:
@@ -205,7 +205,7 @@ def _text(
     ]
     table = FittingTable(columns=columns, rows=rows, more="-o wide shows all.", everything=wide)
     less = (
-        [] if asked or level is Level.PODS else [Text(f"Shown by {level}, because there are many; see --level.", "dim")]
+        [] if given or level is Level.PODS else [Text(f"Shown by {level}, because there are many; see --level.", "dim")]
     )
     return Group(table, _sum(nodes), *less, *notes(cluster, readings))
 

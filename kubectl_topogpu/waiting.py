@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from kubectl_topogpu.cluster import GpuCluster, asked_for
+from kubectl_topogpu.cluster import GpuCluster, request_words
 from kubectl_topogpu.report import Row, TableReport
 from kubectl_topogpu.why import PodAccount, answer_for
 from program.words import counted
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.judged import likeness_of
+from scheduler_ext.capacity.pod_verdict import likeness_of
 
 MOST_NAMED = 3
 MOST_KINDS = 100
@@ -35,7 +35,7 @@ def waiting(cluster: GpuCluster, namespace: str) -> TableReport:
     largest = sorted(kinds.values(), key=lambda alike: (-len(alike), alike[0].full_name))
     found = [
         Alike(
-            asks=asked_for(alike[0], cluster.settings),
+            asks=request_words(alike[0], cluster.settings),
             answer=answer_for(cluster, alike[0], brief=True),
             pods=tuple(pod.full_name for pod in alike),
         )

@@ -14,9 +14,9 @@ from kubectl_topogpu.who import described, gpus_of
 from program.tables import Column, FittingTable
 from program.words import counted, gib, spaced
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.judged import Judged, hints, judged, remarks, without_effect
 from scheduler_ext.capacity.largest import Smaller, smaller
 from scheduler_ext.capacity.nearest import Refusing, Way, ways
+from scheduler_ext.capacity.pod_verdict import PodVerdict, hints, judge_pod, remarks, without_effect
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.decide.decision import Decision
 from scheduler_ext.decide.explain import need_sentence
@@ -76,7 +76,7 @@ def answer_for(cluster: GpuCluster, pod: Pod, *, brief: bool = False) -> PodAcco
     if pod.has_ended:
         return PodAccount(pod=name, phase=phase(pod), sentence=f"has ended ({pod.end}) and holds no GPU")
     snapshot = cluster.snapshot(pod)
-    answer = judged(pod, cluster.settings, snapshot, cluster.gang_of(pod))
+    answer = judge_pod(pod, cluster.settings, snapshot, cluster.gang_of(pod))
     node, request, decision = pod.spec.node_name, answer.request, answer.decision
     if not node:
         return _waiting(cluster, pod, answer, snapshot, brief=brief)
@@ -109,7 +109,7 @@ def _placed(cluster: GpuCluster, pod: Pod, request: GpuRequest, snapshot: Snapsh
     )
 
 
-def _waiting(cluster: GpuCluster, pod: Pod, answer: Judged, snapshot: Snapshot, *, brief: bool) -> PodAccount:
+def _waiting(cluster: GpuCluster, pod: Pod, answer: PodVerdict, snapshot: Snapshot, *, brief: bool) -> PodAccount:
     request, decision = answer.request, answer.decision
     account = PodAccount(
         pod=pod.full_name,

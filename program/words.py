@@ -47,8 +47,8 @@ def escaped_label(value: str) -> str:
 
 def nearest(name: str, known: Collection[str]) -> str:
     """Returns `did you mean dgx2-16x-v100-32g? ` or the like, or nothing. Names that contain it come first."""
-    plain, asked = {_plain(each): each for each in known}, _plain(name)
-    near = [short for short in plain if asked and asked in short][:3] or get_close_matches(asked, plain, n=1)
+    plain, wanted = {_plain(each): each for each in known}, _plain(name)
+    near = [short for short in plain if wanted and wanted in short][:3] or get_close_matches(wanted, plain, n=1)
     return f"did you mean {' or '.join(plain[short] for short in near)}? " if near else ""
 
 

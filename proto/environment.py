@@ -105,12 +105,12 @@ def is_judged(name: str) -> bool:
     return name in _CHOOSING_UNANSWERED or name in _LIFTING or name == CORE_POLICY or name.startswith(LIFTING_PREFIXES)
 
 
-def chosen_by(env: Sequence[EnvVar], *, answered: bool) -> tuple[str, ...]:
+def chosen_by(env: Sequence[EnvVar], *, gpus_set: bool) -> tuple[str, ...]:
     """Names the variables by which a container would get devices that were not decided for it.
 
-    `answered`: the container requests GPUs, so the daemon sets its NVIDIA_VISIBLE_DEVICES.
+    `gpus_set`: the container requests GPUs, so the daemon sets its NVIDIA_VISIBLE_DEVICES.
     """
-    shown = answered or any(variable.name == VISIBLE_DEVICES for variable in env)
+    shown = gpus_set or any(variable.name == VISIBLE_DEVICES for variable in env)
     return _harmful(env, CHOOSING if shown else _CHOOSING_UNANSWERED)
 
 

@@ -40,8 +40,8 @@ def totals_of(pod: Pod, settings: RequestSettings) -> KubeletTotals:
     """Returns the requests of a pod for the memory and cores of GPUs; `NO_TOTALS` for an ended pod."""
     names = settings.names
     ours = (names.memory, names.memory_percentage, names.cores, *SUMS)
-    asked = [(each, _asked(each)) for each in pod.all_containers]
-    naming = [(each, amounts) for each, amounts in asked if not amounts.keys().isdisjoint(ours)]
+    requested = [(each, _amounts_of(each)) for each in pod.all_containers]
+    naming = [(each, amounts) for each, amounts in requested if not amounts.keys().isdisjoint(ours)]
     if not naming or pod.has_ended:
         return NO_TOTALS
     named = {name for _, amounts in naming for name in amounts}
@@ -75,10 +75,10 @@ def _counted_gpu(naming: Sequence[tuple[Container, _Amounts]], settings: Request
     return least
 
 
-def _is_plain(container: Container, asked: _Amounts, names: ResourceNames) -> bool:
+def _is_plain(container: Container, requested: _Amounts, names: ResourceNames) -> bool:
     try:
         memory, percent, cores = [
-            integer_quantity(asked[name]) if name in asked else 0
+            integer_quantity(requested[name]) if name in requested else 0
             for name in (names.memory, names.memory_percentage, names.cores)
         ]
     except QuantityError:
@@ -86,5 +86,5 @@ def _is_plain(container: Container, asked: _Amounts, names: ResourceNames) -> bo
     return gpu_count(container, names) > 0 and cores <= 100 and percent <= 100 and not (memory and percent)
 
 
-def _asked(container: Container) -> _Amounts:
+def _amounts_of(container: Container) -> _Amounts:
     return {**container.resources.limits, **container.resources.requests}

@@ -84,8 +84,8 @@ class ResourceNames:
     def are_requested_by(self, pod: Pod) -> bool:
         """Returns whether a container of the pod requests GPUs, memory or cores of them."""
         names = {self.count, self.memory, self.memory_percentage, self.cores}
-        asked = (each.resources for each in pod.all_containers)
-        return any(not names.isdisjoint((*each.limits, *each.requests)) for each in asked)
+        resources = (each.resources for each in pod.all_containers)
+        return any(not names.isdisjoint((*each.limits, *each.requests)) for each in resources)
 
 
 class ContainerKind(StrEnum):
@@ -330,8 +330,8 @@ def _check_choices(containers: Sequence[Container], needs: Sequence[ContainerNee
     see others.
     """
     for container, need in zip(containers, needs, strict=True):
-        answered = need is not None or asks_for_instances(container)
-        for name in chosen_by(container.env, answered=answered) if container.env else ():
+        gpus_set = need is not None or asks_for_instances(container)
+        for name in chosen_by(container.env, gpus_set=gpus_set) if container.env else ():
             raise RequestError(container.name, f"env {name}", choice_problem(name))
 
 

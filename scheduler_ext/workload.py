@@ -203,15 +203,15 @@ def workload_of(weights: Mapping[PodClass, float], nodes: Iterable[HasDevices]) 
     if not popular:
         return NO_WORKLOAD
     gpus = _gpus_by_type(nodes)
-    asked = [_asked_gpus(each.pods, gpus) for each in popular]
-    amount = sum(each.share * sum(by_type.values()) for each, by_type in zip(popular, asked, strict=True))
+    requested = [_requested_gpus(each.pods, gpus) for each in popular]
+    amount = sum(each.share * sum(by_type.values()) for each, by_type in zip(popular, requested, strict=True))
     per_gpu, pressure = NO_HOST, dict.fromkeys(gpus, 0.0)
     if amount:
         cpu = sum(each.share * each.pods.host.cpu_milli for each in popular)
         memory = sum(each.share * each.pods.host.memory_mib for each in popular)
         per_gpu = HostAmount(round(cpu / amount), round(memory / amount))
         total = sum(count for count, _ in gpus.values())
-        for each, by_type in zip(popular, asked, strict=True):
+        for each, by_type in zip(popular, requested, strict=True):
             for model, wanted in by_type.items():
                 pressure[model] += each.share * wanted / amount * total / gpus[model][0]
     return Workload(classes=popular, per_gpu=per_gpu, pressure=pressure)
@@ -238,7 +238,7 @@ def _gpus_by_type(nodes: Iterable[HasDevices]) -> Mapping[str, tuple[int, int]]:
     return found
 
 
-def _asked_gpus(pods: PodClass, gpus: Mapping[str, tuple[int, int]]) -> Mapping[str, float]:
+def _requested_gpus(pods: PodClass, gpus: Mapping[str, tuple[int, int]]) -> Mapping[str, float]:
     """Returns how many GPUs of each type one pod of the class requests, if it used each allowed GPU equally often."""
     allowed = {model: each for model, each in gpus.items() if pods.allows(model)}
     total = sum(count for count, _ in allowed.values())

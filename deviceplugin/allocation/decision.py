@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
-from deviceplugin.by_pod import ByPod
+from deviceplugin.pod_results import PodResults
 from program.words import enumerated
 from proto.annotations.errors import AnnotationError
 from proto.annotations.keys import DEVICES_ALLOCATED
@@ -27,7 +27,7 @@ def decided_devices(pod: Pod, key: str, resource: str) -> PodShares:
     if value is None:
         raise AnnotationError(key, "", "missing")
     containers = pod.all_containers
-    counts = [gpus_asked(container, resource) for container in containers]
+    counts = [gpus_requested(container, resource) for container in containers]
     return aligned(_decoded(key, value, len(containers)), counts)
 
 
@@ -56,7 +56,7 @@ def unfit(
     return ""
 
 
-def gpus_asked(container: Container, resource: str) -> int:
+def gpus_requested(container: Container, resource: str) -> int:
     """Returns how many GPUs the container requests, 0 if that cannot be read."""
     limits, requests = container.resources.limits, container.resources.requests
     return readable_quantity(limits.get(resource, requests.get(resource, 0)))
@@ -96,7 +96,7 @@ class SecondCount:
 
     def __init__(self, resource: str) -> None:
         self._resource = resource
-        self._holders = ByPod[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
+        self._holders = PodResults[Mapping[DeviceUUID, Device], tuple[Pod, Holds]](
             lambda pod, inventory: (pod, held_by(pod, inventory, resource))
         )
 
@@ -139,9 +139,9 @@ def has_begun(pod: Pod) -> bool:
     return any(each.container_id for each in pod.all_statuses)
 
 
-def live_holds(resource: str) -> ByPod[Mapping[DeviceUUID, Device], Holds]:
+def live_holds(resource: str) -> PodResults[Mapping[DeviceUUID, Device], Holds]:
     """Returns what each pod holds while its containers may run."""
-    return ByPod(lambda pod, inventory: held_by(pod, inventory, resource) if lives(pod) else {})
+    return PodResults(lambda pod, inventory: held_by(pod, inventory, resource) if lives(pod) else {})
 
 
 def held_by(pod: Pod, inventory: Mapping[DeviceUUID, Device], resource: str) -> Holds:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from deviceplugin.agent import Agent
 from deviceplugin.changes import Changes
 from deviceplugin.configuration.table import Configuration
+from deviceplugin.configuration_label import Choice
 from deviceplugin.container.cdi_files import ensure_defined
 from deviceplugin.container.driver_root import driver_root
 from deviceplugin.container.edits import (
@@ -20,7 +21,6 @@ from deviceplugin.container.edits import (
     AllocationSettings,
     cdi_names,
 )
-from deviceplugin.following import Choice
 from deviceplugin.gpus import Gpus, gpu_reader
 from deviceplugin.health_watch import HealthWatch
 from deviceplugin.host_paths import proc, sysfs

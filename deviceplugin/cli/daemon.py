@@ -10,7 +10,7 @@ import click
 from deviceplugin.apiserver import USER_AGENT
 from deviceplugin.cli.build import build_daemon, build_nvml
 from deviceplugin.cli.named import ChosenConfiguration
-from deviceplugin.following import Choice
+from deviceplugin.configuration_label import Choice
 from deviceplugin.inventory import GpusUnavailable
 from deviceplugin.metrics.server import MetricsAddressUnusable
 from deviceplugin.mode.rules import SlotsUnsupported

@@ -56,7 +56,7 @@ def unreplaced(
 
 def _harmful(env: Sequence[EnvVar], given: Mapping[str, str], *, limited: bool) -> Sequence[str]:
     core_policy = given.get(CORE_POLICY, DEFAULT_CORE_POLICY)
-    return (*chosen_by(env, answered=True), *(lifted_by(env, core_policy) if limited else ()))
+    return (*chosen_by(env, gpus_set=True), *(lifted_by(env, core_policy) if limited else ()))
 
 
 def _sentence(container: str, names: Sequence[str], given: Mapping[str, str]) -> str:

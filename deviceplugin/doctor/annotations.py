@@ -115,18 +115,18 @@ def judge_handshake(node: Node, scheduler: HamiScheduler, now: datetime) -> Find
         age = None if stamped_at is None else now - stamped_at.replace(tzinfo=UTC)
         if age is None or age <= _ANSWER_WITHIN:
             return ok(HANDSHAKE, "A scheduler asked within the last minute.")
-        asked = f"A HAMi scheduler asked {_duration(age)} ago ({value}), without an answer"
+        state = f"A HAMi scheduler asked {_duration(age)} ago ({value}), without an answer"
     else:
-        asked = f"A HAMi scheduler has marked this node as lost ({value})"
+        state = f"A HAMi scheduler has marked this node as lost ({value})"
     if scheduler.asks:
         return problem(
             HANDSHAKE,
-            f"{asked}, although --hami-handshake {scheduler.value} is set.",
+            f"{state}, although --hami-handshake {scheduler.value} is set.",
             "The daemon is not running or cannot write the Node: read its log.",
         )
     return warning(
         HANDSHAKE,
-        f"{asked}. Schedulers up to HAMi 2.7 give such a node no pods and cannot read its JSON; later ones need no "
+        f"{state}. Schedulers up to HAMi 2.7 give such a node no pods and cannot read its JSON; later ones need no "
         "answer.",
         "If such a scheduler still runs, set --hami-handshake to its version (2.4 or 2.7). If none does, remove the "
         f"annotation: kubectl annotate node {node.metadata.name} {NODE_HANDSHAKE}-",

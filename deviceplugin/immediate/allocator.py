@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from deviceplugin.allocation.answered import DriverFilesCheck, answers_to, why_unlimited
 from deviceplugin.allocation.decision import SecondCount, has_begun
+from deviceplugin.allocation.kept_answers import DriverFilesCheck, answers_to, why_unlimited
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocation.starts import Starts
 from deviceplugin.container.edits import (

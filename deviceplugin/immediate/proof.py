@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from deviceplugin.allocation.decision import decided_devices, gpus_asked, unfit
+from deviceplugin.allocation.decision import decided_devices, gpus_requested, unfit
 from deviceplugin.records.holdings import Witness
 from program.words import enumerated
 from proto.annotations.errors import AnnotationError
@@ -158,7 +158,7 @@ def _is_stranger(pod: Pod, ids: int, view: NodeView) -> bool:
     if pod.metadata.annotations.get(BIND_PHASE) in (BindPhase.SUCCESS, BindPhase.FAILED):
         return False  # it was answered
     served = (view.recorded or {}).get(pod.metadata.uid, frozenset())
-    return any(gpus_asked(each, view.resource) == ids for each in pod.all_containers if each.name not in served)
+    return any(gpus_requested(each, view.resource) == ids for each in pod.all_containers if each.name not in served)
 
 
 def _named(pods: Iterable[Pod], lock: NodeLock, uid: str) -> Pod | None:
@@ -202,7 +202,7 @@ def _asks(pod: Pod, ids: int, view: NodeView) -> bool:
 
 def _locks_a_node(pod: Pod, resource: str) -> bool:
     """Returns whether HAMi's scheduler locks the node for the pod: an app container requests GPUs."""
-    return any(gpus_asked(container, resource) for container in pod.spec.containers)
+    return any(gpus_requested(container, resource) for container in pod.spec.containers)
 
 
 def _unserved(pod: Pod, view: NodeView) -> tuple[tuple[int, ContainerShares], ...] | None:

@@ -5,8 +5,8 @@ import logging
 from dataclasses import dataclass, field
 
 from deviceplugin.apiserver import OwnNode
-from deviceplugin.by_pod import ByPod
 from deviceplugin.immediate.proof import ProvenContainer, is_finished, overtaken_phase, settlement
+from deviceplugin.pod_results import PodResults
 from program.tasks import Tasks
 from proto.annotations.node_lock import BindPhase
 from proto.kubernetes.errors import ApiError, ApiUnreachable, Invalid
@@ -41,8 +41,8 @@ class ServedPods:
     resource: str
     """The resource by which containers request GPUs."""
     served: dict[str, frozenset[int]] = field(default_factory=dict)
-    _overtaken: ByPod[None, tuple[Pod, BindPhase | None]] = field(
-        default_factory=lambda: ByPod(lambda pod, _: (pod, overtaken_phase(pod)))
+    _overtaken: PodResults[None, tuple[Pod, BindPhase | None]] = field(
+        default_factory=lambda: PodResults(lambda pod, _: (pod, overtaken_phase(pod)))
     )
     _settled: set[str] = field(default_factory=set)
     _due: dict[str, _DuePod] = field(default_factory=dict)

@@ -36,7 +36,7 @@ class Judgement:
     """False until the driver has answered for a GPU."""
 
 
-NOT_ASKED = Judgement("it has not answered yet", is_known=False)
+NOT_ANSWERED = Judgement("it has not answered yet", is_known=False)
 _DOUBT_SECONDS = 15.0
 """Seconds after which a GPU that refuses counts for its node. A GPU that hangs or is lost is unhealthy before."""
 

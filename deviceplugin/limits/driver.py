@@ -19,7 +19,7 @@ from deviceplugin.apiserver import OwnNode
 from deviceplugin.container.container_folders import split_folder
 from deviceplugin.container.limit_folder import read_limits, remove_limit_folder, write_limits
 from deviceplugin.gpus import Gpus
-from deviceplugin.limits.conditions import NOT_ASKED, DriverFacts, Judgement, judge, may_limit
+from deviceplugin.limits.conditions import NOT_ANSWERED, DriverFacts, Judgement, judge, may_limit
 from deviceplugin.limits.pipes import HookPipes
 from deviceplugin.nvml.memory_limits import MemoryLimit, MemoryLimits, holds, is_of_gpu, is_slow, not_set
 from deviceplugin.own_threads import OwnThreads
@@ -89,7 +89,7 @@ class DriverLimits:
         self._limited: dict[Key, Limited] = {}
         self._reported: dict[Key, str] = {}
         self._happened: dict[Key, Counter[str]] = {}
-        self._judgement: Judgement = NOT_ASKED
+        self._judgement: Judgement = NOT_ANSWERED
         self.writing = asyncio.Lock()
         """Held from reading what a container shall have until the driver has it."""
         self.recalled = asyncio.Event()

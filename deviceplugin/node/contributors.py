@@ -6,7 +6,6 @@ from functools import partial
 
 from deviceplugin.allocation.decision import held_by, live_holds
 from deviceplugin.allocation.sources import AllocationSources
-from deviceplugin.by_pod import ByPod
 from deviceplugin.node.desired import Desired
 from deviceplugin.node.labels import label_report
 from deviceplugin.node.outliving import (
@@ -22,6 +21,7 @@ from deviceplugin.node.totals import node_sums, node_totals, present_totals, req
 from deviceplugin.node.undecided import is_undecided, known_of
 from deviceplugin.own_threads import OwnThreads
 from deviceplugin.pod_cgroups import PodCgroups
+from deviceplugin.pod_results import PodResults
 from deviceplugin.records.holdings import Holding
 from deviceplugin.settings import HamiScheduler
 from proto.annotations.keys import NODE_NUMA, NODE_OUTLIVING, NODE_UNDECIDED, SUMS
@@ -69,7 +69,7 @@ class NodeTotals:
         self._own = sources.own
         self._gpus = sources.gpus
         self._names = sources.configuration.total_names
-        self._requests = ByPod(requested_totals)
+        self._requests = PodResults(requested_totals)
 
     def desired(self, _node: Node, _now: datetime) -> Desired | None:
         """Returns the totals; None without a GPU: the Node keeps its totals, as it keeps its registration."""
@@ -86,7 +86,7 @@ class NodeSums:
         self._own = sources.own
         self._gpus = sources.gpus
         self._enabled = sources.settings.gpu_sums
-        self._requested = ByPod[None, tuple[int, ...]](lambda pod, _: requested_sums(pod))
+        self._requested = PodResults[None, tuple[int, ...]](lambda pod, _: requested_sums(pod))
         self._held = live_holds(sources.resource)
 
     def desired(self, node: Node, _now: datetime) -> Desired | None:
@@ -115,7 +115,7 @@ class UndecidedPods:
         self._resource = sources.resource
         self._read_checkpoint = sources.read_checkpoint
         self._recorded: Sequence[Holding] = ()
-        self._found = ByPod[str, Pod | None](lambda pod, asked: pod if is_undecided(pod, asked) else None)
+        self._found = PodResults[str, Pod | None](lambda pod, resource: pod if is_undecided(pod, resource) else None)
 
     async def look(self, _node: Node) -> None:
         """Reads kubelet's checkpoint, if there is such a pod."""

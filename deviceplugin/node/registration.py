@@ -68,8 +68,8 @@ def _register(devices: Sequence[Device], scheduler: HamiScheduler) -> str:
 def _answer_due(node: Node, scheduler: HamiScheduler, answered_at: datetime | None, now: datetime) -> datetime | None:
     """Returns when a question or a deletion is due to be answered, no more often than by HAMi; None for a report."""
     value = node.metadata.annotations.get(NODE_HANDSHAKE)
-    asked = value is None or decode_handshake(value).state is not HandshakeState.REPORTED
-    if not scheduler.asks or not asked:
+    awaits_answer = value is None or decode_handshake(value).state is not HandshakeState.REPORTED
+    if not scheduler.asks or not awaits_answer:
         return None
     if answered_at is None or answered_at > now:  # the clock was set back
         return now

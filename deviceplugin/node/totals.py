@@ -62,8 +62,8 @@ def node_sums(
         sum(max(0, device.memory_mib - part.memory_mib) for device, part in serving),
         sum(max(0, device.cores - part.cores) for device, part in serving),
     )
-    asked = map(sum, zip(*requests, strict=True)) if (requests := tuple(requests)) else (0, 0)
-    return {name: own + more for name, own, more in zip(SUMS, free, asked, strict=True)}
+    of_pods = map(sum, zip(*requests, strict=True)) if (requests := tuple(requests)) else (0, 0)
+    return {name: own + more for name, own, more in zip(SUMS, free, of_pods, strict=True)}
 
 
 def requested_sums(pod: Pod) -> tuple[int, ...]:

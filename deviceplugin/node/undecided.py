@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from deviceplugin.allocation.decision import gpus_asked, has_begun, lives
+from deviceplugin.allocation.decision import gpus_requested, has_begun, lives
 from deviceplugin.container.cdi import slot_in
 from deviceplugin.records.holdings import Holding
 from deviceplugin.replicas import split_replica
@@ -27,7 +27,7 @@ def is_undecided(pod: Pod, resource: str) -> bool:
     return (
         not pod.metadata.annotations.get(DEVICES_ALLOCATED)
         and lives(pod)
-        and any(gpus_asked(container, resource) for container in pod.all_containers)
+        and any(gpus_requested(container, resource) for container in pod.all_containers)
     )
 
 
@@ -53,10 +53,10 @@ def _given(pod: Pod, recorded: Sequence[Holding], gpus: Collection[DeviceUUID], 
     if begun and any(variable.name == VISIBLE_DEVICES for each in pod.all_containers for variable in each.env):
         return {}
     for container in pod.all_containers:
-        asked, entry = gpus_asked(container, resource), entries.get(container.name)
-        if not asked:
+        requested, entry = gpus_requested(container, resource), entries.get(container.name)
+        if not requested:
             continue
-        if entry is None or len(entry.ids) != asked or not _is_served_by_ids(entry, begun=begun):
+        if entry is None or len(entry.ids) != requested or not _is_served_by_ids(entry, begun=begun):
             return {}
         ids |= entry.ids
     given = Counter(split_replica(identifier)[0] for identifier in ids)

@@ -143,10 +143,10 @@ class NvmlCalls:
     def fields(self, handle: object, wanted: Sequence[tuple[int, int]]) -> Mapping[tuple[int, int], int]:
         """Returns integer fields by number and scope, in one call, without those that are refused. Raises GpuGone."""
         questions = {field: ("field", _same(handle), *field) for field in wanted}
-        asked = [field for field in wanted if questions[field] not in self._refused]
+        accepted = [field for field in wanted if questions[field] not in self._refused]
         values: dict[tuple[int, int], int] = {}
-        answers = self.ask_or((), "nvmlDeviceGetFieldValues", handle, asked) if asked else ()
-        for field, answer in zip(asked, answers, strict=False):
+        answers = self.ask_or((), "nvmlDeviceGetFieldValues", handle, accepted) if accepted else ()
+        for field, answer in zip(accepted, answers, strict=False):
             try:
                 values[field] = _field_value(answer)
             except CallFailed as error:

@@ -43,7 +43,7 @@ class Hangs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked(Generic[T]):
+class _Call(Generic[T]):
     question: str
     answer: "Future[T]"
     at: float
@@ -59,7 +59,7 @@ class Lanes:
         self._prompt_seconds = prompt_seconds
         self._work: _Work = queue.SimpleQueue()
         self._threads = 0
-        self._unanswered: dict[Hashable, _Asked[Any]] = {}
+        self._unanswered: dict[Hashable, _Call[Any]] = {}
         self._late: dict[tuple[str, Hashable], Future[Any]] = {}
 
     def ask(
@@ -70,12 +70,12 @@ class Lanes:
         The next caller of the same function gets an answer that comes late. Raises what a function raises.
         """
         jobs: _Jobs = deque()
-        asked: dict[K, _Asked[T] | Hangs] = {
+        calls: dict[K, _Call[T] | Hangs] = {
             lane: self._begin(lane, question, function, jobs) for lane, function in functions.items()
         }
-        self._finish(jobs, [each.answer for each in asked.values() if isinstance(each, _Asked)], seconds)
+        self._finish(jobs, [each.answer for each in calls.values() if isinstance(each, _Call)], seconds)
         answers: dict[K, T | Hangs] = {}
-        for lane, each in asked.items():
+        for lane, each in calls.items():
             if isinstance(each, Hangs):
                 answers[lane] = each
             elif each.answer.done():
@@ -95,7 +95,7 @@ class Lanes:
             self._work.put(None)
         self._work, self._threads = queue.SimpleQueue(), 0
 
-    def _begin(self, lane: Hashable, question: str, function: Callable[[], T], jobs: _Jobs) -> "_Asked[T] | Hangs":
+    def _begin(self, lane: Hashable, question: str, function: Callable[[], T], jobs: _Jobs) -> "_Call[T] | Hangs":
         unanswered = self._unanswered.get(lane)
         if unanswered is not None:
             if not unanswered.answer.done():
@@ -106,7 +106,7 @@ class Lanes:
         if answer is None:
             answer = Future()
             jobs.append((function, answer))
-        return _Asked(question, answer, self._monotonic())
+        return _Call(question, answer, self._monotonic())
 
     def _finish(self, jobs: _Jobs, answers: "list[Future[T]]", seconds: float) -> None:
         """Returns once all are answered, at the latest after `seconds`."""
@@ -127,7 +127,7 @@ class Lanes:
             threading.Thread(target=_run, args=(self._work,), name=f"nvml {self._threads}", daemon=True).start()
 
     def _hanging(self) -> int:
-        return sum(not asked.answer.done() for asked in self._unanswered.values())
+        return sum(not call.answer.done() for call in self._unanswered.values())
 
 
 def _run(work: _Work) -> None:

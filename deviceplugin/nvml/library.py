@@ -110,8 +110,8 @@ class NvmlLibrary:
         """Raises CallFailed or NvmlUnavailable."""
         calls = self.calls()
         # Without a count there is no news of any GPU that would have to wait.
-        asked = calls.lanes.ask("count", {_WHOLE: partial(calls.ask, "nvmlDeviceGetCount")}, HANG_SECONDS)
-        count = asked[_WHOLE]
+        results = calls.lanes.ask("count", {_WHOLE: partial(calls.ask, "nvmlDeviceGetCount")}, HANG_SECONDS)
+        count = results[_WHOLE]
         if isinstance(count, Hangs):
             raise NvmlUnavailable(f"{count}; dmesg may show why")
         if count > _MOST_GPUS:

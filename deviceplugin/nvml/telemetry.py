@@ -52,14 +52,14 @@ def read_telemetry(calls: NvmlCalls, gpus: Sequence[tuple[GpuReading, object]]) 
 
 def _telemetry(calls: NvmlCalls, gpu: GpuReading, handle: object) -> Telemetry:
     try:
-        values = {**dict(_asked(calls, handle)), **_memory(calls, handle), **_fields(calls, handle)}
+        values = {**dict(_quantities(calls, handle)), **_memory(calls, handle), **_fields(calls, handle)}
         instances = tuple(_with_memory(calls, instance) for instance in instances_of(gpu))
     except GpuGone:
         return Telemetry(gpu=gpu)
     return Telemetry(gpu=gpu, values=values, instances=instances)
 
 
-def _asked(calls: NvmlCalls, handle: object) -> Iterator[tuple[Quantity, float]]:
+def _quantities(calls: NvmlCalls, handle: object) -> Iterator[tuple[Quantity, float]]:
     rates: Any = calls.ask_or(None, "nvmlDeviceGetUtilizationRates", handle)
     encoder: Any = calls.ask_or(None, "nvmlDeviceGetEncoderUtilization", handle)
     decoder: Any = calls.ask_or(None, "nvmlDeviceGetDecoderUtilization", handle)

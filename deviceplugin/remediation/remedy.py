@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from deviceplugin.allocation.sources import AllocationSources
-from deviceplugin.by_pod import ByPod
 from deviceplugin.node.desired import Desired
+from deviceplugin.pod_results import PodResults
 from deviceplugin.remediation.budget import Spent, reserve
 from deviceplugin.remediation.holders import holder_of, seen, unshown, why_spared
 from deviceplugin.remediation.step import (
@@ -97,7 +97,7 @@ class Remediation:
         began, at = clocks.now(), clocks.monotonic()
         self._now: Callable[[], datetime] = lambda: began + timedelta(seconds=clocks.monotonic() - at)
         self._state = RemediationState()
-        self._holders: ByPod[Mapping[DeviceUUID, DeviceUUID], Holder | None] = ByPod(
+        self._holders: PodResults[Mapping[DeviceUUID, DeviceUUID], Holder | None] = PodResults(
             lambda pod, parents: holder_of(pod, parents, resource)
         )
         self._had: Collection[str] | None = None

@@ -269,10 +269,10 @@ def _seen(
     after = replace(after, told=after.told | set(untold))
     told = tuple(tell for key in new for tell in _lasting(after, key, settings))
     chosen = tuple(_chosen(after, now, settings))
-    asked = {
+    evictions = {
         each.uid: Attempt(until=now + _ANSWERED, tries=_tries(after, each.uid), takes_room=True) for each in chosen
     }
-    return replace(after, attempts={**after.attempts, **asked}), (*told, *map(Evict, chosen))
+    return replace(after, attempts={**after.attempts, **evictions}), (*told, *map(Evict, chosen))
 
 
 def _ill(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from deviceplugin.allocation.decision import SecondCount, decided_devices, gpus_asked
+from deviceplugin.allocation.decision import SecondCount, decided_devices, gpus_requested
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.allocation.starts import Starts
 from deviceplugin.container.cdi_files import CannotWriteSpec
@@ -55,21 +55,23 @@ def shares_in_turn(pods: Sequence[Pod], served: Witness, ids: int, resource: str
             continue
         names = served.get(pod.metadata.uid, frozenset())
         waiting = (
-            (asked, held) for container, asked, held in _asked(pod, resource) if asked and container not in names
+            (requested, held)
+            for container, requested, held in _requests(pod, resource)
+            if requested and container not in names
         )
-        asked, held = next(waiting, (0, ()))
-        if asked == ids:
+        requested, held = next(waiting, (0, ()))
+        if requested == ids:
             return held
     return None
 
 
-def _asked(pod: Pod, resource: str) -> list[tuple[str, int, ContainerShares]]:
+def _requests(pod: Pod, resource: str) -> list[tuple[str, int, ContainerShares]]:
     """Returns for each container its name, the number of GPUs that kubelet calls for, and the decided shares."""
     containers = pod.all_containers
     try:
         decided: PodShares = decided_devices(pod, DEVICES_ALLOCATED, resource)
     except AnnotationError:
-        return [(each.name, gpus_asked(each, resource), ()) for each in containers]
+        return [(each.name, gpus_requested(each, resource), ()) for each in containers]
     return [(each.name, len(held), held) for each, held in zip(containers, decided, strict=True)]
 
 
@@ -117,7 +119,7 @@ class SlotAllocator:
         self.specs = SlotSpecs(files, lambda: own.pods, monotonic=monotonic, **pause)
         self._folders = asyncio.Semaphore(_FOLDERS_AT_ONCE)
         self._promises = Promises()
-        self._answered: dict[frozenset[str], str] = {}
+        self._named_slots: dict[frozenset[str], str] = {}
         """The last answer for these ids, unless a later answer has one of them."""
         self._starts = Starts()
 
@@ -147,7 +149,7 @@ class SlotAllocator:
     async def allocate(self, ids: Sequence[str]) -> ContainerEdits:
         """Returns the name of a new slot, without waiting."""
         held, slot = frozenset(ids), self._draw()
-        self._answered = {each: name for each, name in self._answered.items() if not each & held} | {held: slot}
+        self._named_slots = {each: name for each, name in self._named_slots.items() if not each & held} | {held: slot}
         return named(slot)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
@@ -248,7 +250,7 @@ class SlotAllocator:
             listed=listed,
             recorded=recorded,
             problem=problem,
-            answered=self._answered.get(ids, ""),
+            named_slot=self._named_slots.get(ids, ""),
         )
         self._promises.note(self._own.pods)
         answer, offered, given = prove_slot(ids, evidence), evidence.inventory, self._gpus.kept_by_uuid()

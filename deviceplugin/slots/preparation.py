@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from deviceplugin.allocation.answered import why_unlimited
+from deviceplugin.allocation.kept_answers import why_unlimited
 from deviceplugin.allocation.sources import AllocationSources
 from deviceplugin.container.edits import DeviceListStrategy, container_facts
 from deviceplugin.container.hami_core import CannotLimit, prepared_edits, ran_without

@@ -39,7 +39,7 @@ class Evidence:
     """kubelet's checkpoint; None while it cannot be read."""
     problem: str = ""
     """The reason why `listed` is None."""
-    answered: str = ""
+    named_slot: str = ""
     """The slot that this process named last for the ids; empty where it has not. Counts without a checkpoint."""
     read: Pod | None = None
     """A pod that pod-resources named, as the API server returned it after that."""
@@ -93,7 +93,7 @@ def prove_slot(ids: frozenset[str], evidence: Evidence) -> ProvenPod | Unproven:
     answer = holder if isinstance(holder, Unproven) else _decided(ids, holder, evidence)
     if isinstance(answer, ProvenPod):
         return answer
-    return Unproven(f"{_asked(ids)}: {answer.sentence}", answer.may_change, answer.unknown)
+    return Unproven(f"{_wish(ids)}: {answer.sentence}", answer.may_change, answer.unknown)
 
 
 def _holder(ids: frozenset[str], evidence: Evidence) -> _Holder | Unproven:
@@ -208,8 +208,8 @@ def _decided(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> Proven
 def _slots(ids: frozenset[str], holder: _Holder, evidence: Evidence) -> dict[str, str] | None:
     """Returns slots by container, empty for one without a slot; None if unknown."""
     if evidence.recorded is None:
-        is_known = evidence.answered and len(holder.containers) == 1
-        return dict.fromkeys(holder.containers, evidence.answered) if is_known else None
+        is_known = evidence.named_slot and len(holder.containers) == 1
+        return dict.fromkeys(holder.containers, evidence.named_slot) if is_known else None
     uid = holder.pod.metadata.uid
     return {
         entry.container_name: slot_in(entry.cdi_devices) for entry in _entries(ids, evidence) if entry.pod_uid == uid
@@ -242,7 +242,7 @@ def _entries(ids: frozenset[str], evidence: Evidence) -> list[Holding]:
     return [entry for entry in recorded if entry.resource_name == evidence.resource and entry.ids == ids]
 
 
-def _asked(ids: frozenset[str]) -> str:
+def _wish(ids: frozenset[str]) -> str:
     noun = "device" if len(ids) == 1 else "devices"
     return f"kubelet asks for the container with exactly the {len(ids)} {noun} {enumerated(sorted(ids))}"
 

@@ -3,7 +3,7 @@
 import click
 
 from kubectl_topogpu import fit as fitting
-from kubectl_topogpu.amounts import MEMORY, PERCENT, AskedMemory
+from kubectl_topogpu.amounts import MEMORY, PERCENT, RequestedMemory
 from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
 from kubectl_topogpu.report import TableReport
@@ -25,18 +25,18 @@ from scheduler_ext.requests import read_request
 @click.option("--gpu-type", metavar="MODEL", help="A part of the GPU's model, such as A100.")
 @with_options(selects="nodes", sorts=True)
 def fit(
-    asked: CommonOptions, *, gpus: int, memory: AskedMemory | None, cores: int | None, **annotations: str
+    options: CommonOptions, *, gpus: int, memory: RequestedMemory | None, cores: int | None, **annotations: str
 ) -> TableReport:
     """Show how many more pods of one shape fit, and on which nodes."""
     shape = fitting.FitShape(
         gpus=gpus,
-        memory=memory or AskedMemory(),
+        memory=memory or RequestedMemory(),
         cores=cores,
         annotations={_ANNOTATIONS[option]: value for option, value in annotations.items() if value},
     )
-    pod = shape.pod(asked.settings.names, asked.namespace)
-    read_request(pod, asked.settings)  # a shape that cannot be read is refused before the cluster is
-    return fitting.fit(asked.cluster(Wanted(decisions=True, holders=False)), pod, asked.nodes, asked.order)
+    pod = shape.pod(options.settings.names, options.namespace)
+    read_request(pod, options.settings)  # a shape that cannot be read is refused before the cluster is
+    return fitting.fit(options.cluster(Wanted(decisions=True, holders=False)), pod, options.nodes, options.order)
 
 
 _ANNOTATIONS = {"gpu_policy": GPU_POLICY, "node_policy": NODE_POLICY, "gpu_type": USE_GPU_TYPE}

@@ -168,8 +168,8 @@ def with_options(*, selects: str = "", sorts: bool = False, names: bool = True) 
             _check(given)
             try:
                 with _source(Connection(kubeconfig=given.kubeconfig, context=given.kube_context), given.file) as source:
-                    asked = CommonOptions(source, given, selects)
-                    _repeat(partial(command, asked, **arguments), asked, given)
+                    options = CommonOptions(source, given, selects)
+                    _repeat(partial(command, options, **arguments), options, given)
             except UnknownOrder as error:
                 raise click.UsageError(printable(str(error))) from error
             except (ObjectsUnreadable, LookupError, RequestError) as error:
@@ -211,17 +211,17 @@ def _check(given: GivenOptions) -> None:
         raise click.UsageError(f"--selector: {error}") from error
 
 
-def _repeat(report: Callable[[], TableReport | None], asked: CommonOptions, given: GivenOptions) -> None:
+def _repeat(report: Callable[[], TableReport | None], options: CommonOptions, given: GivenOptions) -> None:
     """Shows the report once, or until Ctrl-C. A command without one has shown all itself."""
     if given.chosen and not given.everywhere:
-        asked.source.check_namespace(given.chosen)
+        options.source.check_namespace(given.chosen)
     while True:
         found = report()
         if found is None:
             return
         if given.watch:
             click.clear()
-        _show(found, asked)
+        _show(found, options)
         if not given.watch:
             return
         del found
@@ -238,13 +238,13 @@ def _source(connection: Connection, file: str) -> Iterator[Source]:
         yield source
 
 
-def _show(report: TableReport, asked: CommonOptions) -> None:
-    for_people = asked.output in (Output.TEXT, Output.WIDE)
+def _show(report: TableReport, options: CommonOptions) -> None:
+    for_people = options.output in (Output.TEXT, Output.WIDE)
     if for_people:
-        print_text(report.text(asked.output is Output.WIDE))
+        print_text(report.text(options.output is Output.WIDE))
     else:
-        click.echo(report.encoded(asked.output), nl=False)
-    for note in asked.notes:
+        click.echo(report.encoded(options.output), nl=False)
+    for note in options.notes:
         click.secho(f"! {printable(note)}", fg="yellow", err=not for_people)
 
 

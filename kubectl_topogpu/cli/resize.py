@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import click
 
-from kubectl_topogpu.amounts import MEMORY, AskedMemory
+from kubectl_topogpu.amounts import MEMORY, RequestedMemory
 from kubectl_topogpu.cli.completion import CONTEXTS, NAMESPACES, PODS
 from kubectl_topogpu.kubectl import Connection, ObjectsUnreadable, annotate, namespace, read_pod
 from program.commands import RealNumber
@@ -40,7 +40,7 @@ _UNANSWERED = "no answer yet: the container may not run, or the node's daemon be
 @click.option("--kubeconfig", default="", type=click.Path(), help="As kubectl's.")
 @click.option("--context", "kube_context", default="", shell_complete=CONTEXTS, help="As kubectl's.")
 def resize(
-    pod: str, *, memory: AskedMemory, name: str, timeout: float, chosen: str, kubeconfig: str, kube_context: str
+    pod: str, *, memory: RequestedMemory, name: str, timeout: float, chosen: str, kubeconfig: str, kube_context: str
 ) -> None:
     """Change the GPU memory of POD ([NAMESPACE/]NAME) while it runs.
 

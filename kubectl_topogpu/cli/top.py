@@ -24,7 +24,7 @@ _NO_TEXTUAL = "top -i needs textual: python -m pip install 'topogpu[tui]'"
 @click.option("-i", "--interactive", is_flag=True, help="Keep it on the terminal: tables to sort, filter and search.")
 @with_options(selects="nodes", sorts=True)
 def top(
-    asked: CommonOptions, nodes: tuple[str, ...], level: str | None, *, used: bool, interactive: bool
+    options: CommonOptions, nodes: tuple[str, ...], level: str | None, *, used: bool, interactive: bool
 ) -> TableReport | None:
     """Show nodes, their GPUs, and the pods that hold them: memory, cores and replicas.
 
@@ -35,24 +35,24 @@ def top(
         return tuple(node_of(cluster, name) for name in nodes) or cluster.nodes
 
     if interactive:
-        _run(asked, chosen, level, used=used)
+        _run(options, chosen, level, used=used)
         return None
-    cluster = asked.cluster(Wanted(asks=asked.output is not Output.TEXT))
+    cluster = options.cluster(Wanted(asks=options.output is not Output.TEXT))
     shown = chosen(cluster)
     return tree.top(
         cluster,
-        tree.of_namespace(shown, asked.chosen_namespace),
+        tree.of_namespace(shown, options.chosen_namespace),
         None if level is None else tree.Level(level),
-        readings(asked.source, cluster, shown) if used else None,
-        asked.order,
+        readings(options.source, cluster, shown) if used else None,
+        options.order,
     )
 
 
 def _run(
-    asked: CommonOptions, chosen: Callable[[GpuCluster], tuple[GpuNode, ...]], level: str | None, *, used: bool
+    options: CommonOptions, chosen: Callable[[GpuCluster], tuple[GpuNode, ...]], level: str | None, *, used: bool
 ) -> None:
     """Shows the terminal until it is left. Raises ClickException without textual."""
-    if asked.output is not Output.TEXT:
+    if options.output is not Output.TEXT:
         raise click.UsageError("-i is for a terminal: it cannot be used with --output")
     if not sys.stdout.isatty():
         raise click.UsageError("-i needs a terminal: standard output is none")
@@ -66,14 +66,14 @@ def _run(
     gc.enable()  # it runs for hours
 
     def read() -> Observed:
-        cluster = asked.cluster(Wanted(decisions=True, fgd=True, waiting=True))
+        cluster = options.cluster(Wanted(decisions=True, fgd=True, waiting=True))
         shown = chosen(cluster)
         return Observed(
             cluster=cluster,
-            nodes=tree.of_namespace(shown, asked.chosen_namespace),
-            readings=readings(asked.source, cluster, shown) if used else None,
-            waiting=waiting(cluster, asked.chosen_namespace).rows,
+            nodes=tree.of_namespace(shown, options.chosen_namespace),
+            readings=readings(options.source, cluster, shown) if used else None,
+            waiting=waiting(cluster, options.chosen_namespace).rows,
         )
 
-    choice = ViewChoice(view=View.NODES if level is None else View(level), order=asked.order)
-    TopApp(read, choice, every=0 if asked.is_recorded else EVERY_SECONDS).run()
+    choice = ViewChoice(view=View.NODES if level is None else View(level), order=options.order)
+    TopApp(read, choice, every=0 if options.is_recorded else EVERY_SECONDS).run()

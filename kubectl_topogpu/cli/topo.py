@@ -16,12 +16,12 @@ from kubectl_topogpu.report import TableReport
 @click.argument("node", shell_complete=NODES, required=False)
 @click.option("--svg", metavar="FILE", type=click.Path(), help="Also draw it as SVG, to FILE.")
 @with_options()
-def topo(asked: CommonOptions, node: str | None, svg: str | None) -> TableReport:
+def topo(options: CommonOptions, node: str | None, svg: str | None) -> TableReport:
     """Show how the GPUs of NODE are connected, and who holds them.
 
     Without NODE: the racks, cliques and other domains of nodes, and how many nodes of each are free as a whole.
     """
-    cluster = asked.cluster(Wanted())
+    cluster = options.cluster(Wanted())
     if node is None:
         if svg:
             raise click.UsageError("--svg draws one node: name it")

@@ -2,7 +2,7 @@
 
 import click
 
-from kubectl_topogpu import waste as unasked
+from kubectl_topogpu import waste as spare
 from kubectl_topogpu.cli.options import CommonOptions, with_options
 from kubectl_topogpu.cluster import Wanted
 from kubectl_topogpu.report import TableReport
@@ -12,14 +12,14 @@ from kubectl_topogpu.sources import readings
 @click.command()
 @click.option("--used", is_flag=True, help="Show held memory that no process uses. Reads the metrics of each daemon.")
 @with_options(selects="nodes", sorts=True)
-def waste(asked: CommonOptions, *, used: bool) -> TableReport:
+def waste(options: CommonOptions, *, used: bool) -> TableReport:
     """Show memory that no pod requested: idle, unused, and stranded where no pod can get it."""
-    cluster = asked.cluster(Wanted())
-    return unasked.waste(cluster, readings(asked.source, cluster, cluster.nodes) if used else None, asked.order)
+    cluster = options.cluster(Wanted())
+    return spare.waste(cluster, readings(options.source, cluster, cluster.nodes) if used else None, options.order)
 
 
 @click.command()
 @with_options(selects="nodes", names=False)
-def frag(asked: CommonOptions) -> TableReport:
+def frag(options: CommonOptions) -> TableReport:
     """Show how large a request still fits: whole GPUs together on a node, and the largest share."""
-    return unasked.frag(asked.cluster(Wanted()))
+    return spare.frag(options.cluster(Wanted()))

@@ -45,8 +45,8 @@ def requested_resources(pod: Pod) -> frozenset[str]:
 
 def _amount(container: Container, resource: str) -> int:
     """Returns its request; a limit alone is a request too."""
-    asked, limits = container.resources.requests, container.resources.limits
-    amount = asked.get(resource, limits.get(resource))
+    requests, limits = container.resources.requests, container.resources.limits
+    amount = requests.get(resource, limits.get(resource))
     return 0 if amount is None else readable_quantity(amount)
 
 
@@ -62,12 +62,12 @@ def exclusive_cpus(pod: Pod) -> tuple[int, ...]:
     found = []
     for container in pod.all_containers:
         limits = _scaled(container.resources.limits.get("cpu", 0), 1000, 1)
-        asked, memory = container.resources.requests, container.resources.limits.get("memory", 0)
+        requests, memory = container.resources.requests, container.resources.limits.get("memory", 0)
         if not limits or not _scaled(memory, 1, 1):
             return ()
-        if "cpu" in asked and _scaled(asked["cpu"], 1000, 1) != limits:
+        if "cpu" in requests and _scaled(requests["cpu"], 1000, 1) != limits:
             return ()
-        if "memory" in asked and _scaled(asked["memory"], 1, 1) != _scaled(memory, 1, 1):
+        if "memory" in requests and _scaled(requests["memory"], 1, 1) != _scaled(memory, 1, 1):
             return ()
         found.append(0 if limits % 1000 else limits // 1000)
     return tuple(found) if any(found) else ()
@@ -113,8 +113,8 @@ def host_requested(pod: Pod) -> HostAmount:
     whole = pod.spec.resources
     if whole is None:
         return most
-    asked = _host_amount(whole)
-    return HostAmount(asked.cpu_milli or most.cpu_milli, asked.memory_mib or most.memory_mib)
+    of_pod = _host_amount(whole)
+    return HostAmount(of_pod.cpu_milli or most.cpu_milli, of_pod.memory_mib or most.memory_mib)
 
 
 def host_amount(amounts: Mapping[str, str | int | float]) -> HostAmount:
@@ -125,8 +125,8 @@ def host_amount(amounts: Mapping[str, str | int | float]) -> HostAmount:
 
 
 def _host_amount(resources: Resources) -> HostAmount:
-    asked, limits = resources.requests, resources.limits
-    cpu, memory = asked.get("cpu", limits.get("cpu", 0)), asked.get("memory", limits.get("memory", 0))
+    requests, limits = resources.requests, resources.limits
+    cpu, memory = requests.get("cpu", limits.get("cpu", 0)), requests.get("memory", limits.get("memory", 0))
     return HostAmount(_scaled(cpu, 1000, 1), _scaled(memory, 1, 1 << 20))
 
 

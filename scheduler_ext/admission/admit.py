@@ -178,17 +178,17 @@ def _refusal(pod: Pod, needs: Sequence[ContainerNeed | None], quota: Quota | Non
             return denied(f"container {shortened(container.name)} is privileged", reason=Why.PRIVILEGED)
     if pod.spec.node_name:
         return denied("pod has node assigned", reason=Why.NODE_ASSIGNED)
-    asked = least(container_kinds(pod), needs)
-    if quota is None or quota.admits(asked.memory_mib, asked.cores, asked.replicas):
+    requested = least(container_kinds(pod), needs)
+    if quota is None or quota.admits(requested.memory_mib, requested.cores, requested.replicas):
         return None
-    return denied(f"exceeding resource quota: {'; '.join(_numbers(asked, quota))}", reason=Why.QUOTA)
+    return denied(f"exceeding resource quota: {'; '.join(_numbers(requested, quota))}", reason=Why.QUOTA)
 
 
-def _numbers(asked: Footprint, quota: Quota) -> list[str]:
+def _numbers(requested: Footprint, quota: Quota) -> list[str]:
     parts = (
-        ("GPUs", asked.replicas, quota.used.replicas, quota.gpus),
-        ("MiB of GPU memory", asked.memory_mib, quota.used.memory_mib, quota.memory_mib),
-        ("percent of GPU cores", asked.cores, quota.used.cores, quota.cores),
+        ("GPUs", requested.replicas, quota.used.replicas, quota.gpus),
+        ("MiB of GPU memory", requested.memory_mib, quota.used.memory_mib, quota.memory_mib),
+        ("percent of GPU cores", requested.cores, quota.used.cores, quota.cores),
     )
     return [
         f"the pod asks for {wanted} {unit}, and {used} of the namespace's {limit} are taken"

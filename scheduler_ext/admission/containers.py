@@ -237,14 +237,14 @@ def bypasses(pod: Pod, settings: AdmissionSettings, *, completed: bool) -> tuple
 def _problems(
     container: Container, settings: AdmissionSettings, *, on_gpus: bool, completed: bool
 ) -> Iterator[tuple[str, str]]:
-    for name in chosen_by(container.env, answered=_is_answered(container, settings, completed=completed)):
+    for name in chosen_by(container.env, gpus_set=_has_gpus_set(container, settings, completed=completed)):
         yield name, choice_problem(name)
     if on_gpus:
         for name in (*lifted_by(container.env, settings.requests.core_policy), *preloaded_by(container.env)):
             yield name, LIFTS_LIMITS
 
 
-def _is_answered(container: Container, settings: AdmissionSettings, *, completed: bool) -> bool:
+def _has_gpus_set(container: Container, settings: AdmissionSettings, *, completed: bool) -> bool:
     """Returns whether the daemon or this webhook sets which GPUs the container sees."""
     if asks_for_instances(container):
         return True

@@ -7,7 +7,7 @@ from program.words import ranges
 from proto.annotations.keys import DEVICES_ALLOCATED
 from proto.annotations.memory_resize import resize_words
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.judged import Judged, judged, node_of, set_aside_for
+from scheduler_ext.capacity.pod_verdict import PodVerdict, judge_pod, node_of, set_aside_for
 from scheduler_ext.cluster.gangs import Gang
 from scheduler_ext.cluster.history import PodHistory
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
@@ -55,7 +55,7 @@ def account(
     selectors and CPUs are kube-scheduler's business.
     """
     node, devices = pod.spec.node_name, pod.metadata.annotations.get(DEVICES_ALLOCATED, "")
-    answer = judged(pod, settings, snapshot, None if pod.spec.node_name else gang)
+    answer = judge_pod(pod, settings, snapshot, None if pod.spec.node_name else gang)
     request, lines = answer.request, tuple[NodeLine, ...]()
     if request is not None and answer.decision is not None:
         lines = _with_undecided(explain(request, answer.decision), snapshot)
@@ -110,7 +110,7 @@ def _held(devices: str, usage: NodeUsage | None) -> str:
     return named_gpus(held) if held else devices
 
 
-def _sentence(pod: Pod, devices: str, problem: str, answer: Judged) -> str:
+def _sentence(pod: Pod, devices: str, problem: str, answer: PodVerdict) -> str:
     node = pod.spec.node_name
     if pod.has_ended:
         return f"has ended ({pod.end}): it holds no GPUs any more"

@@ -54,7 +54,7 @@ class Smaller:
     amount: Amount
     at_most: int
     asked: int
-    """The most that a container requested."""
+    """The most that a container requested: a key of the plugin's JSON."""
 
     @property
     def words(self) -> str:
@@ -94,7 +94,7 @@ def smaller(request: GpuRequest, snapshot: Snapshot) -> Smaller | None:
     names_gpus = request.filter.uuids is not None or bool(request.filter.refused_uuids)
     usages = list(snapshot.nodes.values()) if names_gpus else _kinds(snapshot.nodes.values())
     needs = [need for need in request.needs if need is not None]
-    asked = {
+    requested = {
         Amount.MEMORY: max(
             (need.reserved_mib(gpu.device.memory_mib) for need in needs for usage in usages for gpu in usage.gpus),
             default=0,
@@ -102,8 +102,10 @@ def smaller(request: GpuRequest, snapshot: Snapshot) -> Smaller | None:
         Amount.CORES: max(need.reserved_cores for need in needs),
         Amount.GPUS: max(need.count for need in needs),
     }
-    lowered = [amount for amount in Amount if asked[amount] > (amount is Amount.GPUS)]
-    found = [Smaller(amount=each, at_most=_most(each, request, usages, quota), asked=asked[each]) for each in lowered]
+    lowered = [amount for amount in Amount if requested[amount] > (amount is Amount.GPUS)]
+    found = [
+        Smaller(amount=each, at_most=_most(each, request, usages, quota), asked=requested[each]) for each in lowered
+    ]
     fitting = [each for each in found if 0 < each.at_most < each.asked]
     return max(fitting, key=lambda each: each.at_most / each.asked, default=None)
 

@@ -210,10 +210,10 @@ class _ChoiceSearch:
         """Returns the GPU with this container beside those that have it; None if that is too much."""
         self.steps += 1
         positions = tuple(sorted((*self._filled[place].positions, position)))
-        asked = place, positions
-        if asked not in self._known:
-            self._known[asked] = self._placed(self._gpus[place], positions)
-        return self._known[asked]
+        key = place, positions
+        if key not in self._known:
+            self._known[key] = self._placed(self._gpus[place], positions)
+        return self._known[key]
 
     def _placed(self, gpu: GpuUsage, positions: tuple[int, ...]) -> _Filled | None:
         shares: list[DeviceShare] = []

@@ -240,13 +240,13 @@ def best_connected(
     """
     if costs is None or budget is None or sum(sorted(costs)[-size:]) <= budget:
         costs, budget = None, 0
-    asked = matrix, size, None if costs is None else tuple(costs), budget, weigh_remainder
+    arguments = matrix, size, None if costs is None else tuple(costs), budget, weigh_remainder
     try:
-        return _known[asked]
+        return _known[arguments]
     except KeyError:
         make_room(_known, CACHED_CHOICES)
-        found = _searched(*asked)
-        _known[asked] = found.members
+        found = _searched(*arguments)
+        _known[arguments] = found.members
     if effort is not None:
         effort.made += len(matrix) ** 2 // 2 + found.steps // STEPS
     return found.members

@@ -54,7 +54,7 @@ def too_large() -> HttpAnswer:
     return text_answer(f"$: the body is larger than {LARGEST_BODY_BYTES} bytes", 400)
 
 
-async def answered(endpoint: Endpoint, request: HttpRequest) -> HttpAnswer:
+async def answer_of(endpoint: Endpoint, request: HttpRequest) -> HttpAnswer:
     """Returns the endpoint's answer. It is 400 with the path of the faulty field if the body is wrong, and 500 for an
     error of ours.
     """

@@ -24,7 +24,7 @@ from scheduler_ext.http.messages import (
     Endpoints,
     HttpRequest,
     Routes,
-    answered,
+    answer_of,
     is_local,
     text_answer,
     too_large,
@@ -59,7 +59,7 @@ def _handler(endpoint: Endpoint, *, private: bool) -> Handler:
             try:
                 whole = request.content.is_eof()
                 body = request.content.read_nowait() if whole else await request.read()
-                given = await answered(endpoint, HttpRequest(body, request.query))
+                given = await answer_of(endpoint, HttpRequest(body, request.query))
             except web.HTTPRequestEntityTooLarge:
                 given = too_large()
         # The answer is sent before the event loop goes on.

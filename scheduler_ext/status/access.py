@@ -82,14 +82,14 @@ class TokenAccess:
         if not found.authenticated or not found.user.username:
             return _UNKNOWN
         user = found.user
-        asked = UserAccessReviewSpec(
+        access = UserAccessReviewSpec(
             user=user.username,
             uid=user.uid,
             groups=user.groups,
             extra=user.extra,
             non_resource_attributes=NonResourceAttributes(path=PATH, verb="get"),
         )
-        verdict = await self._api.create(SUBJECT_ACCESS_REVIEWS, SubjectAccessReview(spec=asked))
+        verdict = await self._api.create(SUBJECT_ACCESS_REVIEWS, SubjectAccessReview(spec=access))
         return (
             None if verdict.status.allowed else AccessRefusal(403, f"user {user.username} has no right to get {PATH}")
         )

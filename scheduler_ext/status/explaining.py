@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.judged import Judged, judged, likeness_of
 from scheduler_ext.capacity.largest import Largest, largest
 from scheduler_ext.capacity.nearest import crowded
+from scheduler_ext.capacity.pod_verdict import PodVerdict, judge_pod, likeness_of
 from scheduler_ext.decide.preempt import gpu_holders
 from scheduler_ext.status.waiting import Crowd, WaitingGroup, WaitingGroups, WhyWaiting, why_of
 from scheduler_ext.verbs.live_cluster import LiveCluster
@@ -54,22 +54,22 @@ class Explainer:
     async def search(self) -> None:
         """Searches for one kind of pod, and for what still fits."""
         self.fits = await asyncio.to_thread(largest, self._cluster.ledger.snapshot())
-        asked = {
+        groups = {
             group.kind: group for group in await self.waiting() if group.shown.why is None or group.kind in self._whys
         }
-        kinds = [*asked][:MOST_EXPLAINED]
+        kinds = [*groups][:MOST_EXPLAINED]
         self._whys = {kind: why for kind, why in self._whys.items() if kind in kinds}
         if not kinds:
             return
         kind = next((each for each in kinds if each not in self._whys), next(iter(self._whys), kinds[0]))
-        pod = asked[kind].example
+        pod = groups[kind].example
         snapshot = self._cluster.snapshot_for(pod)
-        answer = await asyncio.to_thread(judged, pod, self._cluster.requests, snapshot, self._cluster.gang_of(pod))
+        answer = await asyncio.to_thread(judge_pod, pod, self._cluster.requests, snapshot, self._cluster.gang_of(pod))
         why = await asyncio.to_thread(why_of, pod, answer, self._crowd(pod, answer), snapshot)
         self._whys.pop(kind, None)
         self._whys[kind] = why
 
-    def _crowd(self, pod: Pod, answer: Judged) -> Crowd:
+    def _crowd(self, pod: Pod, answer: PodVerdict) -> Crowd:
         ledger, index, namespace = self._cluster.ledger, self._cluster.pods, pod.metadata.namespace
         misfits = {} if answer.decision is None else answer.decision.misfits
         pods: Mapping[str, int] = {node: len(index.running(node)) for node in misfits}

@@ -11,7 +11,7 @@ from proto.annotations.pod_devices import decode_pod_devices
 from proto.devices import ContainerShares
 from proto.kubernetes.objects import EventSource, Object, ObjectMeta, Pod
 from scheduler_ext.capacity.account import Account
-from scheduler_ext.capacity.judged import node_of
+from scheduler_ext.capacity.pod_verdict import node_of
 from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.cluster.snapshot import NodeUsage, Snapshot
 from scheduler_ext.decide.explain import named_gpus, need_sentence

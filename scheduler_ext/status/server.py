@@ -42,7 +42,7 @@ RETRY_MILLISECONDS = range(1_000, 3_000)
 """The range of the time after which a reader comes back. It differs from stream to stream, so that readers do not all
 come back at once.
 """
-MOST_PODS_ASKED = 8
+MOST_PODS_READ = 8
 """Pods that are read from the API server at the same time."""
 _NAME = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 HEADER = "X-TopoGPU-Token"
@@ -91,7 +91,7 @@ class StatusServer:
         """
         self._pod_of = pod_of
         self._remembered = b""
-        self._pods_asked = 0
+        self._pods_being_read = 0
         self._write_seconds = write_seconds
         self._admission = admission
         self._board = Board(process)
@@ -185,15 +185,15 @@ class StatusServer:
         namespace, _, name = request.query.get("name", "").partition("/")
         if not (_NAME.fullmatch(namespace) and _NAME.fullmatch(name)):
             return web.Response(status=404, text="there is no such pod\n")
-        if self._pods_asked >= MOST_PODS_ASKED:
+        if self._pods_being_read >= MOST_PODS_READ:
             return web.Response(status=503, text="too many pods are being read; try again in a second\n")
-        self._pods_asked += 1
+        self._pods_being_read += 1
         try:
             found = await self._pod_of(namespace, name)
         except (ApiError, ApiUnreachable) as error:
             return web.Response(status=502, text=f"the API server does not answer: {error}\n")
         finally:
-            self._pods_asked -= 1
+            self._pods_being_read -= 1
         if found is None:
             return web.Response(status=404, text=f"there is no pod {namespace}/{name} any more\n")
         return web.Response(body=msgspec.json.encode(found), content_type="application/json", charset="utf-8")

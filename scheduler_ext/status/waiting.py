@@ -10,9 +10,9 @@ from heapq import nsmallest
 from msgspec import Struct
 
 from proto.kubernetes.objects import Pod
-from scheduler_ext.capacity.judged import Judged, hints, likeness_of, remarks, request_of
 from scheduler_ext.capacity.largest import smaller
 from scheduler_ext.capacity.nearest import ways
+from scheduler_ext.capacity.pod_verdict import PodVerdict, hints, likeness_of, remarks, request_of
 from scheduler_ext.cluster.pod_index import seconds_of
 from scheduler_ext.cluster.snapshot import Snapshot
 from scheduler_ext.cluster.usage import NodeAlone
@@ -65,7 +65,7 @@ class Crowd:
 NO_CROWD = Crowd(nodes={}, holders={})
 
 
-def why_of(pod: Pod, answer: Judged, crowd: Crowd = NO_CROWD, snapshot: Snapshot | None = None) -> WhyWaiting:
+def why_of(pod: Pod, answer: PodVerdict, crowd: Crowd = NO_CROWD, snapshot: Snapshot | None = None) -> WhyWaiting:
     """Adds what would help: evictions in the `crowd`, and a smaller request in the `snapshot`."""
     request, decision = answer.request, answer.decision
     asks = () if request is None else tuple(need_sentence(need) for need in request.needs if need is not None)
@@ -141,7 +141,7 @@ class WaitingGroups:
         if known is not None and known[0] is pod:
             return known
         request = request_of(pod, self._settings)
-        return pod, likeness_of(pod), why_of(pod, request) if isinstance(request, Judged) else None
+        return pod, likeness_of(pod), why_of(pod, request) if isinstance(request, PodVerdict) else None
 
 
 def _group(

@@ -181,8 +181,8 @@ class Evictor:
         gang, settings = self._cluster.gang_of(pod.pod), self._cluster.requests
         if gang is None or not 0 < gang.needed <= MOST_MEMBERS:
             return []
-        asked = MissingMember(uid=pod.request.uid, pod=pod.pod, request=pod.request)
-        found = list(gang.missing(asked, (), settings))[: gang.needed]
+        member = MissingMember(uid=pod.request.uid, pod=pod.pod, request=pod.request)
+        found = list(gang.missing(member, (), settings))[: gang.needed]
         members = [replace(pod, pod=each.pod, request=each.own_request) for each in found]
         return members if len(members) == gang.needed else []
 

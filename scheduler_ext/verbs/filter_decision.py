@@ -214,7 +214,7 @@ class FilterDecision:
                 cluster=self.cluster,
                 domains=GroupDomains(self.index, self.cluster.requests.topology_levels),
                 chosen=self._anywhere,
-                asked=MissingMember(uid=request.uid, pod=pod, request=request),
+                member=MissingMember(uid=request.uid, pod=pod, request=request),
                 node_names=node_names,
                 now=now,
                 until=until,

@@ -204,7 +204,7 @@ class GroupSearch:
     cluster: Cluster
     domains: GroupDomains
     chosen: Callable[[GpuRequest, int, Collection[str], float], NodeChoice]
-    asked: MissingMember
+    member: MissingMember
     node_names: Sequence[str]
     now: float
     until: float
@@ -215,9 +215,9 @@ class GroupSearch:
         """
         self._end_split()
         ahead = self._decided_ahead()
-        if ahead is not None or (gang is None and self.asked.request.wish is None):
+        if ahead is not None or (gang is None and self.member.request.wish is None):
             return ahead
-        placed = self.cluster.ledger.groups.placed(self.asked.pod, self.node_names)
+        placed = self.cluster.ledger.groups.placed(self.member.pod, self.node_names)
         if gang is None or gang.needed - len(placed) < 2:
             return self._near(placed)
         return self._together(gang, placed)
@@ -226,10 +226,10 @@ class GroupSearch:
         """Frees what was decided ahead for a group whose nodes have to be in one domain and are not any more: their
         labels have changed.
         """
-        wish = self.asked.request.wish
+        wish = self.member.request.wish
         if wish is None or not wish.required:
             return
-        uids = [self.asked.uid, *self.cluster.ledger.groups.placed(self.asked.pod, self.node_names)]
+        uids = [self.member.uid, *self.cluster.ledger.groups.placed(self.member.pod, self.node_names)]
         found = self.domains.index.domains(self._nodes(uids))
         if len({each.get(wish.level) for each in found}) > 1:
             ahead = [each.uid for each in filter(None, map(self._reserved, uids)) if each.pending.ahead]
@@ -237,38 +237,38 @@ class GroupSearch:
 
     def _decided_ahead(self) -> NodeChoice | None:
         """Returns what was decided for the pod with another member of its group; None if nothing was."""
-        asked, ledger = self.asked, self.cluster.ledger
-        ahead = ledger.groups.ahead(asked.pod, self.node_names)
+        member, ledger = self.member, self.cluster.ledger
+        ahead = ledger.groups.ahead(member.pod, self.node_names)
         if ahead is None:
             return None
         usage = ledger.nodes.usages().get(ahead.node)
-        if ahead.uid == asked.uid and usage is not None and usage.offers(ahead.shares):
+        if ahead.uid == member.uid and usage is not None and usage.offers(ahead.shares):
             return NodeChoice(node=ahead.node, shares=ahead.shares)
         # A GPU went out of service since, or it is the place of a pod that did not exist. This one may need another.
         self.cluster.apply(GroupUndone((ahead.uid,), ()), self.now)
-        choice = self._choose(asked, [ahead.node])
+        choice = self._choose(member, [ahead.node])
         return None if choice.node is None else choice
 
     def _near(self, placed: Sequence[str]) -> NodeChoice | None:
         """Returns the decision for one more member near the others, or a refusal if it must be in their domain and has
         no room there. None if the policies decide.
         """
-        asked, nodes = self.asked, self._nodes(placed)
-        if not nodes and asked.request.wish is None:
+        member, nodes = self.member, self._nodes(placed)
+        if not nodes and member.request.wish is None:
             return None
-        where = self.domains.nodes_of([asked], self.node_names, nodes)
+        where = self.domains.nodes_of([member], self.node_names, nodes)
         if isinstance(where, NoDomain):
-            return _in_no_domain(group_of(asked.pod), where, self.node_names)
+            return _in_no_domain(group_of(member.pod), where, self.node_names)
         if where is None:
             return None
-        choice = self._choose(asked, [where.by_uid[asked.uid]])
-        return choice if choice.node is not None else self._choose(asked, where.others)
+        choice = self._choose(member, [where.by_uid[member.uid]])
+        return choice if choice.node is not None else self._choose(member, where.others)
 
     def _together(self, gang: Gang, placed: Sequence[str]) -> NodeChoice:
         """Returns the decision for this member, with the GPUs of all that are missing held. If not all of them fit, it
         is a refusal, and nothing more is held than before.
         """
-        members = gang.missing(self.asked, placed, self.cluster.requests)
+        members = gang.missing(self.member, placed, self.cluster.requests)
         before = [record for each in members if (record := self._reserved(each.uid)) is not None]
         before += self.cluster.ledger.records.of(RecordState.KEPT)
         # A domain has to hold all of them, also those for whom GPUs are found later.
@@ -277,9 +277,9 @@ class GroupSearch:
         if isinstance(where, NoDomain):
             return _in_no_domain(gang.group, where, self.node_names)
         first = every[:MOST_AHEAD]
-        found = _choose(first, members[len(first) :], self.asked, self._tries(where))
+        found = _choose(first, members[len(first) :], self.member, self._tries(where))
         if not found.refusals:
-            return found.choices[self.asked.uid]
+            return found.choices[self.member.uid]
         self.cluster.apply(GroupUndone([each.uid for each in members], before), self.now)
         if found.alone is not None:
             return found.alone
@@ -290,7 +290,7 @@ class GroupSearch:
         names = frozenset(self.node_names)
         records = filter(None, map(self._reserved, placed))
         reserved = (next((node for node in each.nodes if node in names), each.node) for each in records)
-        return [*self.cluster.gangs.nodes(group_of(self.asked.pod)), *reserved]
+        return [*self.cluster.gangs.nodes(group_of(self.member.pod)), *reserved]
 
     def _tries(self, where: MemberNodes | None) -> Callable[[MissingMember], NodeChoice]:
         """Returns a function that finds GPUs for one member after the other, and holds them."""
@@ -333,7 +333,7 @@ class GroupSearch:
         level = constraint_of(gang)
         # With a constraint the nodes of one question are those of one domain.
         domains = {self.cluster.ledger.nodes.domains(name).get(level, "") for name in self.node_names if level}
-        return shortage(gang, self.asked.request, fit, level, domains.pop() if len(domains) == 1 else "")
+        return shortage(gang, self.member.request, fit, level, domains.pop() if len(domains) == 1 else "")
 
     def _reserved(self, uid: str) -> PodRecord | None:
         return self.cluster.ledger.records.reserved(uid)

@@ -195,10 +195,10 @@ class WaitingJobs:
         """
         known, hosts = self._cluster.ledger.nodes, self._cluster.ledger.hosts
         offered, unable = known.usages() if nodes is None else nodes, set[str]()
-        asked = [*pods]
-        for tolerations in {pod.spec.tolerations: None for pod in asked}:
+        waiting = [*pods]
+        for tolerations in {pod.spec.tolerations: None for pod in waiting}:
             unable.update(known.repelling(tolerations))
-        for amount in set(map(host_requested, asked)):
+        for amount in set(map(host_requested, waiting)):
             unable.update(name for name in offered if hosts.is_too_small(name, amount))
         return frozenset(offered) - unable if unable else nodes
 

@@ -17,7 +17,7 @@ from proto.kubernetes.client import ApiServer, Opened, WatchEvent
 from proto.kubernetes.errors import NotFound
 from proto.kubernetes.objects import Binding, Object, ObjectList, Resource
 from proto.kubernetes.wire import WatchFailed, decode_list, decode_object, decode_watch_line
-from scheduler_ext.http.messages import HttpRequest, answered
+from scheduler_ext.http.messages import HttpRequest, answer_of
 from scheduler_ext.requests import RequestSettings
 from scheduler_ext.running import Applications, running_extender
 from scheduler_ext.settings import ServeSettings
@@ -117,7 +117,7 @@ class InProcess:
 
     async def ask(self, verb: str, body: Mapping[str, Any]) -> Json:
         """As kube-scheduler does; done as soon as the answer is, with what is left for afterwards."""
-        answer = await answered(
+        answer = await answer_of(
             self.applications.verbs.private[f"/{verb}"]["POST"], HttpRequest(msgspec.json.encode(body))
         )
         if answer.afterwards is not None:

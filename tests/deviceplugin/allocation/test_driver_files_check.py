@@ -1,4 +1,4 @@
-from deviceplugin.allocation.answered import is_outdated
+from deviceplugin.allocation.kept_answers import is_outdated
 from deviceplugin.container.edits import Mount
 
 NOW = tuple(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from deviceplugin.limits.conditions import NOT_ASKED, DriverFacts, Judgement, judge, may_limit, why_no_driver
+from deviceplugin.limits.conditions import NOT_ANSWERED, DriverFacts, Judgement, judge, may_limit, why_no_driver
 from deviceplugin.limits.driver import is_recorded
 
 GOOD = DriverFacts(version="615.71.05", is_version_2=True, has_pods=True, gpus=8)
@@ -42,13 +42,13 @@ def test_a_gpu_that_fails_for_less_than_15_seconds_leaves_its_node_the_driver() 
     assert [first, judge(first, ONE_FAILS, 114.9)] == [Judgement("", 100.0)] * 2
     assert judge(first, ONE_FAILS, 115.0) == Judgement("GPU 3 fails", 100.0)
     assert judge(first, GOOD, 115.0) == LIMITING
-    assert judge(NOT_ASKED, ONE_FAILS, 100.0) == first
+    assert judge(NOT_ANSWERED, ONE_FAILS, 100.0) == first
 
 
 def test_while_no_gpu_answers_the_judgement_stays_what_it_was() -> None:
     assert judge(LIMITING, ALL_FAIL, 100.0) == Judgement("", 100.0)
     assert judge(Judgement("no driver"), ALL_FAIL, 100.0) == Judgement("no driver", 100.0)
-    first = judge(NOT_ASKED, ALL_FAIL, 100.0)
+    first = judge(NOT_ANSWERED, ALL_FAIL, 100.0)
     assert (first.is_known, judge(first, ONE_FAILS, 101.0)) == (False, Judgement("", 100.0))
     assert judge(first, ALL_FAIL, 115.0) == Judgement("GPU 3 fails", 100.0)
 

@@ -59,7 +59,7 @@ def asked(
         listed=None if sees is None else tuple(sees),
         recorded=None if notes is None else tuple(notes),
         problem="connection refused" if sees is None else "",
-        answered=answered,
+        named_slot=answered,
     )
     return prove_slot(frozenset(ids), evidence)
 

@@ -1,7 +1,7 @@
 """People read how many pods of a group fit, where one alone would."""
 
 from proto.kubernetes.objects import GroupConstraints, Pod, TopologyConstraint
-from scheduler_ext.capacity.judged import judged
+from scheduler_ext.capacity.pod_verdict import judge_pod
 from scheduler_ext.cluster.state import Cluster
 from scheduler_ext.requests import RequestSettings
 from tests.builders import container, node, pod
@@ -26,7 +26,7 @@ def cluster_of(size: int, domain: str = "") -> Cluster:
 
 def sentence(cluster: Cluster, waiting: Pod) -> str:
     snapshot = cluster.ledger.snapshot_for(waiting)
-    return judged(waiting, SETTINGS, snapshot, cluster.gang_of(waiting)).sentence
+    return judge_pod(waiting, SETTINGS, snapshot, cluster.gang_of(waiting)).sentence
 
 
 def test_a_member_of_a_group_that_does_not_fit_waits_for_all_of_it() -> None:

@@ -4,7 +4,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kubectl_topogpu.amounts import AskedMemory
+from kubectl_topogpu.amounts import RequestedMemory
 from kubectl_topogpu.cluster import Objects, read_cluster
 from kubectl_topogpu.fit import FitShape
 from proto.annotations import keys
@@ -22,7 +22,7 @@ NAMES = ResourceNames()
 
 def shape(*, gpus: int, memory_mib: int | None = None, cores: int | None = None, gpu_policy: str = "") -> Pod:
     annotations = {keys.GPU_POLICY: gpu_policy} if gpu_policy else {}
-    asked = FitShape(gpus=gpus, memory=AskedMemory(mib=memory_mib), cores=cores, annotations=annotations)
+    asked = FitShape(gpus=gpus, memory=RequestedMemory(mib=memory_mib), cores=cores, annotations=annotations)
     return asked.pod(NAMES, "ml")
 
 

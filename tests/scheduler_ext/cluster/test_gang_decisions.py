@@ -311,7 +311,7 @@ def test_a_search_refuses_each_shape_once_and_ends_after_a_few() -> None:
         cluster=played.cluster,
         domains=GroupDomains(played.index, ()),
         chosen=chosen,
-        asked=MissingMember(uid=first.uid, pod=members[0], request=first),
+        member=MissingMember(uid=first.uid, pod=members[0], request=first),
         node_names=played.names,
         now=0.0,
         until=1.0,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from proto.annotations.keys import NODE_CLIQUE, PREFERRED_TOPOLOGY, REQUIRED_TOPOLOGY
 from proto.kubernetes.objects import Node, Pod
-from scheduler_ext.capacity.judged import judged
+from scheduler_ext.capacity.pod_verdict import judge_pod
 from scheduler_ext.cluster.events import Applied, Listed
 from scheduler_ext.membership import KUEUE_SIZE
 from scheduler_ext.verbs.filter_decision import FilterDecision
@@ -121,7 +121,7 @@ def test_explain_has_the_sentence_of_the_filter_for_a_group_without_a_clique(
     answer = played.answer(waiting)
     assert set((answer.failed_and_unresolvable_nodes or {}).values()) == {f"GroupDoesNotFit: group default/g {why}"}
     snapshot, gang = played.cluster.ledger.snapshot_for(waiting), played.cluster.gang_of(waiting)
-    assert judged(waiting, played.cluster.requests, snapshot, gang).sentence == f"waits: group default/g {why}"
+    assert judge_pod(waiting, played.cluster.requests, snapshot, gang).sentence == f"waits: group default/g {why}"
 
 
 def relabel(played: Played, name: str, clique: str) -> None:

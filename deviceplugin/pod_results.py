@@ -9,7 +9,7 @@ G = TypeVar("G")
 T = TypeVar("T")
 
 
-class ByPod(Generic[G, T]):
+class PodResults(Generic[G, T]):
     """Caches `work`, which gets a pod and what else the answer depends on. A changed pod is another object."""
 
     def __init__(self, work: Callable[[Pod, G], T]) -> None:

@@ -29,9 +29,9 @@ MOST_REASONS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """A pod without a node before the cluster as it is now. `sentence` follows the pod's name. `decision` is None where
-    no node has to be looked at.
+class PodVerdict:
+    """The verdict on a pod without a node in the cluster as it is. `sentence` follows the pod's name. `decision` is
+    None where no node has to be looked at.
     """
 
     sentence: str
@@ -56,29 +56,29 @@ def node_of(snapshot: Snapshot, name: str) -> NodeUsage | None:
     return snapshot.nodes.get(name) or snapshot.closed.get(name)
 
 
-def request_of(pod: Pod, settings: RequestSettings) -> GpuRequest | Judged:
+def request_of(pod: Pod, settings: RequestSettings) -> GpuRequest | PodVerdict:
     """Returns the request; the answer itself for a pod for which no node has to be looked at."""
     if pod.metadata.deletion_timestamp is not None and not pod.spec.node_name:
-        return Judged(sentence="is being deleted before it has a node")
+        return PodVerdict(sentence="is being deleted before it has a node")
     try:
         request = read_request(pod, settings)
     except RequestError as error:
-        return Judged(sentence=f"waits: {error}; no node fits until the pod is changed")
+        return PodVerdict(sentence=f"waits: {error}; no node fits until the pod is changed")
     if pod.spec.scheduling_gates:
         gates = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
-        return Judged(sentence=f"waits until its scheduling gates are removed: {gates}", request=request)
+        return PodVerdict(sentence=f"waits until its scheduling gates are removed: {gates}", request=request)
     if request is None:
         alone = "kube-scheduler places it alone"
         if not settings.names.are_requested_by(pod):
-            return Judged(sentence=f"asks for no GPU: {alone}")
-        return Judged(sentence=f"gets no GPU, because it asks for no {settings.names.count}: {alone}")
+            return PodVerdict(sentence=f"asks for no GPU: {alone}")
+        return PodVerdict(sentence=f"gets no GPU, because it asks for no {settings.names.count}: {alone}")
     return request
 
 
-def judged(pod: Pod, settings: RequestSettings, snapshot: Snapshot, gang: Gang | None = None) -> Judged:
+def judge_pod(pod: Pod, settings: RequestSettings, snapshot: Snapshot, gang: Gang | None = None) -> PodVerdict:
     """Judges the pod. `snapshot` is that for a decision about it. A pod of a `gang` waits until all of that fits."""
     request = request_of(pod, settings)
-    if isinstance(request, Judged):
+    if isinstance(request, PodVerdict):
         return request
     decision = decide_anywhere(request, snapshot)
     never = _never_enough(request, snapshot)
@@ -87,7 +87,7 @@ def judged(pod: Pod, settings: RequestSettings, snapshot: Snapshot, gang: Gang |
     refused = () if fits else grouped(decision.misfits, request.filter)
     lack = "" if gang is None else lack_of(gang, request, snapshot, alone_fits=fits)
     sentence = _though_it_fits(pod, decision) if fits else f"waits: {reasons(refused)}"
-    return Judged(
+    return PodVerdict(
         sentence=f"waits: {lack}" if lack else sentence,
         request=request,
         decision=decision,
@@ -135,7 +135,7 @@ def _though_it_fits(pod: Pod, decision: Decision) -> str:
     return f"waits, though {where}"
 
 
-def remarks(pod: Pod, answer: Judged) -> Iterable[str]:
+def remarks(pod: Pod, answer: PodVerdict) -> Iterable[str]:
     """Yields sentences about the pod as it is written, and the last answer of its scheduler."""
     yield from without_effect(pod, answer.request)
     if words := set_aside_for(pod):
@@ -168,7 +168,7 @@ def without_effect(pod: Pod, request: GpuRequest | None) -> Iterable[str]:
         yield from (f"{each}." for each in request.policies.warnings)
 
 
-def hints(answer: Judged, found: Sequence[Way]) -> Iterable[str]:
+def hints(answer: PodVerdict, found: Sequence[Way]) -> Iterable[str]:
     """Yields what would help a pod that fits nowhere. `found` are the evictions that would."""
     decision = answer.decision
     if decision is None or decision.node is not None:
