@@ -7,7 +7,7 @@ RUNTIME := $(VENV)/.runtime
 DEVELOPMENT := $(VENV)/.development
 DOCUMENTS := $(VENV)/.documents
 SPOKEN := 'program/*.py' 'proto/*.py' 'deviceplugin/*.py' 'scheduler_ext/*.py' 'kubectl_topogpu/*.py' 'simulation/*.py' 'daemonset/*.py' 'daemonset/chart/*.yaml' 'examples/*.yaml'
-SENTENCES := docs/prose program proto kubectl_topogpu daemonset simulation deviceplugin scheduler_ext # folders whose docstrings and comments are sentences
+SENTENCES := docs/prose program proto kubectl_topogpu daemonset simulation deviceplugin scheduler_ext benchmarks # folders whose docstrings and comments are sentences
 PROTOS := proto/kubelet/deviceplugin_v1beta1.proto proto/podresources/podresources_v1.proto proto/cri/runtime_v1.proto tests/node/cri/containers.proto
 
 # uv takes a third of the time. It reads no pip.conf: what it cannot fetch, or where it cannot be had, pip installs.

@@ -81,7 +81,7 @@ def real(binaries: Binaries, folder: Path, *, gates: str = "", apis: str = "") -
 
 
 def _metered(metrics: str) -> Writes:
-    """kube-apiserver's own count of its requests. A client that gets 429 asks again."""
+    """Returns kube-apiserver's own count of its requests. A client that gets 429 sends its request again."""
     counts: Counter[str] = Counter()
     for line in metrics.splitlines():
         if line.startswith("apiserver_request_total{"):

@@ -1,4 +1,4 @@
-"""What pods ask for in benchmarks of `/filter`, and the requests that kube-scheduler would send about them."""
+"""Requests of pods in benchmarks of `/filter`, and those that kube-scheduler would send about them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

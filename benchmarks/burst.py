@@ -1,6 +1,6 @@
 """Starts a burst of one-slot pods on one node, by slots and by the node lock, side by side.
 
-Each part is a real process or speaks the real protocol: extender, node daemon over the fake NVML, an embedded API
+Each part is a real process or uses the real protocol: extender, node daemon over the fake NVML, an embedded API
 server, and stand-ins for kube-scheduler and kubelet.
 
 `python -m benchmarks.burst` starts 100 pods and takes about a minute; `--help` lists options.
@@ -170,7 +170,7 @@ async def start_daemon(allocation: str, replicas: int, root: Path, stack: AsyncE
 
 
 async def start_extender(root: Path, stack: AsyncExitStack) -> str:
-    """Its address, once it is ready."""
+    """Returns its address, once it is ready."""
     flags = {
         "--http_bind": "127.0.0.1:0",
         "--kubeconfig": root / "kubeconfig",
@@ -198,7 +198,7 @@ async def start_program(
 
 
 def pod_object(name: str) -> Mapping[str, object]:
-    """A share of one GPU. Each pod has another size, so that a mix-up is visible."""
+    """Returns a pod with a share of one GPU. Each pod has another size, so that a mix-up is visible."""
     number = int(name.rpartition("-")[2])
     limits = {RESOURCE: "1", "nvidia.com/gpumem": str(3000 + number), "nvidia.com/gpucores": "5"}
     container = {"name": "main", "image": "i", "resources": {"limits": limits}}
@@ -214,13 +214,13 @@ def writes(server: EmbeddedApiServer, before: int) -> Mapping[str, int]:
 
 
 def refusals(server: EmbeddedApiServer) -> Mapping[str, int]:
-    """Warnings about pods, by reason."""
+    """Counts warnings about pods, by reason."""
     events: Any = server.store.objects("events")
     return Counter(event["reason"] for event in events if event.get("type") == "Warning")
 
 
 def mismatches(cluster: Cluster, names: Sequence[str]) -> int:
-    """Running containers whose GPU or limit differs from the annotation."""
+    """Counts running containers whose GPU or limit differs from the annotation."""
     wrong = 0
     for name in names:
         pod: Any = cluster.server.store.get("pods", "default", name)

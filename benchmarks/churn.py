@@ -1,7 +1,7 @@
 """Measures pods that come and go: the extender's CPU per pod, and whether its memory grows.
 
 `python -m benchmarks.churn --minutes 60`: a few clients work at the embedded API server, one pod after the other. Each
-creates a pod of one of many shapes, asks `/filter`, then `/bind`, and lets the pod finish and deletes it. Extender and
+creates a pod of one of many shapes, calls `/filter`, then `/bind`, and lets the pod finish and deletes it. Extender and
 API server are separate processes. It prints a line for each stretch of time.
 
 `python -m benchmarks.churn --in-process --pods 1000000`: the same without sockets and with an API server that keeps
@@ -88,7 +88,7 @@ async def _churn(peer: Peer, folder: Path, churn: Churn) -> None:
 
 
 async def _client(on: Bench, churn: Churn, numbers: Iterator[int], ended: Iterator[int]) -> None:
-    """One pod after the other; a few of them run at any time."""
+    """Creates one pod after the other; a few of them run at any time."""
     names = [node_name(number) for number in range(churn.nodes)]
     running: deque[str] = deque()
     for number in numbers:
@@ -111,7 +111,7 @@ async def _end(on: Bench, name: str) -> None:
 
 
 async def _churn_in_process(churn: Churn) -> None:
-    """As all clients do. The rest of each pod's work is done before the next pod."""
+    """Does as all clients do. The rest of each pod's work is done before the next pod."""
     click.echo(
         "| pods | pods/s | CPU ms a pod | memory MiB | of it free | Python's blocks, thousands |\n" + "| --- " * 6 + "|"
     )
@@ -149,7 +149,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _free() -> int:
-    """Bytes that the C library's allocator has and does not use."""
+    """Returns the bytes that the C library's allocator has and does not use."""
     told = ctypes.CDLL(None).mallinfo2
     told.restype = _Mallinfo
     return int(told().free)

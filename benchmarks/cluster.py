@@ -21,10 +21,10 @@ GPUS = 8
 SLOTS = 10
 GPU_MIB = 81920
 MEMORY_MIB = (1024, 2048, 3072, 4096)
-"""What running pods hold. Up to 4 of 4 GiB on a GPU leave room at 32 pods per node."""
+"""MiB that running pods hold. Up to 4 of 4 GiB on a GPU leave room at 32 pods per node."""
 BOOKMARK = b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"1"}}}\n'
 BOOKMARK_SECONDS = 20.0
-"""After 65 s without a bookmark the extender would list everything again in the middle of a measurement."""
+"""The extender lists everything again after 65 s without a bookmark."""
 FILLER = {f"example.com/note-{number}": "x" * 100 for number in range(10)}
 """Brings a pod to about 3 kB, as much as a small real one has."""
 
@@ -38,7 +38,7 @@ def gpu_uuid(node: int, number: int) -> DeviceUUID:
 
 
 def node_json(number: int, memory_mib: int = GPU_MIB) -> dict[str, object]:
-    """Two islands of four GPUs; each island is a NUMA node."""
+    """Returns a node with two islands of four GPUs; each island is a NUMA node."""
     devices = [
         Device(
             uuid=gpu_uuid(number, index),
@@ -70,7 +70,7 @@ def node_json(number: int, memory_mib: int = GPU_MIB) -> dict[str, object]:
 
 
 def pod_json(node: int, number: int) -> dict[str, object]:
-    """A running pod with a share of one GPU. The size is drawn, the same in every run."""
+    """Returns a running pod with a share of one GPU. The size is drawn, the same in every run."""
     drawn = random.Random(node * 1000 + number)
     memory_mib = drawn.choice(MEMORY_MIB)
     share = DeviceShare(uuid=gpu_uuid(node, (number + drawn.randrange(2)) % GPUS), memory_mib=memory_mib, cores=5)

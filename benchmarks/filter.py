@@ -3,7 +3,7 @@
 Run it with `python -m benchmarks.filter`. For each cluster three processes run: an API server that generates the
 cluster, the extender, and a server that reads a request and answers a constant (the floor of the transport). This
 process plays kube-scheduler. Every request is for another pod and names all nodes, shuffled. A single client waits 3 ms
-between two pods, the least that kube-scheduler itself needs for one. Several clients ask without a pause.
+between two pods, the least that kube-scheduler itself needs for one. Several clients send requests without a pause.
 """
 
 import time
@@ -149,7 +149,7 @@ def _measured(nodes: int, pods: int, clients: Sequence[int], requests: int) -> M
 
 
 class _Series:
-    """Pods of one kind and the number of clients that ask about them at once; the very first pod is asked alone."""
+    """Pods of one kind and the number of clients that send requests about them at once; the first pod's goes alone."""
 
     def __init__(self, process: psutil.Process, url: str, ask: Ask, *, nodes: int, clients: int, requests: int) -> None:
         self._process = process

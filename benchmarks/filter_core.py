@@ -78,7 +78,7 @@ def loaded(nodes: int, pods: int, asked: RequestSettings) -> Cluster:
 
 
 def _asked(cluster: Cluster, index: NodeIndex, ask: Ask, nodes: int, requests: int) -> Iterator[tuple[float, float]]:
-    """Seconds before and after the answer of each request."""
+    """Yields the seconds before and after the answer of each request."""
     for body in bodies(ask, nodes, requests + 1):
         began = time.thread_time()
         answer = _answer(cluster, index, body)

@@ -20,7 +20,7 @@ from simulation.kubelet.checkpoint import CHECKPOINT_NAME, NO_NUMA, CheckpointEn
 
 RESOURCE = "nvidia.com/gpu"
 CONTAINER = "main"
-"""Of every pod."""
+"""The container of every pod."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Kubelet(rpc.RegistrationServicer, PodResourcesListerServicer):
             await server.stop(None)
 
     def admit(self, name: str, uid: str, ids: tuple[str, ...], answer: bytes) -> None:
-        """Written to the checkpoint as kubelet does after every Allocate."""
+        """Writes to the checkpoint as kubelet does after every Allocate."""
         entry = CheckpointEntry(
             pod_uid=uid, container=CONTAINER, resource=RESOURCE, ids_by_numa={NO_NUMA: ids}, response=answer
         )

@@ -1,7 +1,7 @@
 """Measures `/filter` for a group of pods without HTTP: milliseconds of CPU time in a cluster of racks.
 
 Run it with `python -m benchmarks.group_domains`. The first question about a group decides for all of its pods. Nodes of
-8 GPUs with shares of other pods stand in racks of 16 and blocks of 16 racks; each pod asks for 4 whole GPUs.
+8 GPUs with shares of other pods stand in racks of 16 and blocks of 16 racks; each pod requests 4 whole GPUs.
 A rack does not hold 64 of them: then the answer is a refusal.
 """
 
@@ -94,7 +94,7 @@ def loaded(nodes: int, pods: int, *, labels: bool) -> Cluster:
 def _asked(
     cluster: Cluster, index: NodeIndex, names: Sequence[str], members: int, annotations: Mapping[str, str]
 ) -> list[float]:
-    """Seconds of each answer about a group, which is gone afterwards."""
+    """Returns the seconds of each answer about a group, which is gone afterwards."""
     policy = GroupSchedulingPolicy(gang=GangPolicy(min_count=members))
     group = PodGroup(metadata=ObjectMeta(name="g", namespace="default"), spec=PodGroupSpec(scheduling_policy=policy))
     pods = [_pod(number, annotations) for number in range(members)]

@@ -106,7 +106,7 @@ class _Asking:
         gc.freeze()
 
     def cost(self, pod: Json) -> Cost | None:
-        """None for a pod that the webhook refuses."""
+        """Returns None for a pod that the webhook refuses."""
         request = {"uid": "u", "operation": "CREATE", "namespace": pod["metadata"]["namespace"], "object": pod}
         body = msgspec.json.encode({"request": request})
         began = time.thread_time()
@@ -144,7 +144,7 @@ class _Asking:
 
 
 def hostile_pod(drawn: random.Random, number: int, nodes: int) -> Json:
-    """A pod with its own shape."""
+    """Returns a pod with its own shape."""
     apps = drawn.choice([1, 1, 2, 4, 8, MOST_GPU_CONTAINERS])
     inits = drawn.choice([0, 0, 1, 4, MOST_GPU_CONTAINERS - apps])
     containers = [_container(drawn, f"a{n}", number) for n in range(apps)]

@@ -29,7 +29,7 @@ LIMITS = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "8k", "nvidia.com/gpucores
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a program took."""
+    """The time and memory that a program took."""
 
     cpu_seconds: float
     memory_mib: int

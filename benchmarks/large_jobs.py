@@ -35,7 +35,7 @@ HOURS, WARM_HOURS = 120.0, 8.0
 TURN_SECONDS = 60.0
 RETRY_SECONDS = 60.0
 DEADLINE = 1.5
-"""With `--deadlines` each pod's deadline, as a multiple of its time."""
+"""The deadline of each pod with `--deadlines`, as a multiple of its time."""
 EVERY, TIMES = 10, 3
 """Of the trace every tenth node is there, and each pod comes three times."""
 LONGEST_SECONDS = 6 * HOUR
@@ -50,7 +50,7 @@ class Arrival:
     host: HostAmount
     gpus: int
     taken: float
-    """What it takes of GPUs, in GPUs."""
+    """The GPUs that the pod takes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ from simulation.nvml.machine_file import MACHINE_FILE_VARIABLE, write_machine_fi
 NODE = "node-1"
 RUNTIME = "containerd://2.4.2"
 REPLICAS = 128
-"""Of each GPU: room for a thousand pods on eight."""
+"""Replicas of each GPU: room for a thousand pods on eight."""
 SETTLE_SECONDS = 5.0
 """Work right after the registration belongs to the start: reading links, searching hooks, opening the first watch."""
 
@@ -197,7 +197,7 @@ async def reported(server: EmbeddedApiServer) -> tuple[Device, ...]:
 
 @dataclass(slots=True)
 class FullNode:
-    """Pods come one after the other. Each is asked for as kubelet does, once the daemon's watch has shown it."""
+    """Pods come one after the other. Each is allocated as kubelet does, once the daemon's watch has shown it."""
 
     server: EmbeddedApiServer
     kubelet: Kubelet

@@ -49,11 +49,11 @@ class Links:
         return sum(self.scores[a][b] for a, b in combinations(chosen, 2))
 
     def best(self, size: int) -> int:
-        """The highest total of all sets of the machine."""
+        """Returns the highest total of all sets of the machine."""
         return max(map(self.total, combinations(range(len(self.scores)), size)))
 
     async def ours(self, size: int, free: list[int]) -> list[int]:
-        """The extender's choice under the policy topology-aware."""
+        """Returns the extender's choice under the policy topology-aware."""
         if size == 1:
             names = {gpu: str(gpu) for gpu in free}
             rows = {names[a]: {names[b]: self.scores[a][b] for b in free if b != a} for a in free}
@@ -91,7 +91,7 @@ class Theirs:
 
 
 async def random_sets(links: Links, theirs: Theirs, trials: int, dice: random.Random) -> list[str]:
-    """A row: sets with a choice, how many of NVIDIA's are worse than the best, and by how much."""
+    """Returns a row: sets with a choice, how many of NVIDIA's are worse than the best, and by how much."""
     losses = []
     for _ in range(trials):
         free = sorted(dice.sample(range(len(links.scores)), dice.randint(2, len(links.scores))))
@@ -111,13 +111,13 @@ async def random_sets(links: Links, theirs: Theirs, trials: int, dice: random.Ra
 
 
 def _example(theirs: Theirs) -> str:
-    """The smallest question of each kind that failed."""
+    """Returns the smallest question of each kind that failed."""
     failed = [min(kind, key=lambda asked: len(asked[1])) for kind in (theirs.crashed, theirs.slow) if kind]
     return "; ".join(f"{size} of {','.join(map(str, free))}" for size, free in failed)
 
 
 async def churn(links: Links, choose: Choose, arrivals: int, seed: int) -> dict[int, list[int]]:
-    """The totals of containers that come and go, by size; the same ones arrive and leave for each chooser."""
+    """Returns the totals of containers that come and go, by size; the same ones arrive and leave for each chooser."""
     sizes, leaves = random.Random(seed), random.Random(seed + 1)
     running: list[list[int]] = []
     totals: dict[int, list[int]] = {size: [] for size in SIZES}
@@ -136,7 +136,7 @@ async def churn(links: Links, choose: Choose, arrivals: int, seed: int) -> dict[
 
 
 def on_the_best(links: Links, totals: dict[int, list[int]], size: int) -> str:
-    """How many are on the best set, and how much of its links all have on average."""
+    """Returns how many are on the best set, and how much of its links all have on average."""
     found, best = totals[size], links.best(size)
     return f"{sum(total == best for total in found) / len(found):.0%} ({mean(found) / best:.1%})" if found else "-"
 

@@ -37,11 +37,11 @@ class Asked:
 
     @property
     def amount(self) -> int:
-        """Thousandths of a GPU in total."""
+        """Returns the thousandths of a GPU in total."""
         return self.gpus * self.milli
 
     def pod(self, uid: str) -> Pod:
-        """A pod that waits to be placed."""
+        """Returns a pod that waits to be placed."""
         resources: dict[str, str | int | float] = {
             "cpu": f"{self.host.cpu_milli}m",
             "memory": f"{self.host.memory_mib}Mi",
@@ -70,7 +70,7 @@ def read_nodes(folder: Path) -> Sequence[Node]:
 
 
 def read_pods(folder: Path, workload: str) -> Sequence[Arrival]:
-    """The pods of `openb_pod_list_<workload>.csv`, in its order. Raises TraceError."""
+    """Returns the pods of `openb_pod_list_<workload>.csv`, in its order. Raises TraceError."""
     arrivals = []
     for row in _rows(folder / f"openb_pod_list_{workload}.csv"):
         gpus, at = row.number("num_gpu"), row.number("creation_time")
@@ -99,7 +99,7 @@ class _Row:
         return found
 
     def number(self, name: str) -> int:
-        """0 if nothing is written. Raises TraceError."""
+        """Returns 0 if nothing is written. Raises TraceError."""
         written = self.text(name)
         try:
             return int(float(written or 0))

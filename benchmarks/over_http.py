@@ -34,7 +34,7 @@ LONGEST_START_SECONDS = 120
 
 
 def client(url: str, asked: Iterable[bytes], pause_seconds: float, times: list[float]) -> None:
-    """A client with one open connection. It is a bare socket, because the client's own time would be measured too."""
+    """Runs a client with one open connection. It is a bare socket: a client's own time would be measured too."""
     where = urlsplit(url)
     with socket.create_connection((where.hostname, where.port)) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -71,7 +71,7 @@ def _received(connection: socket.socket) -> bytes:
 def running_extender(
     nodes: int, pods: int, *, different: bool = False, more: Sequence[str] = ()
 ) -> Iterator[tuple[psutil.Process, str, str]]:
-    """The program as it is shipped, with `more` settings, once it is ready: its addresses for kube-scheduler and for
+    """Starts the program as it is shipped, with `more` settings. Yields its addresses for kube-scheduler and for
     Prometheus.
     """
     with ExitStack() as stack:

@@ -1,10 +1,10 @@
 """Measures how many GPUs of a real cluster are allocated, and how long pods wait, by policy.
 
 Run it with `python -m benchmarks.packing FOLDER`, the folder as `benchmarks.openb` reads it. Pods arrive in random
-order: all pods of the trace once, then random ones, until 130 % of all GPUs are asked for. None leaves. With
+order: all pods of the trace once, then random ones, until 130 % of all GPUs are requested. None leaves. With
 `--departures` pods come and go.
 
-`benchmarks.trace_replay` says what is simulated. The rest is the extender's own code.
+`benchmarks.trace_replay` names what is simulated. The rest is the extender's own code.
 """
 
 import json
@@ -89,7 +89,7 @@ class Results:
                 lines.write(json.dumps({"run": asdict(run), "result": result}) + "\n")
 
     def of(self, runs: Sequence[Run]) -> Mapping[str, Sequence[float]] | None:
-        """By name of the figure; None unless all runs are known."""
+        """Returns values by name of the figure; None unless all runs are known."""
         if not all(run in self._known for run in runs):
             return None
         found = [self._known[run] for run in runs]
@@ -144,7 +144,7 @@ def main(
 
 
 def _done(folder: Path, rows: Sequence[Sequence[Run]], known: Results, processes: int) -> Iterator[Sequence[Run]]:
-    """The rows, each when all of its runs are known."""
+    """Yields the rows, each when all of its runs are known."""
     missing = [run for runs in rows for run in runs if run not in known]
     console = Console(stderr=True)
     with Progress(console=console) as progress, ProcessPoolExecutor(processes) as pool:

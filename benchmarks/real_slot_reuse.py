@@ -39,7 +39,7 @@ from tests.node.runtimes import runtime_for
 SPEC = "topogpu.io-slot.json"
 UNRESOLVED = "unresolvable CDI devices"
 RETRY_SECONDS = 0.01
-"""Kubelet asks again after a second or later."""
+"""Kubelet sends its request again after a second or later."""
 MIB = range(1000, 20_000)
 LIMIT = "CUDA_DEVICE_MEMORY_LIMIT_0"
 VISIBLE = "NVIDIA_VISIBLE_DEVICES"
@@ -54,8 +54,8 @@ SANDBOX = cri.PodSandboxConfig(
 
 @dataclass(slots=True)
 class Seen:
-    """For all containers: whose GPUs they had at creation, and seconds from the last write of the specs until the
-    runtime was asked (`asked`) and had answered (`answered`).
+    """The owners of GPUs that all containers had at creation, and seconds from the last write of the specs until the
+    runtime got its request (`asked`) and had answered (`answered`).
     """
 
     whose: Counter[str] = field(default_factory=Counter)
@@ -105,7 +105,7 @@ class Uses:
         self.server.delete("pods", name, namespace="default")
 
     def _create(self, name: str, answer: pb.ContainerAllocateResponse) -> str:
-        """Its id, as soon as the runtime finds its devices."""
+        """Returns the container's id, as soon as the runtime finds its devices."""
         config = cri.ContainerConfig(
             metadata=cri.ContainerMetadata(name=name),
             image=cri.ImageSpec(image=image.NAME),
@@ -129,7 +129,7 @@ class Uses:
                 return made
 
     def _given(self, container: str) -> dict[str, str]:
-        """The part of its environment with which the runtime would start it."""
+        """Returns the part of its environment with which the runtime would start it."""
         answer = self.cri.status(cri.ContainerStatusRequest(container_id=container, verbose=True))
         specification = json.loads(answer.info["info"])["runtimeSpec"]
         pairs = dict(each.split("=", 1) for each in specification["process"]["env"])

@@ -45,7 +45,7 @@ DURATION = "topogpu_extender_call_duration_seconds"
 PROGRAMS = ("kube-scheduler", "extender", "kube-apiserver", "etcd")
 
 Buckets = dict[str, dict[float, float]]
-"""By verb, how many calls took at most so many seconds."""
+"""Calls by verb that took at most so many seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class Series:
 
 
 async def run(on: Bench, plane: ControlPlane, metrics: str, *, pods: int, groups: int, extender: bool) -> Series:
-    """The first `groups` × 8 pods are in groups. Without the extender all pods ask for resources that it does not
+    """The first `groups` × 8 pods are in groups. Without the extender all pods request resources that it does not
     know.
     """
     # A deleted PodGroup stays until kube-controller-manager, which does not run here, removes its finalizer.
@@ -125,7 +125,7 @@ async def _calls(on: Bench, metrics: str) -> Buckets:
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> str:
-    """Milliseconds that this share of the calls took at most: the end of the bucket that the share falls into."""
+    """Returns the milliseconds that this share of the calls took at most: the end of its bucket."""
     counts = sorted(buckets.items())
     if not counts or not counts[-1][1]:
         return ""

@@ -15,12 +15,12 @@ ROUNDS = 10
 WAITING = 60
 TENANTS = (1, 40)
 COSTLY_PODS = 5
-"""Of each tenant, by turns: together more shapes than are remembered."""
+"""Pods of each tenant, by turns: together more shapes than are remembered."""
 HEAD = ("nodes", "pods", "p50 ms", "p99 ms", "budget", "p99 beside that of the floor")
 
 
 def rows(nodes: int, pods: int, requests: int, *, different: bool) -> Iterator[Sequence[str]]:
-    """Rows for one cluster, as `HEAD` names them. Each of the `different` nodes has another amount of GPU memory."""
+    """Yields rows for one cluster, as `HEAD` names them. Each of `different` nodes has other GPU memory."""
     size = f"{nodes} different" if different else str(nodes)
     with ExitStack() as stack:
         _, url, metrics = stack.enter_context(running_extender(nodes, pods, different=different))
@@ -59,7 +59,7 @@ def _alone(nodes: int, requests: int, url: str, floor_url: str) -> Iterator[tupl
 
 
 def _costly(tenants: int, nodes: int, url: str) -> Callable[[], None]:
-    """Asks about the next pod of each tenant by turns."""
+    """Sends a request about the next pod of each tenant by turns."""
     asked = [list(bodies(COSTLY, nodes, COSTLY_PODS, str(n), f"tenant-{n}")) for n in range(tenants)]
     by_turns = cycle(chain.from_iterable(zip(*asked, strict=True)))
     return lambda: client(url, [next(by_turns)], 0, [])

@@ -90,7 +90,7 @@ class Shown:
         await self.server.show(await self.poller.poll())
 
     async def spent(self) -> float:
-        """Milliseconds of CPU on the page's main thread."""
+        """Returns the milliseconds of CPU on the page's main thread."""
         return 1000 * (await self._metrics())["TaskDuration"]
 
     async def _metrics(self) -> Mapping[str, float]:
@@ -144,7 +144,7 @@ async def loaded(on: Shown, nodes: int) -> Figures:
 
 
 async def keys(on: Shown) -> Figures:
-    """Types and deletes a word; each key is typed once the page has done all that the one before led to."""
+    """Enters and deletes a word; each key is typed once the page has done all that the one before led to."""
     await on.page.locator("#filter").focus()
     drawn, spent = [], []
     for key in [*KEYS, *["Backspace"] * len(KEYS)]:
@@ -182,7 +182,7 @@ async def scrolled(on: Shown) -> Figures:
 
 
 async def updates(on: Shown, changed: int) -> Figures:
-    """Nothing is asked of the page meanwhile: that would be part of its main thread's work."""
+    """Sends nothing to the page meanwhile: that would be part of its main thread's work."""
     await on.chromium.start_tracing(page=on.page, categories=["toplevel", "devtools.timeline"])
     for _ in range(ROUNDS):
         await on.update(changed)
@@ -191,7 +191,7 @@ async def updates(on: Shown, changed: int) -> Figures:
 
 
 def _tasks(events: Iterable[Mapping[str, Any]]) -> Figures:
-    """What the main thread of the page did: of all renderers, the one that was busiest."""
+    """Returns what the main thread of the page did: of all renderers, the one that was busiest."""
     named = [event for event in events if event["name"] in (_TASK, "thread_name")]
     mains = {(event["pid"], event["tid"]) for event in named if event["args"].get("name") == "CrRendererMain"}
     found: dict[int, list[float]] = {pid: [] for pid, _ in mains}

@@ -2,7 +2,7 @@
 
 Run it with `python -m benchmarks.throughput`. It has three parts.
 
-1. Clients each create a pod, ask `/filter`, then `/bind`, one pod after the other, as kube-scheduler does.
+1. Clients each create a pod, call `/filter`, then `/bind`, one pod after the other, as kube-scheduler does.
 
 2. The same without an extender: the client itself writes each Binding. This is what API server and clients need alone.
 
@@ -67,7 +67,7 @@ class Row:
     binds: list[float] = field(default_factory=list)
 
 
-# What is measured
+# The measurements
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ async def _ready(on: Bench, nodes: int) -> None:
 
 
 def pod(name: str, *, scheduler: str = "nobody", gpu: bool = True) -> Json:
-    """Without `gpu` it asks for as many resources of other names: at each node kube-scheduler parses each name."""
+    """Requests, without `gpu`, as many resources of other names: at each node kube-scheduler parses each name."""
     limits = ASKED if gpu else {_not_ours(name): amount for name, amount in ASKED.items()}
     container = {"name": "main", "image": "example.com/work:1", "resources": {"limits": limits}}
     metadata = {"name": name, "namespace": "default"}
@@ -239,7 +239,7 @@ async def by_scheduler(on: Bench, pods: int, who: str, scheduler: Start, *, gpu:
 
 
 async def bound(on: Bench, version: str, pods: int) -> float:
-    """Seconds from the first pod that gets a node to the last."""
+    """Returns the seconds from the first pod that gets a node to the last."""
     seen: dict[str, float] = {}
     # kube-apiserver ends the watch of a reader that is slow for a moment.
     while len(seen) < pods:
@@ -361,7 +361,7 @@ async def _stand_in(peer: Peer, nodes: int, pods: int, folder: Path) -> Row:
 async def _kube_scheduler(
     peer: Peer, plane: ControlPlane, nodes: int, pods: int, *, rounds: int, folder: Path
 ) -> list[tuple[Row, Row]]:
-    """With and without the extender, by turns."""
+    """Measures with and without the extender, by turns."""
     async with bench(peer, nodes, folder) as on:
         ours, alone = (kube_scheduler(on, plane, extender=extender) for extender in (True, False))
         return [

@@ -1,6 +1,6 @@
 """Replays a trace of pods on the extender's own ledger and decisions, with or without departures.
 
-The part of kube-scheduler, CPU and memory, is simulated. So are pods without GPUs: `CpuPods` says what places them.
+The part of kube-scheduler, CPU and memory, is simulated. So are pods without GPUs: `CpuPods` names what places them.
 """
 
 import random
@@ -33,7 +33,7 @@ RETRY_SECONDS = 60.0
 
 
 class CpuPods(StrEnum):
-    """What chooses the node of a pod without GPUs."""
+    """The chooser of the node of a pod without GPUs."""
 
     POLICY = "policy"
     """The node policy, as in the paper."""
@@ -65,7 +65,7 @@ class Cluster:
         self._where: dict[str, tuple[str, Asked]] = {}
 
     def place(self, uid: str, asked: Asked) -> bool:
-        """Whether the pod found room."""
+        """Returns whether the pod found room."""
         if not asked.gpus and self._cpu_pods is CpuPods.AWAY:
             return True
         pod = asked.pod(uid)
@@ -116,7 +116,7 @@ class Cluster:
         return dict.fromkeys(offered, 0)
 
     def _used(self, name: str) -> float:
-        """Of CPU and memory, added: kube-scheduler's score up to its rounding."""
+        """Returns the used parts of CPU and memory, added: kube-scheduler's score up to its rounding."""
         left, total = self._left[name], self._totals[name]
         return -(left.cpu_milli / total.cpu_milli + left.memory_mib / total.memory_mib)
 
@@ -128,8 +128,8 @@ class Cluster:
 def arrive(
     nodes: Sequence[Node], pods: Sequence[Arrival], seed: int, policy: str, cpu_pods: CpuPods
 ) -> Mapping[str, float]:
-    """All pods and more, in random order; none leaves. Percent of all GPUs allocated when as many as exist are asked
-    for, and at 130 %; and the number of refused pods of eight GPUs.
+    """Places all pods and more, in random order; none leaves. Returns the percent of all GPUs allocated when as many as
+    exist are requested, and at 130 %; and the number of refused pods of eight GPUs.
     """
     capacity = 1000 * sum(map(_gpus, nodes))
     cluster, asked_for, allocated, refused, at_100 = Cluster(nodes, policy, cpu_pods), 0, 0, 0, 0.0
@@ -149,7 +149,7 @@ def _gpus(node: Node) -> int:
 
 
 def _drawn(pods: Sequence[Asked], until: float, seed: int) -> list[Asked]:
-    """All of them and more, in random order."""
+    """Returns all of them and more, in random order."""
     draw, drawn = random.Random(seed), list(pods)
     amount = sum(each.amount for each in pods)
     while amount + (more := draw.choice(pods)).amount <= until:
@@ -163,7 +163,7 @@ def come_and_go(
     nodes: Sequence[Node], pods: Sequence[Arrival], seed: int, policy: str, cpu_pods: CpuPods, *, load: float
 ) -> Mapping[str, float]:
     """Each pod comes `TIMES` times, in random order and at random times, and keeps its room for as long as in the
-    trace. On average they ask for `load` times all GPUs.
+    trace. On average they request `load` times all GPUs.
 
     Returns the percent of all GPUs allocated from the first wait to the last arrival. For pods with GPUs, and for those
     with eight: the hours that they wait on average, and the percent placed at once. Then how many pods wait at the end.
@@ -202,7 +202,7 @@ class _Queue:
         self._now = self._retried = 0.0
         self._held = 0
         self._crowded: tuple[float, float] = 0.0, 0.0
-        """Since the first wait: seconds, and the sum over them of what is allocated."""
+        """Seconds since the first wait, and the sum over them of what is allocated."""
         self._waits: list[tuple[int, float]] = []
         """GPUs and seconds of each placed pod."""
 

@@ -216,7 +216,7 @@ def build(base: str, tag: str, arch: str = "", *, fresh: bool = False) -> Path:
 
 
 def build_simulated(base: str, product: str, arch: str = "") -> Path:
-    """The same of the image for nodes that simulate GPUs, on the product's image of this name. Raises CannotBuild."""
+    """Builds the image for nodes that simulate GPUs on the product's image of this name. Raises CannotBuild."""
     engine, built = find_engine(), commit()
     arguments = {"PRODUCT_IMAGE": product}
     if base == "debian":
@@ -227,7 +227,7 @@ def build_simulated(base: str, product: str, arch: str = "") -> Path:
 
 
 def simulated(product: str) -> str:
-    """The name of the image for simulated GPUs on the product's of this name."""
+    """Returns the name of the image for simulated GPUs on the product's of this name."""
     name, _, number = product.rpartition(":")
     return f"{name}-simulated:{number}"
 

@@ -86,7 +86,7 @@ class Archive:
 
 
 def retar(path: Path, seconds: int = 0) -> None:
-    """Entries by name, of root, of this time, which counts from 1970. What was compressed by gzip stays so."""
+    """Sorts entries by name, and makes them root's and of this time since 1970. What gzip compressed stays so."""
     compressed = path.read_bytes()[:2] == b"\x1f\x8b"
     partial = path.with_name(f"{path.name}.partial")
     try:

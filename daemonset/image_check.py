@@ -95,7 +95,7 @@ def twice(build: Callable[[bool], Path]) -> Archive:
 
 
 def look(archive: Archive, tag: str) -> None:
-    """Into the product's image, which the engine has by this name. Raises image.CannotBuild."""
+    """Looks into the product's image, which the engine has by this name. Raises image.CannotBuild."""
     files = archive.files()
     problems = unwanted(files, archive.configuration.get("User", ""))
     if problems:

@@ -1,4 +1,4 @@
-"""Why a placed pod has its node and its GPUs: what the policy prefers, and the others in the same numbers. No IO."""
+"""The reasons for a placed pod's node and GPUs: what the policy prefers, and the others in the same numbers. No IO."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

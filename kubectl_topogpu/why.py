@@ -50,7 +50,7 @@ class PodAccount:
     nodes: tuple[Candidate, ...] = ()
     """Nodes on which it fits, the best first; of a placed pod its own node first."""
     placement: PodPlacement | None = None
-    """Where a placed pod is, and why; None for a pod that waits."""
+    """The place of a placed pod, and the reasons; None for a pod that waits."""
     hints: tuple[str, ...] = ()
 
 

@@ -67,7 +67,7 @@ class Patience:
     kernel_bytes: int | None = None
     """The buffer that the kernel has for a connection in each direction; without a value it may be megabytes."""
     gives_up: bool = False
-    """Whether a request is given up when its client leaves, or when others need its connection."""
+    """True if a request is given up when its client leaves, or when others need its connection."""
 
 
 @asynccontextmanager
@@ -158,7 +158,7 @@ class _Visitor:
     """The task that makes its transport, TLS handshake included."""
     transport: asyncio.Transport | None = None
     request: web.Request | None = None
-    """Its request that is not answered yet."""
+    """The request that is not answered yet."""
     deadline: float = inf
     """The time at which the connection is dropped, by the clock of the event loop."""
 

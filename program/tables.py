@@ -17,7 +17,7 @@ from rich.text import Text
 _GAP = 2
 """Blanks between two columns."""
 _NARROW, _NARROWEST = 28, 20
-"""What a wrapped text keeps while other columns can be left out, and at last."""
+"""The width that a wrapped text keeps while other columns can be left out, and at last."""
 
 Cell = str | Text
 Row = Sequence[Cell]

@@ -22,7 +22,7 @@ class QuotaClass(NamedTuple):
     """Pods of one class are in the same scopes."""
 
     priority_class: str = ""
-    """Its name; empty for a pod without one."""
+    """The name of the class; empty for a pod without one."""
     terminating: bool = False
     """True if the pod has a deadline; deletion does not count."""
     best_effort: bool = True

@@ -78,7 +78,7 @@ class ServeSettings:
     reservation_lease_seconds: float = 60.0
     """The longest time between `/filter` and `/bind` for which GPUs are held."""
     bound_lease_seconds: float = 600.0
-    """How long a written Binding counts from memory if the watch does not show it."""
+    """The time for which a written Binding counts from memory if the watch does not show it."""
     settle_seconds: float = 65.0
     """After this time a Binding whose answer was lost is looked for. The API server gives it up when we do. But a proxy
     between them may hold the request until its own timeout, 60 s in most. If the GPUs were given back earlier, two pods

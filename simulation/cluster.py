@@ -107,7 +107,7 @@ class SimulatedCluster:
     described: Mapping[str, MachineDescription]
     """Nodes by the name that the settings have."""
     extender: str = ""
-    """Its address."""
+    """The extender's address."""
     page: str = ""
     """The address of the status page; empty without one."""
     metrics: dict[str, str] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from simulation.processes import ChildProcess
 from simulation.workload import NAMESPACE, SHAPES, Shape, pod_object, sample_pod
 
 _RECOVERY_SECONDS = 5
-"""How long a mended GPU is watched before it counts as healthy; a minute in production."""
+"""Seconds for which a mended GPU is watched before it counts as healthy; a minute in production."""
 _MOST_LOAD_PODS = 500
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _SETTLED_SECONDS = 30.0

@@ -44,7 +44,7 @@ class ClusterView:
     async def wait_until(
         self, condition: Callable[[], bool], check: Callable[[], None], timeout_seconds: float
     ) -> bool:
-        """False when the time is over first. `check` is called every quarter of a second and may raise."""
+        """Returns False when the time is over first. `check` is called every quarter of a second and may raise."""
         try:
             async with asyncio.timeout(timeout_seconds):
                 while not condition():

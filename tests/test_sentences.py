@@ -48,6 +48,8 @@ def test_a_docstring_of_a_function_needs_a_verb_and_that_of_a_value_may_be_a_def
     assert problems('def lock():\n    """The lock of the node."""') == ["no verb"]
     assert problems('def lock():\n    """Returns the lock of the node."""') == []
     assert problems('def show():\n    """Show the nodes."""') == []
+    assert problems('def load():\n    """A machine by its name, by what only its name begins with."""') == ["no verb"]
+    assert problems('def rest():\n    """After each search it rests as long."""') == []
     assert problems('LOCK = 1\n"""The lock of the node."""') == []
     assert problems('LOCK = 1\n"""Of the node."""') == ["neither a verb nor a noun that begins it"]
 

@@ -143,7 +143,7 @@ class MissingGpu:
     name: str
     problem: str
     index: int | None = None
-    """Its place in NVML's enumeration; None where NVML does not count it."""
+    """The place in NVML's enumeration; None where NVML does not count the GPU."""
     uuid: DeviceUUID = _UNKNOWN
 
 

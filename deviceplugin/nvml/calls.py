@@ -32,7 +32,7 @@ _UUID = re.compile(r"[A-Za-z0-9/_-]{1,80}")
 _SMALL = 4096
 """A larger number is a time or an amount: it makes no other question."""
 _ATTEMPTS = 3
-"""How often a list is read again that grew between the calls for its length and its content."""
+"""Readings of a list that grows between the calls for its length and its content."""
 
 
 class CallFailed(Exception):

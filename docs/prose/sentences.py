@@ -46,6 +46,9 @@ def third_person(verb: str) -> str:
 
 
 _THIRD_PERSONS = frozenset(map(third_person, _VERBS))
+_BEFORE_NOUNS = _DETERMINERS - _MARKERS
+_PREPOSITIONS = frozenset(["after", "as", "before", "since", "than", "till", "until"])
+"""Markers that also stand before a noun alone."""
 
 
 def first_sentence(text: str) -> str:
@@ -64,31 +67,37 @@ def words_of(sentence: str) -> list[str]:
 
 
 def has_main_verb(sentence: str, *, imperative: bool = False) -> bool:
-    """Returns whether a finite verb is left over when each subordinate clause has taken one."""
+    """Returns whether a finite verb is left over when each subordinate clause has taken one.
+
+    An `imperative` text may begin with its verb. In it, what could be a verb after an article is a noun.
+    """
     words = words_of(main_clause(sentence))
     if words and (words[0] in _THIRD_PERSONS or (imperative and words[0] in _VERBS)):
         return True
-    clauses = 0
+    nouns = _BEFORE_NOUNS if imperative else frozenset[str]()
+    clauses, marker = 0, ""
     for before, word in pairwise([",", *words]):
         if word == ",":
             clauses = 0
         elif word in _MARKERS:
-            clauses += 1
-        elif is_finite(word, before):
+            clauses, marker = clauses + 1, word
+        elif is_finite(word, before, nouns):
             if not clauses:
                 return True
             clauses -= 1
-        elif clauses and (word.endswith("ed") or word in _VERBS):
+        elif clauses and (word.endswith("ed") or word in _VERBS) and (before not in nouns or marker in _PREPOSITIONS):
             clauses -= 1
     return False
 
 
-def is_finite(word: str, before: str) -> bool:
-    """Returns whether the word is a verb with a subject, which is seen from the word before it."""
+def is_finite(word: str, before: str, nouns: Set[str]) -> bool:
+    """Returns whether the word is a verb with a subject, which is seen from the word before it; those in `nouns` are
+    none.
+    """
     if word in _THIRD_PERSONS:
         return before not in _DETERMINERS
     plural = before in _PLURAL_SUBJECTS or (
-        before.endswith("s") and not before.endswith("'s") and before not in _THIRD_PERSONS | _FINITE
+        before.endswith("s") and not before.endswith("'s") and before not in _THIRD_PERSONS | _FINITE | nouns
     )
     return word in _FINITE or (word in _VERBS and plural)
 

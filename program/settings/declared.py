@@ -55,7 +55,7 @@ class Setting:
     """
 
     key: str = ""
-    """Its name in our own file, and the name of the field."""
+    """The name in our own file, and the name of the field."""
     kind: Kind
     default: object = None
     help: str

@@ -52,7 +52,7 @@ class BindingLease:
         self._turn: Turn | None = None
         """None until it is known whether the Lease exists."""
         self._renewed_at = -BEGIN_SECONDS
-        """When the last successful renewal was sent, in monotonic seconds."""
+        """The time at which the last successful renewal was sent, in monotonic seconds."""
         self._problem = ""
         self._tasks = Tasks()
         self._renewing: asyncio.Task[None] | None = None

@@ -46,7 +46,7 @@ class Sender(Protocol):
 
 
 class Predecessors(Protocol):
-    """What this process knows of decisions before its lead, its own among them."""
+    """Decisions before the lead of this process that it knows, its own among them."""
 
     def forget_sent(self) -> None:
         """Forgets what was sent from here, because another process may have had the turn to write."""

@@ -125,7 +125,7 @@ class WaitingGroups:
     def __init__(self, settings: RequestSettings) -> None:
         self._settings = settings
         self._read: dict[str, tuple[Pod, bytes, WhyWaiting | None]] = {}
-        """By UID a pod, the key of its answer, and the answer where no node has to be looked at."""
+        """Pods by UID, the key of each answer, and the answer where no node has to be looked at."""
 
     def of(self, pods: Mapping[str, Pod], why: Callable[[bytes], WhyWaiting | None]) -> tuple[WaitingGroup, ...]:
         """Returns the groups of the highest priority and the longest wait. `why` returns answers by their key."""

@@ -13,7 +13,7 @@ T = TypeVar("T")
 SHARE = 0.5
 """Share of the time for searches of one namespace's pods."""
 AHEAD_SECONDS = 0.25
-"""How far a namespace may be ahead of its share: after a pause it may use half a second at once."""
+"""The time by which a namespace may be ahead of its share: after a pause it may use half a second at once."""
 MOST_NAMESPACES = 1_000
 """Namespaces whose time is remembered. Beyond this, those without a debt of time are forgotten."""
 

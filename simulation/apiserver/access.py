@@ -25,7 +25,7 @@ def is_review(path: str) -> bool:
 
 
 def review(path: str, question: JsonObject, denied: Collection[Right], users: Mapping[str, str]) -> JsonObject:
-    """The review at this path with its answer. `users` are by their tokens."""
+    """Returns the review at this path with its answer. `users` are by their tokens."""
     kind, spec = _KINDS[path], question.get("spec") or {}
     status: JsonObject
     if kind == "TokenReview":

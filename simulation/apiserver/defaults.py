@@ -152,7 +152,7 @@ def _container(container: JsonObject) -> JsonObject:
 
 
 def _is_fixed(image: str) -> bool:
-    """Whether the name has a digest, or a tag other than latest."""
+    """Returns whether the name has a digest, or a tag other than latest."""
     _, colon, tag = image.rpartition("/")[2].partition(":")
     return "@" in image or (bool(colon) and tag != "latest")
 

@@ -73,7 +73,7 @@ class FaultPlan:
         self._active.clear()
 
     def meet(self, request: RecordedRequest) -> Fault:
-        """The fault that this request meets, counted; NO_FAULT if there is none."""
+        """Counts and returns the fault that this request meets; NO_FAULT if there is none."""
         for place, (fault, left) in enumerate(self._active):
             if fault.matches(request):
                 if left is not None:

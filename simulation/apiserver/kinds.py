@@ -1,4 +1,4 @@
-"""Which kinds the embedded API server serves, and where (pure)."""
+"""The kinds that the embedded API server serves, and their places (pure)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class ServedKind:
 
     @property
     def root(self) -> str:
-        """The URL path of its group and version."""
+        """Returns the URL path of the kind's group and version."""
         return f"/apis/{self.group_version}" if self.group else f"/api/{self.version}"
 
     @property

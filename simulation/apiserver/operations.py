@@ -382,7 +382,7 @@ def _check_preconditions(target: Target, before: JsonObject, wanted: JsonObject)
 
 
 def _check_patched(target: Target, before: JsonObject, after: object) -> None:
-    """What a patch may leave. One for an object that has gone is not taken by a later one of the name."""
+    """Checks what a patch leaves. A patch for an object that has gone changes no later one of the name."""
     if not isinstance(after, dict):
         raise invalid_patch("it leaves no object")
     if (after.get("kind"), after.get("apiVersion")) != (before["kind"], before["apiVersion"]):

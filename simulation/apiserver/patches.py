@@ -124,7 +124,7 @@ def _merged_list(current: list[Json], patch: list[JsonObject], key: str, order: 
 
 
 def _interleaved(kept: list[Json], wanted: list[Json], place: list[Json]) -> list[Json]:
-    """The patch's items in its order; each other one goes before the first of them that it stood before."""
+    """Returns the patch's items in its order; each other one goes before the first of them that it stood before."""
     rest, merged = list(kept), []
     for item in wanted:
         while rest and rest[0] in place and item in place and place.index(rest[0]) < place.index(item):

@@ -147,7 +147,7 @@ class Feed:
         return b"".join(self._event(kind, item) for change in changes for kind, item in self._seen(change))
 
     def bookmark(self) -> bytes:
-        """Nothing while the store stands where the watch began: its client knows that much."""
+        """Returns nothing while the store stands where the watch began: its client knows that much."""
         if self._at <= self._began_at:
             return b""
         return self._marked({})

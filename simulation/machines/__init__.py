@@ -35,7 +35,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name_or_path: str | Path) -> MachineDescription:
-    """A machine by its name, by what only its name begins with, or read from a file. Raises MachineDescriptionError."""
+    """Finds a machine by its name or a beginning that only it has, or reads a file. Raises MachineDescriptionError."""
     given = SHORT.get(str(name_or_path), str(name_or_path))
     begun = [each for each in names() if _plain(given) and _plain(each).startswith(_plain(given))]
     known = given if given in names() else begun[0] if len(begun) == 1 and not Path(given).exists() else ""

@@ -199,7 +199,7 @@ def _read_columns(line: Line, text: str, start: int) -> _Header | SmiError:
 
 
 def _read_rows(header: _Header, lines: Sequence[Line], last_line: int) -> tuple[_SmiRow, ...]:
-    """One row a name of the header, in its order; blank lines and the header once more may lie between."""
+    """Returns one row for each name of the header, in its order; blank lines and the header may lie between."""
     names = (*header.gpus, *header.nics)
     again = without_prefix(header.line, header.prefix_words).text.split()
     candidates = (line for line in lines if _has_words(line) and line.text.split() != again)

@@ -52,7 +52,7 @@ class BindRules:
                 yield WorldStep(f"{r} looks whether pod {pod} was bound", after)
 
     def _goes_on(self, label: str, world: SmallWorld, r: int, act: Act, *, fault: bool = False) -> WorldSteps:
-        """The act, and what its bind does at once: it reads the pod, and sends its Binding where it may."""
+        """Carries out the act, and what its bind does at once: it reads the pod, and sends its Binding where it may."""
         after, _ = self._acts.act(world, r, act)
         bind = self._acts.local(after, r)[act.pod].bind
         if bind is not None and bind.question in _READS:

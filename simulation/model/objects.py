@@ -68,7 +68,7 @@ def pod_object(pod: int, gpus: int, seen: ModelPod) -> Pod:
 
 @cache
 def overbooked(pods: tuple[ModelPod | None, ...]) -> str:
-    """The first GPU that the bound pods have more of than there is, by a count that uses nothing of the extender."""
+    """Names the first GPU that is given out beyond its size, by a count that uses nothing of the extender."""
     bound = [_pod_json(pod, 1, seen) for pod, seen in enumerate(pods) if seen is not None and seen.node]
     for gpu, held in recount(bound).items():
         if any(amount > there for amount, there in zip(held, ONE_OF_A_GPU, strict=True)):

@@ -89,7 +89,7 @@ class _FoundStates(Generic[W]):
         self._from, self._to = array("l"), array("l")
 
     def add(self, here: int, step: WorldStep[W]) -> bool:
-        """Whether the state is new."""
+        """Returns whether the state is new."""
         there = self.numbers.setdefault(step.world, len(self.numbers))
         is_new = there == len(self._parents)
         if is_new:

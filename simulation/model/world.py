@@ -178,7 +178,7 @@ def pod_changed(world: SmallWorld, pod: int, becomes: ModelPod | None) -> SmallW
 
 
 def killed(world: SmallWorld, r: int, process: int, *, open_ticks: int, given_up: int) -> SmallWorld:
-    """Another process in its place, which knows nothing yet. What was sent may still be carried out for a while."""
+    """Puts another process in its place, which knows nothing yet. What was sent may be carried out for a while."""
     return without_receiver(world, r, given_up, pods=range(len(world.pods))).put(
         r,
         process=process,

@@ -132,7 +132,7 @@ def _caches(cache_dir: Path | None) -> Iterator[Path]:
 
 
 def _temporary_cache() -> Path:
-    """The same folder each time, or a new one where somebody else holds its name."""
+    """Returns the same folder each time, or a new one where somebody else holds its name."""
     try:
         own = Path(tempfile.gettempdir()) / f"topogpu-{os.getuid()}"
         return own if _is_ours(own) else Path(tempfile.mkdtemp(prefix="topogpu-"))

@@ -45,7 +45,7 @@ class Advice(Struct, frozen=True, kw_only=True):
     """Waiting pods that find room without any move."""
     remedies: Sequence[PodRemedy]
     leaving: Sequence[Leaving]
-    """In this order: each gain is what the pod adds after those before it have left."""
+    """Pods in their order: each gain is what the pod adds after those before it have left."""
     notes: Sequence[str]
 
 

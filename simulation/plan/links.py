@@ -45,5 +45,5 @@ def estimated_gbps(score: int) -> float:
 
 
 def nvlinks(score: int) -> int:
-    """Their number between two GPUs with this pair score."""
+    """Returns the number of links between two GPUs with this pair score."""
     return score // NVLINK_SCORE

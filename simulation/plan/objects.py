@@ -143,7 +143,7 @@ class Arrival:
     """Namespace and name of the group with which it starts; empty for a pod without one."""
 
     def pod(self, uid: str) -> Pod:
-        """A pod of its own that waits to be placed."""
+        """Returns a pod that waits to be placed."""
         metadata = ObjectMeta(
             name=self.name,
             namespace=self.namespace,

@@ -114,7 +114,7 @@ def _problems(cluster: Described, settings: RequestSettings) -> Sequence[str]:
 
 
 def notes_on(pods: Iterable[WholePod]) -> Sequence[str]:
-    """What a plan leaves out of what these pods request."""
+    """Names what a plan leaves out of what these pods request."""
     found: dict[str, list[str]] = {}
     for pod in pods:
         if wishes := left_out(pod):

@@ -64,7 +64,7 @@ class History:
 
     @property
     def steps(self) -> Mapping[str, tuple[float, Callable[[], Awaitable[None]]]]:
-        """How often each kind of step is taken, and the step, by what the report calls it."""
+        """Returns the weight of each kind of step, and the step, by what the report calls it."""
         return {
             "pods created": (40, self.pod_steps.create_pod),
             "pods deleted": (12, self.pod_steps.delete_pod),

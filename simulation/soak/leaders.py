@@ -24,7 +24,7 @@ _LASTS_SECONDS = 15
 
 
 def may_name_hosts() -> bool:
-    """Whether a program may get a host name of its own, which each replica needs: as root."""
+    """Returns whether a program may get a host name of its own, which each replica needs: as root."""
     return os.geteuid() == 0
 
 

@@ -37,7 +37,7 @@ class SoakSettings:
     two_leaders: bool = False
     """True if two extenders are called all the time, as by two kube-schedulers that each believe to lead."""
     sees_slots_go: bool = True
-    """Whether the end is awaited at which the daemon has removed all slots: two to three minutes after the pods."""
+    """True if the end is awaited at which the daemon has removed all slots: two to three minutes after the pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
