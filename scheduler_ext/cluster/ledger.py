@@ -86,7 +86,7 @@ class Ledger:
         if report is not None:
             self._outliving[name] = report
         elif self._outliving.pop(name, None) is not None:
-            self.records.first_end = -inf
+            self.records.forget_first_end()
         self._settle(name)
         for part in self._of_nodes:
             part.apply(node)
@@ -212,7 +212,7 @@ class Ledger:
     def watched(self, since: float) -> None:
         """The watch of pods works since then. If that is infinite it does not: what was sent stays until it shows."""
         self._watched_since = since
-        self.records.first_end = -inf
+        self.records.forget_first_end()
 
     def expire(self, now: float) -> None:
         """Drops expired reservations, expired kept room and expired parts of deleted pods."""

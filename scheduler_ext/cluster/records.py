@@ -309,6 +309,10 @@ class Records:
             if after is not None:
                 each.add(after)
 
+    def forget_first_end(self) -> None:
+        """Forgets it: something beside the records has changed when they end."""
+        self.first_end = -inf
+
     def get(self, uid: str) -> PodRecord | None:
         """Returns the pod's record, if it holds something, apart from room kept for it."""
         return self._records.get(uid)
