@@ -7,7 +7,7 @@ from sys import intern
 
 from msgspec.structs import replace
 
-from proto.annotations.errors import readable
+from proto.annotations.errors import attempted
 from proto.annotations.keys import NODE_OUTLIVING
 from proto.annotations.outliving_pods import Outliving, decode_outliving
 from proto.devices import PodShares
@@ -68,7 +68,6 @@ class Ledger:
         self.kubelet = KubeletSums(self._settings, self.records, self.nodes)
         self.hosts = HostSums()
         self.records.feed(self.nodes, self.quotas, self.kubelet, self.hosts, self.groups)
-        self._of_nodes: tuple[Nodes | HostSums | KubeletSums, ...] = self.nodes, self.hosts, self.kubelet
         self._of_pods: tuple[SetAsides | Groups | Classes, ...] = self.set_asides, self.groups
         if fgd:
             self._of_pods = *self._of_pods, self._classes
@@ -82,14 +81,15 @@ class Ledger:
 
     def apply_node(self, node: Node) -> None:
         name = node.metadata.name
-        report = readable(decode_outliving, node.metadata.annotations.get(NODE_OUTLIVING))
+        report, unread = attempted(decode_outliving, node.metadata.annotations.get(NODE_OUTLIVING))
         if report is not None:
             self._outliving[name] = report
         elif self._outliving.pop(name, None) is not None:
             self.records.forget_first_end()
         self._settle(name)
-        for part in self._of_nodes:
-            part.apply(node)
+        self.nodes.apply(node, unread)
+        self.hosts.apply(node)
+        self.kubelet.apply(node)
 
     def remove_node(self, name: str) -> None:
         """Removes a node. Its pods keep what they hold, because the node may come back; deleted pods do not."""
@@ -97,8 +97,9 @@ class Ledger:
         for record in [*self.records.on_node(name).values()]:
             if record.state is RecordState.OUTLIVING:
                 self.remove_pod(record.uid)
-        for part in self._of_nodes:
-            part.remove(name)
+        self.nodes.remove(name)
+        self.hosts.remove(name)
+        self.kubelet.remove(name)
 
     def replace_pods(self, pods: Iterable[Pod], version: int = 0) -> None:
         """Replaces all pods. Reservations stay until they are forgotten or expire. `version` is that of the list: a

@@ -59,10 +59,11 @@ class Nodes:
     _changed: set[str] = field(default_factory=set)
     """Nodes that `take_changed` has not returned yet."""
 
-    def apply(self, node: Node) -> None:
+    def apply(self, node: Node, unread: str) -> None:
+        """Adds or updates a node. `unread` is the reason why another annotation of it cannot be read, or empty."""
         name = node.metadata.name
         try:
-            registered = read_node(node, self._settings.names.count, self._settings.topology_levels)
+            registered = read_node(node, self._settings.names.count, self._settings.topology_levels, unread)
         except Unregistered as refusal:
             self.remove(name)
             self._unregistered[name] = refusal.reason

@@ -10,7 +10,6 @@ from proto.annotations.keys import (
     NODE_CLIQUE,
     NODE_LIMITS,
     NODE_NUMA,
-    NODE_OUTLIVING,
     NODE_REGISTER,
     NODE_SCORE,
     NODE_SIMULATED,
@@ -20,7 +19,6 @@ from proto.annotations.node_allocation import AllocationMode, decode_mode
 from proto.annotations.node_limits import NodeLimits, decode_limits
 from proto.annotations.node_numa import NodeNuma, decode_numa
 from proto.annotations.node_register import decode_cordon, decode_register, decode_scores
-from proto.annotations.outliving_pods import decode_outliving
 from proto.annotations.undecided_pods import Given, decode_undecided
 from proto.devices import Device, DeviceUUID, PairScores
 from proto.kubernetes.objects import Node, Toleration
@@ -98,11 +96,12 @@ class RegisteredNode:
         return NODE_CORDONED if taint == CORDON else f"the node has the taint {taint}, which the pod does not tolerate"
 
 
-def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> RegisteredNode:
+def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS, unread: str = "") -> RegisteredNode:
     """Reads a Node. Raises Unregistered for a node without GPUs, unreadable annotations, or a kubelet that is away or
     offers none.
 
-    `count_name` is the resource under which kubelet offers them, `levels` are those of domains.
+    `count_name` is the resource under which kubelet offers them, `levels` are those of domains. `unread` is the reason
+    why another annotation cannot be read, or empty.
     """
     annotations = node.metadata.annotations
     if NODE_REGISTER not in annotations:
@@ -121,8 +120,6 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
     numa, no_numa = attempted(decode_numa, annotations.get(NODE_NUMA))
     # Without a readable report such pods count as more than they may hold.
     given, not_given = attempted(decode_undecided, annotations.get(NODE_UNDECIDED))
-    # It is read again where it is counted, also of a node that is not registered.
-    _, not_outliving = attempted(decode_outliving, annotations.get(NODE_OUTLIVING))
     taints = repelling(node)
     return RegisteredNode(
         name=node.metadata.name,
@@ -138,7 +135,7 @@ def read_node(node: Node, count_name: str, levels: Sequence[str] = LEVELS) -> Re
         taints=taints,
         barred_by=tuple(each for each in taints if untolerated([each], [toleration_of(count_name)])),
         domains=domains_of(node.metadata.labels, levels),
-        unread=no_numa or not_given or not_outliving,
+        unread=no_numa or not_given or unread,
     )
 
 
