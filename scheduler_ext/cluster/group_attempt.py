@@ -50,8 +50,6 @@ class GroupAttempt:
     """True if a member was refused, no placement has room for all, and none was bound since."""
     preempts: bool = False
     """True if kube-scheduler evicts others for the member that was refused: then coscheduling rejects no member."""
-    rejected: Sequence[PodRecord] = ()
-    """The lapsed records of members when the member was refused."""
     renewed_until: float = -inf
     """The time until which what was decided ahead is held at least, in monotonic seconds."""
     reserved_again: bool = False

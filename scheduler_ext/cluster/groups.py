@@ -127,9 +127,9 @@ class Groups:
         """
         uid, group = pod_key(pod), group_of(pod)
         void, lapsed = {uid}, list[PodRecord]()
-        if self._records.lapsed(uid) is not None:
+        if (waiting := self._records.lapsed(uid)) is not None:
             # Coscheduling has rejected all that wait, as it rejected this one.
-            self._records.drop(*self._lapsed(group))
+            self._records.drop(*self._lapsed(group, waiting.state))
         for name, other in list(self._attempts.items()):
             if name == group:
                 continue
@@ -165,13 +165,13 @@ class Groups:
             return
         this = self._attempt(group)
         this.refuse()
-        this.preempts, this.rejected = False, ()
+        this.preempts = False
+        self._records.drop(*self._lapsed(group, RecordState.REJECTED))
         this.charge(this.open_reservations().values(), namespace_of(pod))
         if not this.refused:
             return
         if this.is_rejected(len(lapsed := self._lapsed(group))):
-            this.rejected = lapsed
-            self._records.drop(*lapsed)
+            self._records.put(*(replace(each, state=RecordState.REJECTED) for each in lapsed))
         for uid, record in this.open_reservations().items():
             self._unused_reservations.pop(uid, None)
             if record.pending.ahead:
@@ -184,7 +184,8 @@ class Groups:
         this = self._attempts.get(group_of(pod))
         if this is not None and this.refused:
             this.preempts = True
-            self._records.put(*(each for each in this.rejected if self._records.get(each.uid) is None))
+            rejected = self._lapsed(group_of(pod), RecordState.REJECTED)
+            self._records.put(*(replace(each, state=RecordState.LAPSED) for each in rejected))
 
     def lapsed(self, pod: Pod) -> Sequence[tuple[str, str, tuple[Pod, GpuRequest]]]:
         """Returns UID, node and request of members that wait for the pod although their lease has ended."""
@@ -320,5 +321,5 @@ class Groups:
         kept = (each for each in waiting if not each.pending.binding and each.pending.group not in rejected)
         return [replace(each, state=RecordState.LAPSED) for each in kept]
 
-    def _lapsed(self, group: str) -> Sequence[PodRecord]:
-        return [each for each in self._records.of(RecordState.LAPSED) if each.pending.group == group]
+    def _lapsed(self, group: str, state: RecordState = RecordState.LAPSED) -> Sequence[PodRecord]:
+        return [each for each in self._records.of(state) if each.pending.group == group]

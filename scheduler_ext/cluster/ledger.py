@@ -22,6 +22,7 @@ from scheduler_ext.cluster.quotas import Quotas
 from scheduler_ext.cluster.records import (
     NO_GPUS,
     NO_OTHERS,
+    WAITING,
     Pending,
     PodRecord,
     Records,
@@ -106,14 +107,14 @@ class Ledger:
         restored API server gives versions again that it gave before.
         """
         current = {pod_key(pod): pod for pod in pods}
-        for record in [*self.records.every().values(), *self.records.of(RecordState.LAPSED)]:
+        for record in [*self.records.every().values(), *self.records.of(*WAITING)]:
             match record.state:
                 case RecordState.OUTLIVING if 0 < version < record.deleted_at:
                     self.records.put(replace(record, deleted_at=version))
                 case RecordState.SENT if record.uid not in current and 0 < record.pending.seen.version <= version:
                     # The pod is gone, and no watch will show what became of it: its reservation ends with its lease.
                     self.records.put(replace(record, state=RecordState.RESERVED, sent_by=0))
-                case RecordState.BOUND | RecordState.LAPSED if record.uid not in current:
+                case RecordState.BOUND | RecordState.LAPSED | RecordState.REJECTED if record.uid not in current:
                     self.records.drop(record)
         for part in self._of_pods:
             part.keep_only(current.keys())
@@ -235,7 +236,7 @@ class Ledger:
         self.records.first_end = min(map(self._ends_at, self.records.of(*RecordState)), default=inf)
 
     def _ends_at(self, record: PodRecord) -> float:
-        if record.state is RecordState.LAPSED:
+        if record.state in WAITING:
             return record.until + LONGEST_PERMIT_SECONDS
         if record.state is RecordState.SENT:
             return max(record.until, self._watched_since + LATEST_NEWS_SECONDS)

@@ -33,6 +33,8 @@ class RecordState(StrEnum):
     """A Binding may be carried out though the watch has not shown it."""
     LAPSED = "lapsed"
     """Its lease has ended, and it holds nothing. A pod that still waits in Permit gets a reservation again."""
+    REJECTED = "rejected"
+    """Lapsed until a member of its group was refused. It is lapsed again if others may be evicted for that member."""
     BOUND = "bound"
     OUTLIVING = "outliving"
     """The API server has deleted the pod, though its containers may still run."""
@@ -230,6 +232,8 @@ def placements_of(allocations: Iterable[MigAllocation], shares: PodShares) -> Pl
     return {uuid: tuple(places) for uuid, places in found.items() if held.get(uuid) == len(places)} or NO_PLACEMENTS
 
 
+WAITING = frozenset({RecordState.LAPSED, RecordState.REJECTED})
+"""The states of records that hold nothing. Their pods may wait in Permit."""
 _PENDING = frozenset({RecordState.RESERVED, RecordState.SENT})
 _BOUND = frozenset({RecordState.BOUND, RecordState.OUTLIVING})
 
@@ -251,7 +255,7 @@ class Records:
     _sums: tuple[Sum, ...] = data_field(default=(), compare=False)
     _records: dict[str, PodRecord] = data_field(default_factory=dict)
     _temporary: dict[str, PodRecord] = data_field(default_factory=dict)
-    """The records that are neither bound nor kept, and the lapsed ones, which are nowhere else."""
+    """The records that are neither bound nor kept, and those in `WAITING`, which are nowhere else."""
     _kept: dict[str, PodRecord] = data_field(default_factory=dict)
     _by_node: dict[str, dict[str, PodRecord]] = data_field(default_factory=dict)
     """The counted records that concern GPUs, by node and UID. Nothing stays of a node without them: most names never
@@ -274,7 +278,7 @@ class Records:
                 self._temporary.pop(uid, None)
                 if state is not RecordState.BOUND:
                     self._temporary[uid] = record
-                if state is RecordState.LAPSED:
+                if state in WAITING:
                     del self._records[uid]
             self.first_end = min(self.first_end, record.until)
             self._change(before, self._counted(uid))
@@ -323,9 +327,9 @@ class Records:
         return record if record is not None and record.state in _PENDING else None
 
     def lapsed(self, uid: str) -> PodRecord | None:
-        """Returns the pod's lapsed record."""
+        """Returns the pod's lapsed or rejected record."""
         record = self._temporary.get(uid)
-        return record if record is not None and record.state is RecordState.LAPSED else None
+        return record if record is not None and record.state in WAITING else None
 
     def bound(self, uid: str) -> PodRecord | None:
         """Returns the pod's record if it is bound, or outlives its deletion."""
@@ -352,7 +356,7 @@ class Records:
         return record.node if record is not None and record.state is RecordState.SENT else ""
 
     def every(self) -> Mapping[str, PodRecord]:
-        """Returns the records by pod UID, apart from kept room and lapsed ones; the next event changes it."""
+        """Returns the records by pod UID, apart from kept room and those in `WAITING`; the next event changes it."""
         return self._records
 
     def problems(self) -> Mapping[str, str]:

@@ -256,6 +256,17 @@ def test_a_gang_whose_last_member_preempts_is_bound_as_a_whole_or_not_at_all(
         assert asked.held() == 3
 
 
+def test_a_member_that_goes_between_a_refusal_and_its_preemption_waits_no_more() -> None:
+    asked = Asked(nodes=3)
+    assert [len(asked.filter(of_coscheduling(name))) for name in ("a", "b")] == [1, 1]
+    asked.now += LEASE_SECONDS
+    assert asked.filter(member("other", "")) == ["n0"]
+    assert asked.filter(of_coscheduling("last")) == []
+    asked.ledger.remove_pod("uid-a")
+    asked.cluster.step(Proposed(of_coscheduling("last"), {"n0": ["uid-other"]}), asked.now, unperformed(Wake))
+    assert [uid for uid, *_ in asked.ledger.groups.lapsed(of_coscheduling("last"))] == ["uid-b"]
+
+
 def test_a_gang_that_came_to_nothing_holds_nothing_when_it_is_tried_again_and_another_pod_is_asked_about() -> None:
     """Another plugin refuses one: kube-scheduler does not ask about it, and writes the same words only once."""
     asked = Asked(nodes=2)
