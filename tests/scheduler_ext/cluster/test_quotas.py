@@ -21,6 +21,7 @@ from scheduler_ext.decide.preempt import decide_without
 from scheduler_ext.quota_class import quota_class
 from scheduler_ext.requests import RequestSettings, read_request
 from simulation.recount import DEVICES_ALLOCATED
+from tests.builders import as_json, container, pod
 from tests.scheduler_ext.cluster.ledgers import ledger
 from tests.scheduler_ext.quota_recount import counted, counts
 
@@ -40,35 +41,27 @@ def priority(operator: str, *values: str) -> Json:
     return {"scopeName": "PriorityClass", "operator": operator, "values": list(values)}
 
 
-def pod_json(name: str, memory_mib: int, **spec: Any) -> Json:
-    limits = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(memory_mib)}
-    containers = [{"name": "main", "resources": {"limits": limits}}]
-    metadata = {"name": name, "uid": f"uid-{name}", "namespace": "default"}
-    return {"metadata": metadata, "spec": {"containers": containers, **spec}}
+def waiting(memory_mib: int, **spec: Any) -> Pod:
+    return pod(container(gpu="1", gpumem=str(memory_mib)), **spec)
 
 
-def bound_json(name: str, memory_mib: int, gpu: str = "G0", phase: str = "Running", **spec: Any) -> Json:
-    made = pod_json(name, memory_mib, nodeName="n", **spec)
-    made["metadata"]["annotations"] = {DEVICES_ALLOCATED: f"{gpu},NVIDIA,{memory_mib},0:;"}
-    return made | {"status": {"phase": phase}}
+def bound(name: str, memory_mib: int, gpu: str = "G0", **facts: Any) -> Pod:
+    annotations = {DEVICES_ALLOCATED: f"{gpu},NVIDIA,{memory_mib},0:;"}
+    return pod(container(gpu="1", gpumem=str(memory_mib)), name=name, annotations=annotations, node_name="n", **facts)
 
 
 def quota(written: Json) -> ResourceQuota:
     return msgspec.convert(written, ResourceQuota)
 
 
-def pod(written: Json) -> Pod:
-    return msgspec.convert(written, Pod)
-
-
-def made_with(*written: Json) -> tuple[Ledger, Callable[[Json], bool]]:
+def made_with(*written: Json) -> tuple[Ledger, Callable[[Pod], bool]]:
     """And whether a pod fits: every way to decide says the same."""
     made = ledger()
     made.quotas.replace(quota(each) for each in written)
     index = NodeIndex(made)
 
-    def fits(asking: Json) -> bool:
-        request = read_request(pod(asking), RequestSettings())
+    def fits(asking: Pod) -> bool:
+        request = read_request(asking, RequestSettings())
         assert request is not None
         nodes = {
             decide(request, made.snapshot(), ["n"]).node,
@@ -84,12 +77,12 @@ def made_with(*written: Json) -> tuple[Ledger, Callable[[Json], bool]]:
 def test_a_pod_is_held_by_the_quota_of_its_priority_class_alone() -> None:
     low, high = quota_json("low", 1000, priority("In", "low")), quota_json("high", 5000, priority("In", "high"))
     made, fits = made_with(low, high)
-    assert fits(pod_json("p", 4000, priorityClassName="high"))
-    assert not fits(pod_json("p", 4000, priorityClassName="low"))
-    assert fits(pod_json("p", 8000))
-    made.apply_pod(pod(bound_json("a", 2000, priorityClassName="high")))
-    assert not fits(pod_json("p", 4000, priorityClassName="high"))
-    assert fits(pod_json("p", 1000, priorityClassName="low"))
+    assert fits(waiting(4000, priority_class_name="high"))
+    assert not fits(waiting(4000, priority_class_name="low"))
+    assert fits(waiting(8000))
+    made.apply_pod(bound("a", 2000, priority_class_name="high"))
+    assert not fits(waiting(4000, priority_class_name="high"))
+    assert fits(waiting(1000, priority_class_name="low"))
 
 
 def test_a_pod_has_to_be_within_every_quota_that_counts_it() -> None:
@@ -98,12 +91,12 @@ def test_a_pod_has_to_be_within_every_quota_that_counts_it() -> None:
         quota_json("some", 4000, scopes=("BestEffort", "NotTerminating")),
         quota_json("more", 10**6),
     )
-    made.apply_pod(pod(bound_json("a", 5500, activeDeadlineSeconds=60)))
-    assert not fits(pod_json("p", 3600)), "of all 9000, 3500 are left"
-    assert fits(pod_json("p", 3500))
+    made.apply_pod(bound("a", 5500, active_deadline_seconds=60))
+    assert not fits(waiting(3600)), "of all 9000, 3500 are left"
+    assert fits(waiting(3500))
     made.remove_pod("uid-a")
-    assert not fits(pod_json("p", 4100)), "of those for some 4000 are left"
-    assert fits(pod_json("p", 8000, activeDeadlineSeconds=60))
+    assert not fits(waiting(4100)), "of those for some 4000 are left"
+    assert fits(waiting(8000, active_deadline_seconds=60))
 
 
 def test_of_each_amount_the_quota_that_leaves_least_decides() -> None:
@@ -120,47 +113,47 @@ def test_gpus_of_a_quota_with_scopes_hold_for_its_pods_however_they_are_written(
         quota_json("low", 10**6, priority("In", "low"), hard={"requests.nvidia.com/gpu": "0"}),
         quota_json("none", 10**6, priority("DoesNotExist"), hard={"limits.nvidia.com/gpu": "0"}),
     )
-    assert not fits(pod_json("p", 1, priorityClassName="low"))
-    assert not fits(pod_json("p", 1))
-    assert fits(pod_json("p", 1, priorityClassName="high"))
+    assert not fits(waiting(1, priority_class_name="low"))
+    assert not fits(waiting(1))
+    assert fits(waiting(1, priority_class_name="high"))
 
 
 def test_a_quota_that_changes_its_scopes_counts_the_pods_it_holds_for_now() -> None:
     made, fits = made_with(quota_json("q", 3000, priority("In", "low")))
-    made.apply_pod(pod(bound_json("a", 2000, priorityClassName="low")))
-    made.apply_pod(pod(bound_json("b", 3000, gpu="G1", priorityClassName="high")))
-    assert fits(pod_json("p", 1000, priorityClassName="low"))
+    made.apply_pod(bound("a", 2000, priority_class_name="low"))
+    made.apply_pod(bound("b", 3000, gpu="G1", priority_class_name="high"))
+    assert fits(waiting(1000, priority_class_name="low"))
     made.quotas.apply(quota(quota_json("q", 3000, priority("In", "high"))))
-    assert not fits(pod_json("p", 1, priorityClassName="high"))
-    assert fits(pod_json("p", 4000, priorityClassName="low"))
+    assert not fits(waiting(1, priority_class_name="high"))
+    assert fits(waiting(4000, priority_class_name="low"))
     made.quotas.apply(quota(quota_json("q", 6000)))
-    assert not fits(pod_json("p", 1001))
+    assert not fits(waiting(1001))
     made.quotas.remove(quota(quota_json("q", 6000)))
-    assert fits(pod_json("p", 6000))
+    assert fits(waiting(6000))
 
 
 def test_a_pod_that_gets_a_deadline_is_counted_elsewhere_from_then_on() -> None:
     made, fits = made_with(quota_json("q", 3000, scopes=("NotTerminating",)))
-    made.apply_pod(pod(bound_json("a", 2500)))
-    assert not fits(pod_json("p", 1000))
-    made.apply_pod(pod(bound_json("a", 2500, activeDeadlineSeconds=60)))
-    assert fits(pod_json("p", 1000))
+    made.apply_pod(bound("a", 2500))
+    assert not fits(waiting(1000))
+    made.apply_pod(bound("a", 2500, active_deadline_seconds=60))
+    assert fits(waiting(1000))
 
 
 @pytest.mark.parametrize("end", ["Succeeded", "Failed"])
 def test_a_pod_that_ended_counts_under_no_quota(end: str) -> None:
     made, fits = made_with(quota_json("low", 1000, priority("In", "low")))
-    made.apply_pod(pod(bound_json("a", 1000, priorityClassName="low")))
-    assert not fits(pod_json("p", 1000, priorityClassName="low"))
-    made.apply_pod(pod(bound_json("a", 1000, phase=end, priorityClassName="low")))
-    assert fits(pod_json("p", 1000, priorityClassName="low"))
+    made.apply_pod(bound("a", 1000, priority_class_name="low"))
+    assert not fits(waiting(1000, priority_class_name="low"))
+    made.apply_pod(bound("a", 1000, phase=end, priority_class_name="low"))
+    assert fits(waiting(1000, priority_class_name="low"))
 
 
 def test_evicting_frees_only_the_quotas_that_count_the_victim() -> None:
     made, _ = made_with(quota_json("low", 2000, priority("In", "low")))
-    made.apply_pod(pod(bound_json("low", 1000, priorityClassName="low")))
-    made.apply_pod(pod(bound_json("high", 1000, gpu="G1", priorityClassName="high")))
-    request = read_request(pod(pod_json("p", 2000, priorityClassName="low")), RequestSettings())
+    made.apply_pod(bound("low", 1000, priority_class_name="low"))
+    made.apply_pod(bound("high", 1000, gpu="G1", priority_class_name="high"))
+    request = read_request(waiting(2000, priority_class_name="low"), RequestSettings())
     assert request is not None
     assert decide_without(made, request, priority=9, node="n", gone=["uid-low"]).node == "n"
     assert decide_without(made, request, priority=9, node="n", gone=["uid-high"]).node is None
@@ -176,11 +169,11 @@ def test_evicting_frees_only_the_quotas_that_count_the_victim() -> None:
 )
 def test_a_quota_whose_scope_cannot_be_read_holds_for_all_pods_and_is_a_problem(scope: Json, said: str) -> None:
     made, fits = made_with(quota_json("q", 1000, scope))
-    assert not fits(pod_json("p", 1001, priorityClassName="high"))
+    assert not fits(waiting(1001, priority_class_name="high"))
     (problem,) = made.problems().values()
     assert problem.startswith(said)
     made.quotas.apply(quota(quota_json("q", 1000, scope, priority("In", "low"))))
-    assert fits(pod_json("p", 1001, priorityClassName="high")), "the other scope of the quota can be read"
+    assert fits(waiting(1001, priority_class_name="high")), "the other scope of the quota can be read"
 
 
 def test_a_snapshot_that_was_written_down_tells_the_same_pods_apart() -> None:
@@ -214,7 +207,7 @@ SPECS = st.fixed_dictionaries(
 )
 NAMES = st.sampled_from(["a", "b", "c"])
 EVENTS = st.one_of(
-    st.tuples(st.just("pod"), st.builds(bound_json, NAMES, st.sampled_from([1000, 2500]))),
+    st.tuples(st.just("pod"), st.builds(bound, NAMES, st.sampled_from([1000, 2500])).map(as_json)),
     st.tuples(st.just("end"), NAMES),
     st.tuples(st.just("gone"), NAMES),
     st.tuples(
@@ -237,10 +230,10 @@ def test_each_quota_counts_what_a_naive_recount_finds(
             case "pod":
                 name = fact["metadata"]["name"]
                 pods[name] = fact | {"spec": fact["spec"] | spec}
-                made.apply_pod(pod(pods[name]))
+                made.apply_pod(msgspec.convert(pods[name], Pod))
             case "end" if fact in pods:
                 pods[fact] = pods[fact] | {"status": {"phase": "Succeeded"}}
-                made.apply_pod(pod(pods[fact]))
+                made.apply_pod(msgspec.convert(pods[fact], Pod))
             case "gone":
                 pods.pop(fact, None)
                 made.remove_pod(f"uid-{fact}")
@@ -252,7 +245,8 @@ def test_each_quota_counts_what_a_naive_recount_finds(
         used = [each.used for each in made.snapshot().quotas.get("default", ())]
         sums = [counted(each, pods.values()) for each in quotas.values()]
         assert [(each.replicas, each.memory_mib, each.cores) for each in used] == sums
-        wanted = pod_json("p", 1, **asking)
+        wanted = as_json(waiting(1))
+        wanted["spec"] |= asking
         mine = [memory for each, (_, memory, _) in zip(quotas.values(), sums, strict=True) if counts(each, wanted)]
-        decides = made.quotas.left("default", quota_class(pod(wanted)))
+        decides = made.quotas.left("default", quota_class(msgspec.convert(wanted, Pod)))
         assert (None if decides is None else decides.used.memory_mib) == max(mine, default=None)
