@@ -34,10 +34,10 @@ class Changes:
         """Yields what `look` answers now, and again whenever it differs."""
         last: T | None = None
         while True:
-            following = self.next()
+            change = self.next()
             seen = await look()
             if seen != last:
                 last = seen
                 yield seen
             else:
-                await following.wait()
+                await change.wait()

@@ -113,9 +113,9 @@ class ClusterWatch:
         while True:
             self._pods_again.clear()
             async with asyncio.TaskGroup() as watches:
-                following = watches.create_task(self._follow(PODS, trim=self._trim_pod))
+                watch = watches.create_task(self._follow(PODS, trim=self._trim_pod))
                 await self._pods_again.wait()
-                following.cancel()
+                watch.cancel()
 
     async def _follow_groups(self, watches: asyncio.TaskGroup) -> None:
         """Follows groups of pods of every API that serves them, also of one that is installed later. Without the right

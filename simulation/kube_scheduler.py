@@ -22,7 +22,7 @@ from simulation import group_cycle as cycle
 from simulation import scheduling_queue as queue
 from simulation.extender_calls import CallRefused, ExtenderCalls, JsonObject
 from simulation.plan.objects import Constraints, WholePod, constraints_of
-from simulation.plan.offers import HostRequest, NodeOffers, asked_by, left_to_extender
+from simulation.plan.offers import HostRequest, NodeOffers, left_to_extender, request_of
 from simulation.scheduler_writes import SchedulerWrites
 from simulation.words import HostPolicy
 
@@ -216,8 +216,8 @@ class KubeSchedulerStandIn:
 
     async def _chosen(self, pod: JsonObject, among: Collection[str]) -> tuple[str, str]:
         """Returns the first of these nodes that passes, or why none does. Raises CallRefused, ValueError."""
-        offers, (constraints, asked) = self._offers(), self._read_pods.of(pod["metadata"]["uid"], pod)
-        problems = {name: why for name, why in offers.problems(constraints, asked).items() if name in among}
+        offers, (constraints, requested) = self._offers(), self._read_pods.of(pod["metadata"]["uid"], pod)
+        problems = {name: why for name, why in offers.problems(constraints, requested).items() if name in among}
         passed = sorted(name for name in among if name not in problems)
         if not queue.mentions_managed_resource(pod, self._managed):
             node = offers.best_for_hosts(passed)
@@ -285,7 +285,7 @@ class KubeSchedulerStandIn:
 
     def _read_pod(self, pod: JsonObject) -> tuple[Constraints, HostRequest]:
         read = converted(pod, WholePod)
-        return constraints_of(read), asked_by(read, self._managed)
+        return constraints_of(read), request_of(read, self._managed)
 
     async def _bind(self, pod: JsonObject, node: str) -> None:
         metadata = pod["metadata"]

@@ -32,17 +32,17 @@ def order(pod: JsonObject) -> tuple[int, str, int]:
 def mentions_managed_resource(pod: JsonObject, managed: Collection[str]) -> bool:
     """Returns whether a container requests a managed resource: only then the extender is called."""
     containers = [*(pod["spec"].get("containers") or []), *(pod["spec"].get("initContainers") or [])]
-    asked = [container.get("resources") or {} for container in containers]
-    return any(key in managed for one in asked for part in ("limits", "requests") for key in one.get(part) or {})
+    resources = [container.get("resources") or {} for container in containers]
+    return any(key in managed for one in resources for part in ("limits", "requests") for key in one.get(part) or {})
 
 
-def passed_nodes(reply: Mapping[str, Any], asked: Collection[str]) -> tuple[list[str], dict[str, str]]:
+def passed_nodes(reply: Mapping[str, Any], offered: Collection[str]) -> tuple[list[str], dict[str, str]]:
     """Returns the nodes that passed and the reasons of the others. Raises ValueError for a reply that is an error."""
     if problem := reply.get("Error"):
         raise ValueError(str(problem))
     names = list(reply.get("NodeNames") or [])
     for name in names:
-        if name not in asked:
+        if name not in offered:
             raise ValueError(f"extender filter result contains node {name!r} that was not in the request")
     refused = {**(reply.get("FailedNodes") or {}), **(reply.get("FailedAndUnresolvableNodes") or {})}
     return names, {str(node): str(reason) for node, reason in refused.items()}

@@ -105,15 +105,15 @@ async def _abilities(
     sources: AllocationSources, recall: Callable[[], Memory | None]
 ) -> tuple[NodeAbilities, Memory | None]:
     own, changes = sources.own, sources.changes
-    following = changes.next()
+    change = changes.next()
     while own.node is None:
         # If the API server has no such Node, the memory was not wrong: the Node is gone.
         memory = recall() if own.problem else None
         if memory is not None:
             by_slots = memory.mode is AllocationMode.SLOTS
             return NodeAbilities(kubelet=memory.kubelet, runtime=memory.runtime, by_slots=by_slots), memory
-        await following.wait()
-        following = changes.next()
+        await change.wait()
+        change = changes.next()
     info = own.node.status.node_info
     return NodeAbilities(
         kubelet=info.kubelet_version,

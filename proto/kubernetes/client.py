@@ -160,7 +160,7 @@ class ApiServer:
             # TimerContext is entered twice and then swallows two cancellations.
             async with (
                 asyncio.timeout(max(self.timeout_seconds, LIST_SECONDS)),
-                self.transport.following(path, timeout=silence) as response,
+                self.transport.streaming(path, timeout=silence) as response,
             ):
                 return await read_page(response.content, None if limit <= 1 else LARGEST_PAGE_BYTES)
         except TimeoutError as error:
@@ -198,7 +198,7 @@ class ApiServer:
         path = _path(resource, namespace) + query
         opening = min(self.timeout_seconds, OPENING_SECONDS)
         end = asyncio.get_running_loop().time() + timeout_seconds + self.timeout_seconds
-        async with self.transport.following(path, timeout=aiohttp.ClientTimeout(), headers_seconds=opening) as response:
+        async with self.transport.streaming(path, timeout=aiohttp.ClientTimeout(), headers_seconds=opening) as response:
             yield Opened()
             async for line in lines_of(response.content, min(silent_seconds, self._silent_seconds), end):
                 event = decode_watch_line(resource.type, line, log.warning)

@@ -99,7 +99,7 @@ class Transport:
             return await read_answer(response)
 
     @asynccontextmanager
-    async def following(
+    async def streaming(
         self, path: str, *, timeout: aiohttp.ClientTimeout, headers_seconds: float | None = None
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Yields an answer with status 2xx, its body unread; everything else becomes ApiError or ApiUnreachable."""

@@ -138,8 +138,8 @@ def _requested(container: JsonObject) -> JsonObject:
     """A missing request takes the value of the limit."""
     resources = container["resources"]
     limits = resources.get("limits")
-    asked = {"requests": limits | (resources.get("requests") or {})} if limits else {}
-    return container | {"resources": resources | asked}
+    completed = {"requests": limits | (resources.get("requests") or {})} if limits else {}
+    return container | {"resources": resources | completed}
 
 
 def _container(container: JsonObject) -> JsonObject:
@@ -158,12 +158,12 @@ def _is_fixed(image: str) -> bool:
 
 
 def _qos_class(containers: list[JsonObject]) -> str:
-    asked = [container["resources"] for container in containers]
-    named = [{*(one.get("limits") or {}), *(one.get("requests") or {})} & {"cpu", "memory"} for one in asked]
+    resources = [container["resources"] for container in containers]
+    named = [{*(one.get("limits") or {}), *(one.get("requests") or {})} & {"cpu", "memory"} for one in resources]
     if not any(named):
         return "BestEffort"
-    whole = all({"cpu", "memory"} <= {*(one.get("limits") or {})} for one in asked)
-    return "Guaranteed" if whole and all(one["limits"] == one["requests"] for one in asked) else "Burstable"
+    whole = all({"cpu", "memory"} <= {*(one.get("limits") or {})} for one in resources)
+    return "Guaranteed" if whole and all(one["limits"] == one["requests"] for one in resources) else "Burstable"
 
 
 def _webhooks(configuration: JsonObject) -> JsonObject:

@@ -301,12 +301,12 @@ def _object(body: object) -> JsonObject:
 
 
 def _dry_run(request: web.Request) -> bool:
-    asked = request.query.get("dryRun", "")
-    if asked not in {"", "All"}:
+    value = request.query.get("dryRun", "")
+    if value not in {"", "All"}:
         options = {"POST": "Create", "PUT": "Update", "PATCH": "Patch", "DELETE": "Delete"}[request.method]
-        problem = f'dryRun: Unsupported value: ["{asked}"]: supported values: "All"'
+        problem = f'dryRun: Unsupported value: ["{value}"]: supported values: "All"'
         raise invalid_object(f"{options}Options", "meta.k8s.io", "", problem)
-    return bool(asked)
+    return bool(value)
 
 
 def _wants_table(request: web.Request) -> bool:

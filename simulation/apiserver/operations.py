@@ -285,8 +285,8 @@ class Operations:
         phase = (item.get("status") or {}).get("phase")
         if kind is not POD or not item["spec"].get("nodeName") or phase in {"Succeeded", "Failed"}:
             return 0
-        asked = options.get("gracePeriodSeconds")
-        seconds = int(item["spec"].get("terminationGracePeriodSeconds", 30) if asked is None else asked)
+        wanted = options.get("gracePeriodSeconds")
+        seconds = int(item["spec"].get("terminationGracePeriodSeconds", 30) if wanted is None else wanted)
         return min(1 if seconds < 0 else seconds, self.longest_grace_seconds)
 
     def finish_deletions(self) -> list[JsonObject]:

@@ -123,8 +123,8 @@ class Feed:
         self._at = self._store.version if self._from_start else int(version)
         self._began_at = self._at
         self.bookmarks = is_true(query.get("allowWatchBookmarks", ""))
-        asked = query.get("timeoutSeconds", "")
-        self.timeout_seconds = int(asked) if asked.isdigit() and int(asked) else LONGEST_WATCH_SECONDS
+        text = query.get("timeoutSeconds", "")
+        self.timeout_seconds = int(text) if text.isdigit() and int(text) else LONGEST_WATCH_SECONDS
 
     def opening(self) -> bytes:
         """Returns the first events: without a resourceVersion a watch begins with what is there, and one that takes the

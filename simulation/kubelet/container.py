@@ -138,12 +138,12 @@ def create_container(
     edits = [edit for name in names for edit in resolve_cdi(name, specs)] if order is not CdiOrder.NEVER else []
     _find_device_files(edits, manner.has_file)
     own_env = {variable.name: variable.value for variable in container.env if variable.value_from is None}
-    asked = {**manner.image_env, **_answered_env(answers), **own_env}
+    variables = {**manner.image_env, **_answered_env(answers), **own_env}
     return CreatedContainer(
         name=container.name,
         phase=phase,
         device_ids=tuple(device_ids),
-        env=_edited_env(edits) | asked if order is CdiOrder.FIRST else asked | _edited_env(edits),
+        env=_edited_env(edits) | variables if order is CdiOrder.FIRST else variables | _edited_env(edits),
         mounts=_answered_mounts(answers) + _edited_mounts(edits),
         devices=_answered_devices(answers) + _edited_devices(edits),
         annotations={key: value for answer in answers for key, value in sorted(answer.annotations.items())},

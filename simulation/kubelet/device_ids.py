@@ -85,10 +85,10 @@ def check_totals(pod: Pod, others: Iterable[Pod], node: Node, devices: Collectio
     """Checks the totals of extended resources that are no `devices`. Raises AdmissionRefused."""
     running = tuple(others)
     for name, value in node.status.allocatable.items():
-        asked = requested(pod, name) if "/" in name and name not in devices else 0
-        used, capacity = sum(requested(each, name) for each in running), integer_quantity(value) if asked else 0
-        if asked and used + asked > capacity:
+        wanted = requested(pod, name) if "/" in name and name not in devices else 0
+        used, capacity = sum(requested(each, name) for each in running), integer_quantity(value) if wanted else 0
+        if wanted and used + wanted > capacity:
             message = (
-                f"Node didn't have enough resource: {name}, requested: {asked}, used: {used}, capacity: {capacity}"
+                f"Node didn't have enough resource: {name}, requested: {wanted}, used: {used}, capacity: {capacity}"
             )
             raise AdmissionRefused(message, reason=f"OutOf{name}")

@@ -73,19 +73,19 @@ class BindRules:
         if not replica.leads:
             yield WorldStep(f"{label}: it does not lead", self._acts.act(world, r, forbidden)[0], fault)
             return
-        if replica.asked < LONG_AGO:
+        if replica.since_renewal < LONG_AGO:
             yield WorldStep(f"{label}: sent", self._acts.act(world, r, Act(ActKind.PERMITTED, pod))[0], fault)
-        if replica.asked == 0:
+        if replica.since_renewal == 0:
             return
         if world.holder != process_name(r):
             yield WorldStep(
                 f"{label}: the Lease is lost", self._acts.act(self._acts.looked_up(world, r), r, forbidden)[0], fault
             )
             return
-        renewed = lease_written(world, r, process_name(r), self._acts.lease_seconds, asked=0)
+        renewed = lease_written(world, r, process_name(r), self._acts.lease_seconds, since_renewal=0)
         yield WorldStep(f"{label}: renewed and sent", self._acts.act(renewed, r, Act(ActKind.PERMITTED, pod))[0], fault)
         if world.faults:
-            unknown = renewed._replace(faults=world.faults - 1).put(r, asked=replica.asked)
+            unknown = renewed._replace(faults=world.faults - 1).put(r, since_renewal=replica.since_renewal)
             yield WorldStep(f"{label}: no answer to the renewal", self._acts.act(unknown, r, forbidden)[0], fault=True)
 
     def flies(self, world: SmallWorld, at: int) -> WorldSteps:

@@ -32,7 +32,7 @@ class LeadRules:
         elif replica.standing.role is Role.FOLLOWER and replica.turn.holder == process_name(r) == world.holder:
             waits = any(flight.sender == r for flight in world.flights)
             if not waits and replica.open == 0:
-                free = lease_written(world, r, "", self._acts.lease_seconds, asked=LONG_AGO)
+                free = lease_written(world, r, "", self._acts.lease_seconds, since_renewal=LONG_AGO)
                 yield WorldStep(f"{r} releases the Binding Lease", free)
 
     def _takes_over(self, world: SmallWorld, r: int) -> WorldSteps:
@@ -43,7 +43,7 @@ class LeadRules:
         if self._acts.machines.free_at(turn, process_name(r)) <= 0.0:
             if is_anothers(turn, process_name(r)):
                 world, _ = self._acts.act(world, r, Act(ActKind.OVERTAKEN))
-            taken = lease_written(world, r, process_name(r), self._acts.lease_seconds, asked=0)
+            taken = lease_written(world, r, process_name(r), self._acts.lease_seconds, since_renewal=0)
             yield WorldStep(f"{r} takes the Binding Lease", taken.put(r, is_catching_up=True))
 
     def _catches_up(self, world: SmallWorld, r: int) -> WorldSteps:

@@ -244,12 +244,12 @@ class ModelProcess:
     # Each follows the shell of its name: what may be awaited there is an act of its own here.
 
     def _filter(self, pod: int) -> str:
-        asked = pod_object(pod, self._gpus, ModelPod())
-        request = read_request(asked, self._cluster.requests)
+        made = pod_object(pod, self._gpus, ModelPod())
+        request = read_request(made, self._cluster.requests)
         if request is None:
             raise AssertionError("a pod of this world asks for GPUs")
         lease_seconds = self._settings.reservation_lease_seconds
-        answer = FilterDecision(self._index, self._cluster, lease_seconds).reserve(asked, request, NODES, self._now)
+        answer = FilterDecision(self._index, self._cluster, lease_seconds).reserve(made, request, NODES, self._now)
         names = answer.result.node_names
         return names[0] if names else ""
 

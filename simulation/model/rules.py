@@ -67,8 +67,8 @@ class WorldRules:
             return False
         waiting = [pod for pod, seen in enumerate(world.pods) if seen == WAITING]
         process = world.replicas[leading[0]].process
-        asked = (self._acts.processes.after(process, Act(ActKind.FILTER, pod)) for pod in waiting)
-        return not (waiting and fits(world.pods, self._bounds.gpus)) and not any(answer.node for _, answer in asked)
+        answers = (self._acts.processes.after(process, Act(ActKind.FILTER, pod)) for pod in waiting)
+        return not (waiting and fits(world.pods, self._bounds.gpus)) and not any(answer.node for _, answer in answers)
 
     def steps(self, world: SmallWorld) -> WorldSteps:
         for label, after, fault in self._steps(world):
@@ -110,7 +110,7 @@ class WorldRules:
                 if not knows_holder(world, replica):
                     turn = after_seen(turn, self._acts.binding_lease(world), 0.0)
                 is_ours = turn.holder == process_name(r)
-                world = world.put(r, turn=turn, asked=LONG_AGO, open=replica.open if is_ours else 0)
+                world = world.put(r, turn=turn, since_renewal=LONG_AGO, open=replica.open if is_ours else 0)
         return world
 
     def _watches(self, world: SmallWorld, r: int) -> WorldSteps:
@@ -147,7 +147,7 @@ class WorldRules:
             world = world.put(
                 r,
                 turn=replace(replica.turn, ends_at=max(replica.turn.ends_at - TICK_SECONDS, 0.0)),
-                asked=min(replica.asked + 1, LONG_AGO),
+                since_renewal=min(replica.since_renewal + 1, LONG_AGO),
                 open=max(replica.open - 1, 0),
                 lag=replica.lag + 1 if 0 <= replica.lag < _MOST_LAG else -1,
             )

@@ -50,7 +50,7 @@ class Replica(NamedTuple):
     process: int
     standing: ElectionStanding
     turn: Turn
-    asked: int
+    since_renewal: int
     """Ticks since the last renewal of the Binding Lease was sent."""
     open: int
     """Ticks until no Binding that was given up can be carried out."""
@@ -101,7 +101,7 @@ def first_world(pods: int, faults: int, process: int) -> SmallWorld:
         process=process,
         standing=ElectionStanding(role=Role.LEADER, holder=host(0), renewed=_NOW, expires_at=FOR_EVER),
         turn=Turn(holder=process_name(0), renewed=_NOW, version="v"),
-        asked=LONG_AGO,
+        since_renewal=LONG_AGO,
         open=0,
         is_catching_up=False,
         chosen=("",) * pods,
@@ -148,7 +148,7 @@ def knows_holder(world: SmallWorld, replica: Replica) -> bool:
     return (replica.turn.holder, replica.turn.renewed) == ((world.holder, _NOW) if world.holder else ("", ""))
 
 
-def lease_written(world: SmallWorld, r: int, holder: str, seconds: int, *, asked: int) -> SmallWorld:
+def lease_written(world: SmallWorld, r: int, holder: str, seconds: int, *, since_renewal: int) -> SmallWorld:
     """The replica has written the Binding Lease: what the other has seen of it is old."""
     after = world._replace(holder=holder)
     for each in REPLICAS:
@@ -156,7 +156,7 @@ def lease_written(world: SmallWorld, r: int, holder: str, seconds: int, *, asked
         if turn.renewed == _NOW:
             after = after.put(each, turn=replace(turn, renewed=_OLD))
     turn = after_seen(after.replicas[r].turn, lease(holder, seconds), 0.0)
-    return after.put(r, turn=turn, asked=asked)
+    return after.put(r, turn=turn, since_renewal=since_renewal)
 
 
 def leader_changed(world: SmallWorld) -> SmallWorld:
@@ -184,7 +184,7 @@ def killed(world: SmallWorld, r: int, process: int, *, open_ticks: int, given_up
         process=process,
         standing=ElectionStanding(),
         turn=Turn(),
-        asked=LONG_AGO,
+        since_renewal=LONG_AGO,
         open=open_ticks,
         is_catching_up=False,
         news=None,

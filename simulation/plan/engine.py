@@ -39,7 +39,7 @@ _MOST_SHAPES = 1_000
 """Rankings kept: pods of more kinds come one after the other than in a cluster, and there is memory for them."""
 _LATEST_SECONDS = 1e11
 """Annotations can write no year after 9999."""
-_NOT_ASKED = FilterResult()
+_NO_RESULT = FilterResult()
 _EVERY_NODE = 1 << 40
 """Effort for one answer: there is time to judge every node."""
 _UNPERFORMED = unperformed(Wake, RecordEvent)
@@ -82,13 +82,13 @@ class Engine:
         """The refusal of each kind of pods that found no room, and the nodes where pods have ended since."""
         self._has_quotas, self._has_groups = bool(cluster.quotas), False
         for pod in cluster.held:
-            self._seen(pod, self.offers.asked_by(pod), 0.0)
+            self._seen(pod, self.offers.request_of(pod), 0.0)
 
     def pod(self, uid: str) -> Pod:
         """Returns a pod that has a node."""
         return self._there[uid][0]
 
-    def asked(self, uid: str) -> HostRequest:
+    def request_of(self, uid: str) -> HostRequest:
         """Returns what a pod that has a node takes beside GPUs."""
         return self._there[uid][1]
 
@@ -130,8 +130,8 @@ class Engine:
         if not self._has_groups and group_of(pod):
             self._has_groups = True
             self._refusals.clear()
-        asked = self.offers.asked_by(pod)
-        offered = self.offers.offered(arrival.constraints, asked, only)
+        requested = self.offers.request_of(pod)
+        offered = self.offers.offered(arrival.constraints, requested, only)
         try:
             request = read_request(pod, self.state.requests)
         except RequestError as error:
@@ -139,26 +139,26 @@ class Engine:
         if request is None:
             node = self.offers.best_for_hosts(offered)
             if node is None:
-                return self._refusal(arrival, asked, only)
-            self._bind(pod, node, (), asked, now)
+                return self._refusal(arrival, requested, only)
+            self._bind(pod, node, (), requested, now)
             return Placed(node=node)
         if not offered:
-            return self._refusal(arrival, asked, only)
+            return self._refusal(arrival, requested, only)
         self._apply(Applied(pod), now)
         answer = FilterDecision(self._index, self.state, LEASE_SECONDS).reserve(pod, request, offered, now)
         choice = answer.choice
         if choice is None or choice.node is None:
             self._index.look_ahead()
             self._apply(Removed(pod), now)
-            return self._refusal(arrival, asked, only, answer.result)
+            return self._refusal(arrival, requested, only, answer.result)
         self.state.apply(NodeChosen(pod_key(pod), choice.node, now + LEASE_SECONDS), now)
-        self._bind(pod, choice.node, choice.shares, asked, now)
+        self._bind(pod, choice.node, choice.shares, requested, now)
         self._index.look_ahead()
         return Placed(node=choice.node, shares=choice.shares)
 
     def end(self, uid: str, now: float) -> Pod:
         """The pod ends, and is deleted. Returns it as it was."""
-        pod, asked = self._there.pop(uid)
+        pod, requested = self._there.pop(uid)
         if self._has_quotas:
             self._refusals.clear()
         for _, freed in self._refusals.values():
@@ -166,44 +166,44 @@ class Engine:
         ended = Pod(metadata=pod.metadata, spec=pod.spec, status=PodStatus(phase="Succeeded"))
         self._apply(Applied(ended), now)
         self._apply(Removed(ended), now)
-        self.offers.give(pod.spec.node_name, asked)
+        self.offers.give(pod.spec.node_name, requested)
         self.changed.add(pod.spec.node_name)
         return pod
 
     def put_back(self, pod: Pod, now: float) -> None:
         """A pod that `end` returned is on its node again, with what it held."""
-        self._seen(pod, self.offers.asked_by(pod), now)
+        self._seen(pod, self.offers.request_of(pod), now)
 
     def pods(self) -> Sequence[Pod]:
         """Returns the pods that have a node."""
         return [pod for pod, _ in self._there.values()]
 
-    def _bind(self, pod: Pod, node: str, shares: PodShares, asked: HostRequest, now: float) -> None:
+    def _bind(self, pod: Pod, node: str, shares: PodShares, requested: HostRequest, now: float) -> None:
         metadata = pod.metadata
         if shares:
             at = _BEGINNING + timedelta(seconds=min(now, _LATEST_SECONDS))
             binding = binding_of(pod_name(pod), metadata.uid, node, shares, at, phase=BindPhase.SUCCESS)
             metadata.annotations |= binding.metadata.annotations
         bound = Pod(metadata=metadata, spec=replace(pod.spec, node_name=node), status=PodStatus(phase="Running"))
-        self._seen(bound, asked, now)
+        self._seen(bound, requested, now)
 
-    def _seen(self, pod: Pod, asked: HostRequest, now: float) -> None:
+    def _seen(self, pod: Pod, requested: HostRequest, now: float) -> None:
         """The watch shows a bound pod."""
         # The state knows no other kinds of pods.
         self._apply(Applied(Pod(metadata=pod.metadata, spec=pod.spec, status=pod.status)), now)
-        self._there[pod_key(pod)] = pod, asked
-        self.offers.take(pod.spec.node_name, asked)
+        self._there[pod_key(pod)] = pod, requested
+        self.offers.take(pod.spec.node_name, requested)
         self.changed.add(pod.spec.node_name)
 
     def _apply(self, event: ClusterEvent, now: float) -> None:
         self.state.step(event, now, _UNPERFORMED)
 
     def _refusal(
-        self, arrival: Arrival, asked: HostRequest, only: Collection[str] | None, result: FilterResult = _NOT_ASKED
+        self, arrival: Arrival, requested: HostRequest, only: Collection[str] | None, result: FilterResult = _NO_RESULT
     ) -> PlanRefusal:
         """Returns the reasons of all nodes. Where `only` some count, no person sees them."""
         if only is not None:
             return PlanRefusal()
         failed = (*(result.failed_nodes or {}).values(), *(result.failed_and_unresolvable_nodes or {}).values())
-        nodes = self.offers.refusals(arrival.constraints, asked) + Counter(failed)
+        nodes = self.offers.refusals(arrival.constraints, requested) + Counter(failed)
         return PlanRefusal(nodes=nodes, error=result.error or "")

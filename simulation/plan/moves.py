@@ -87,7 +87,7 @@ class _Fitting:
         self._constraints = arrival.constraints
         self._pod = arrival.pod(_TRIAL)
         self._request = request
-        self._asked = engine.offers.asked_by(self._pod)
+        self._host_request = engine.offers.request_of(self._pod)
         self._looks: dict[str, EvictionTrial] = {}
         self._bounds: dict[str, RoomBound] = {}
 
@@ -98,7 +98,7 @@ class _Fitting:
             bound = self._bounds[node] = bound_of(engine.state.ledger.alone(node), self._request)
         if not bound.allows(gone):
             return False
-        if not engine.offers.has_room(node, self._constraints, self._asked, map(engine.asked, gone)):
+        if not engine.offers.has_room(node, self._constraints, self._host_request, map(engine.request_of, gone)):
             return False
         look = self._looks.get(node)
         if look is None:

@@ -161,8 +161,8 @@ def arrival_of(pod: Pod, *, at: float = 0.0, lasts: float = inf, came_from: str 
     spec = msgspec.structs.replace(pod.spec, node_name="")
     constraints = constraints_of(pod) if isinstance(pod, WholePod) else ANYWHERE
     group = group_of(pod)
-    asked = [metadata.namespace, spec, annotations, constraints, group]
-    kind = msgspec.msgpack.encode(asked, order="sorted")
+    parts = [metadata.namespace, spec, annotations, constraints, group]
+    kind = msgspec.msgpack.encode(parts, order="sorted")
     return Arrival(
         name=metadata.name,
         namespace=metadata.namespace or "default",

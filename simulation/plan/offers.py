@@ -43,7 +43,7 @@ def left_to_extender(names: ResourceNames) -> frozenset[str]:
     return frozenset((*astuple(names), *SUMS))
 
 
-def asked_by(pod: Pod, managed: Collection[str]) -> HostRequest:
+def request_of(pod: Pod, managed: Collection[str]) -> HostRequest:
     """`managed` resources are left to the extender."""
     host = host_requested(pod)
     names = sorted(name for name in requested_resources(pod) if "/" in name and name not in managed)
@@ -68,12 +68,12 @@ class NodeOffers:
         """Yields the names of the nodes."""
         return iter(self._nodes)
 
-    def asked_by(self, pod: Pod) -> HostRequest:
-        return asked_by(pod, self._managed)
+    def request_of(self, pod: Pod) -> HostRequest:
+        return request_of(pod, self._managed)
 
-    def offered(self, constraints: Constraints, asked: HostRequest, only: Collection[str] | None = None) -> list[str]:
+    def offered(self, constraints: Constraints, request: HostRequest, only: Collection[str] | None = None) -> list[str]:
         """Returns the nodes with enough beside GPUs, in the order of their list; of those in `only` if given."""
-        left, (cpu, memory, others) = self._left, asked
+        left, (cpu, memory, others) = self._left, request
         allowed, _ = self._allowed(constraints)
         # Nearly every pod allows all nodes, and then no node has to be looked up.
         known = left.items() if len(allowed) == len(left) else [(name, left[name]) for name in allowed]
@@ -82,7 +82,7 @@ class NodeOffers:
         fitting = [name for name, (c, m, pods) in known if c >= cpu and m >= memory and pods > 0]
         return [name for name in fitting if not self._short_of(name, others)] if others else fitting
 
-    def has_room(self, node: str, constraints: Constraints, asked: HostRequest, gone: Iterable[HostRequest]) -> bool:
+    def has_room(self, node: str, constraints: Constraints, request: HostRequest, gone: Iterable[HostRequest]) -> bool:
         """Returns whether the node would be offered if these pods of it were gone."""
         left = self._left.get(node)
         if left is None or node_problem(self._nodes[node], constraints):
@@ -92,17 +92,17 @@ class NodeOffers:
         for each in freed:
             others.update(dict(each.others))
         return (
-            left.cpu_milli + sum(each.cpu_milli for each in freed) >= asked.cpu_milli
-            and left.memory_mib + sum(each.memory_mib for each in freed) >= asked.memory_mib
+            left.cpu_milli + sum(each.cpu_milli for each in freed) >= request.cpu_milli
+            and left.memory_mib + sum(each.memory_mib for each in freed) >= request.memory_mib
             and left.pods + len(freed) > 0
-            and all(self._others_of(node)[name] + others[name] >= amount for name, amount in asked.others)
+            and all(self._others_of(node)[name] + others[name] >= amount for name, amount in request.others)
         )
 
-    def refusals(self, constraints: Constraints, asked: HostRequest) -> Counter[str]:
+    def refusals(self, constraints: Constraints, request: HostRequest) -> Counter[str]:
         """Returns how many nodes are not offered for which reason, in kube-scheduler's words."""
-        return Counter(self.problems(constraints, asked).values())
+        return Counter(self.problems(constraints, request).values())
 
-    def problems(self, constraints: Constraints, asked: HostRequest) -> Mapping[str, str]:
+    def problems(self, constraints: Constraints, request: HostRequest) -> Mapping[str, str]:
         """Returns the nodes that are not offered, each with the reason in kube-scheduler's words."""
         allowed, refused = self._allowed(constraints)
         found = dict(refused)
@@ -110,11 +110,11 @@ class NodeOffers:
             left = self._left[name]
             if left.pods <= 0:
                 found[name] = "Too many pods"
-            elif left.cpu_milli < asked.cpu_milli:
+            elif left.cpu_milli < request.cpu_milli:
                 found[name] = "Insufficient cpu"
-            elif left.memory_mib < asked.memory_mib:
+            elif left.memory_mib < request.memory_mib:
                 found[name] = "Insufficient memory"
-            elif short := self._short_of(name, asked.others):
+            elif short := self._short_of(name, request.others):
                 found[name] = f"Insufficient {short}"
         return found
 
@@ -129,18 +129,18 @@ class NodeOffers:
 
         return min(offered, key=free, default=None)
 
-    def take(self, node: str, asked: HostRequest) -> None:
-        self._add(node, asked, -1)
+    def take(self, node: str, request: HostRequest) -> None:
+        self._add(node, request, -1)
 
-    def give(self, node: str, asked: HostRequest) -> None:
-        self._add(node, asked, 1)
+    def give(self, node: str, request: HostRequest) -> None:
+        self._add(node, request, 1)
 
-    def _add(self, node: str, asked: HostRequest, sign: int) -> None:
+    def _add(self, node: str, request: HostRequest, sign: int) -> None:
         """A pod may be on a node that was not recorded."""
         left = self._left.get(node)
         if left is None:
             return
-        cpu, memory, others = asked
+        cpu, memory, others = request
         self._left[node] = _Left(left.cpu_milli + sign * cpu, left.memory_mib + sign * memory, left.pods + sign)
         for name, amount in others:
             self._others_of(node)[name] += sign * amount

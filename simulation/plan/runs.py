@@ -52,31 +52,31 @@ class Runs:
         self._before = None if question.before is None else replace(question, cluster=question.before)
         self._kinds_before = None if self._before is None else Kinds(self._before)
 
-    def run(self, asked: PlanRun, progress: Progress = lambda _: None) -> PlanOutcome:
+    def run(self, run: PlanRun, progress: Progress = lambda _: None) -> PlanOutcome:
         """Raises PolicyError for an unknown policy, and TooManyPods."""
         question, kinds = self._question, self._kinds
-        arrivals = in_order(question, asked, kinds)
-        if asked.before and self._before is not None and self._kinds_before is not None:
+        arrivals = in_order(question, run, kinds)
+        if run.before and self._before is not None and self._kinds_before is not None:
             question, kinds = self._before, self._kinds_before
             arrivals = [each for each in arrivals if not each.came_from]
-        replay = _Replay(question, kinds, asked, arrivals)
+        replay = _Replay(question, kinds, run, arrivals)
         for part in replay.steps():
             progress(part)
         return replay.outcome()
 
 
-def in_order(question: Question, asked: PlanRun, kinds: Kinds) -> list[Arrival]:
+def in_order(question: Question, run: PlanRun, kinds: Kinds) -> list[Arrival]:
     """Returns the pods as they come: first those that are moved, then the others as given, or at random. With
     times they exchange theirs; a group comes when its last member does. Raises TooManyPods.
     """
     moved = [each for each in question.arrivals if each.came_from]
     coming = [each for each in question.arrivals if not each.came_from]
     check_number(len(coming))
-    draw = random.Random(asked.seed or 0)
+    draw = random.Random(run.seed or 0)
     if question.fill is not None:
         until = question.fill / 100 * kinds.gpus - sum(kinds.asking(each).amount for each in coming)
         coming += _more(draw, list(coming), kinds, until)
-    if asked.seed is not None:
+    if run.seed is not None:
         times = [each.at for each in coming]
         draw.shuffle(coming)
         coming = [replace(each, at=at) for each, at in zip(coming, times, strict=True)]
@@ -172,17 +172,17 @@ class _Tally:
 
 
 class _Replay:
-    def __init__(self, question: Question, kinds: Kinds, asked: PlanRun, arrivals: Sequence[Arrival]) -> None:
+    def __init__(self, question: Question, kinds: Kinds, run: PlanRun, arrivals: Sequence[Arrival]) -> None:
         cluster = question.cluster
-        self._question, self._run, self._kinds = question, asked, kinds
-        self._engine = Engine(cluster, question.under(asked.policy), question.hosts)
+        self._question, self._run, self._kinds = question, run, kinds
+        self._engine = Engine(cluster, question.under(run.policy), question.hosts)
         self._arrivals = arrivals
         self._gauge = Gauge(self._engine, self._kinds.workload(self._arrivals))
         self._tally = _Tally()
         self._waiting = _Queue()
         self._events: list[tuple[float, int, int]] = []
         self._samples: list[Sample] = []
-        self._asked = 0.0
+        self._requested = 0.0
         self._at_capacity: float | None = None
         self._held = self._busy = self._crowded = self._since = 0.0
 
@@ -217,7 +217,7 @@ class _Replay:
             run=self._run,
             pods=len(self._arrivals),
             placed=tally.placed,
-            asked=self._asked,
+            asked=self._requested,
             at_capacity=self._at_capacity,
             end=self._gauge.read(),
             several=SeveralGpus(pods=len(several), placed=tally.several, gbps=mean(tally.gbps) if tally.gbps else None),
@@ -237,11 +237,11 @@ class _Replay:
 
     def _come(self, number: int, now: float) -> None:
         arrival = self._arrivals[number]
-        self._asked += self._kinds.asking(arrival).amount
+        self._requested += self._kinds.asking(arrival).amount
         if not self._try(number, now, now):
             gpus = self._kinds.asking(arrival).gpus
             self._waiting.add(_Waiting(number=number, came=now, arrival=arrival, gpus=gpus))
-        if self._at_capacity is None and self._asked >= self._kinds.gpus > 0:
+        if self._at_capacity is None and self._requested >= self._kinds.gpus > 0:
             reading = self._gauge.read()
             self._at_capacity = percent(reading.allocated, reading.gpus)
 
@@ -301,7 +301,7 @@ class _Replay:
 
     def _sample(self, now: float) -> None:
         reading = self._gauge.read()
-        sample = Sample(seconds=now, asked=self._asked, reading=reading, waiting=len(self._waiting))
+        sample = Sample(seconds=now, asked=self._requested, reading=reading, waiting=len(self._waiting))
         self._samples.append(sample)
 
     def _delay(self) -> Delay:

@@ -105,7 +105,7 @@ class _Batches:
     def _open(self, at: int) -> int:
         """Returns the number of nodes that kube-scheduler would offer."""
         offers, each = self._engine.offers, self._pods[at]
-        return len(offers.offered(each.constraints, offers.asked_by(each.pod(each.name))))
+        return len(offers.offered(each.constraints, offers.request_of(each.pod(each.name))))
 
     def tried(self, order: Sequence[int]) -> Batch:
         order = gathered(order, lambda at: self._pods[at].group)

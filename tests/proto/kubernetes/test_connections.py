@@ -201,7 +201,7 @@ async def test_calls_of_a_client_that_is_closed_find_the_api_server_unreachable(
         ended = [*await asyncio.gather(*calls, post(to, pool), return_exceptions=True)]
         async with asyncio.timeout(5):
             with pytest.raises(ApiUnreachable, match="closed"):
-                async with to.following("/x", timeout=aiohttp.ClientTimeout()):
+                async with to.streaming("/x", timeout=aiohttp.ClientTimeout()):
                     pass
         assert {type(each) for each in ended} == {ApiUnreachable}
 

@@ -30,7 +30,7 @@ def whole_pod(spec: object = None, cpu: str = "1", **others: str) -> WholePod:
 
 def test_what_pods_take_is_left_to_no_other_and_comes_back() -> None:
     offers = NodeOffers([whole_node("a"), whole_node("b")], MANAGED, HostPolicy.LEAST_ALLOCATED)
-    large, nothing = offers.asked_by(whole_pod(cpu="3")), Constraints()
+    large, nothing = offers.request_of(whole_pod(cpu="3")), Constraints()
     offers.take("a", large)
     assert offers.offered(nothing, large) == ["b"]
     assert offers.refusals(nothing, large) == Counter({"Insufficient cpu": 1})
@@ -40,8 +40,8 @@ def test_what_pods_take_is_left_to_no_other_and_comes_back() -> None:
 
 def test_the_number_of_pods_and_other_resources_end_too() -> None:
     offers = NodeOffers([whole_node("a")], MANAGED, HostPolicy.LEAST_ALLOCATED)
-    small = offers.asked_by(whole_pod(cpu="1m"))
-    with_nic = offers.asked_by(whole_pod(cpu="1m", **{"example.com/nic": "1"}))
+    small = offers.request_of(whole_pod(cpu="1m"))
+    with_nic = offers.request_of(whole_pod(cpu="1m", **{"example.com/nic": "1"}))
     offers.take("a", with_nic)
     assert offers.refusals(Constraints(), with_nic) == Counter({"Insufficient example.com/nic": 1})
     offers.take("a", small)
@@ -51,7 +51,7 @@ def test_the_number_of_pods_and_other_resources_end_too() -> None:
 def test_pods_without_gpus_go_to_the_emptiest_or_the_fullest_node() -> None:
     for policy, best in ((HostPolicy.LEAST_ALLOCATED, "b"), (HostPolicy.MOST_ALLOCATED, "a")):
         offers = NodeOffers([whole_node("a"), whole_node("b")], MANAGED, policy)
-        offers.take("a", offers.asked_by(whole_pod()))
+        offers.take("a", offers.request_of(whole_pod()))
         assert offers.best_for_hosts(["a", "b"]) == best
 
 
