@@ -458,18 +458,19 @@ class Machine(RuleBasedStateMachine):
     # What always holds
 
     def promises(self) -> list[tuple[str, str, Any]]:
-        """Every live reservation: UID, node, and what each container is promised."""
+        """Every live reservation on each of its nodes: UID, node, and what each container is promised."""
         self.ledger.expire(self.now)
         found = []
         for uid in self.ledger.records.every():
             reservation = self.ledger.records.reserved(uid)
             if reservation is not None:
                 assert reservation.until > self.now or reservation.sent_by
-                held = [
-                    {share.uuid: (1, share.memory_mib, share.cores) for share in container}
-                    for container in reservation.shares
-                ]
-                found.append((uid, reservation.node, held))
+                for node in reservation.nodes:
+                    held = [
+                        {share.uuid: (1, share.memory_mib, share.cores) for share in container}
+                        for container in reservation.decided[node]
+                    ]
+                    found.append((uid, node, held))
         return found
 
     @invariant()
@@ -478,10 +479,14 @@ class Machine(RuleBasedStateMachine):
         self.outliving = {uid: (pod, until) for uid, (pod, until) in self.outliving.items() if until > self.now}
         outliving = [pod for pod, _ in self.outliving.values()]
         held = dict(recount([*bound.values(), *filter(holds, outliving)]))
-        for uid, _, promised in self.promises():
+        charged = [*held.values()]
+        for uid, node, promised in self.promises():
             assert uid not in bound
-            for gpu, amount in peak(moments(self.shapes[uid], promised)).items():
+            amounts = peak(moments(self.shapes[uid], promised))
+            for gpu, amount in amounts.items():
                 held[gpu] = plus(held.get(gpu, NONE), amount)
+            if node == self.ledger.records.every()[uid].node:
+                charged += amounts.values()
         taken = self.with_kept(held)
         for name, usage in self.ledger.snapshot().nodes.items():
             past = [pod for pod in (*self.seen.values(), *outliving) if is_undecided(pod) and is_on(pod, name)]
@@ -493,7 +498,7 @@ class Machine(RuleBasedStateMachine):
                 assert (used.replicas, used.memory_mib, used.cores) == taken.get(used.device.uuid, NONE), (name, used)
         (quota,) = (quota.used for quota in self.ledger.snapshot().quotas["default"])
         total = NONE
-        for amount in held.values():
+        for amount in charged:
             total = plus(total, amount)
         assert (quota.replicas, quota.memory_mib, quota.cores) == total
 
@@ -539,11 +544,11 @@ class Machine(RuleBasedStateMachine):
     def what_the_watch_has_not_shown_is_still_promised(self) -> None:
         if self.other_leads:
             return
-        promised = {uid: node for uid, node, _ in self.promises()}
+        promised = {(uid, node) for uid, node, _ in self.promises()}
         for pod in self.cluster.pods.values():
             uid = pod["metadata"]["uid"]
             if holds(pod) and not (uid in self.seen and holds(self.seen[uid])):
-                assert promised.get(uid) == pod["spec"]["nodeName"]
+                assert (uid, pod["spec"]["nodeName"]) in promised
 
     @invariant()
     def only_a_binding_that_may_be_carried_out_ties_a_pod_to_its_node(self) -> None:
