@@ -42,8 +42,8 @@ _MOST_WAITING = 1024
 _FULL_SECONDS = 0.01
 _ARRIVAL_PASSES = 10
 """Passes of the event loop in which a connection can send its request, however long the system delays us."""
-_PASSES_BETWEEN_COUNTS = 16
-"""Connections that have ended are forgotten so often: to look for them passes all."""
+_BETWEEN_COUNTS = 16
+"""Connections that have ended are forgotten when so many have come: to look for them passes all."""
 _SHARE_OF_FILES = 8
 """A port's connections may use this part of the files that the process may open."""
 _AFTER_FAILED_ACCEPT_SECONDS = 0.2
@@ -103,7 +103,7 @@ async def serving(
     try:
         listeners = await _listeners(host, port, patience.kernel_bytes)
         server = cast("web.Server", runner.server)
-        for work in (*map(door.accept, listeners), door.admit(server)):
+        for work in (*(door.accept(listener, server) for listener in listeners), door.admit(server)):
             door.tasks.begin(work)
         try:
             found_host, found_port = listeners[0].getsockname()[:2]
@@ -191,6 +191,7 @@ class _Entrance:
         self._visitors: dict[asyncio.Protocol, _Visitor] = {}
         self._look: asyncio.TimerHandle | None = None
         """The next look for connections past their deadlines. A timer for each request would cost more CPU."""
+        self._came = 0
         self._passes = 0
         """Counted where connections are admitted: at least so many."""
         self._lobby = Lobby(affordable(_MOST_WAITING, _SHARE_OF_FILES))
@@ -202,8 +203,8 @@ class _Entrance:
         if self._look is not None:
             self._look.cancel()
 
-    async def accept(self, listener: socket.socket) -> None:
-        """Accepts until cancelled."""
+    async def accept(self, listener: socket.socket, server: web.Server) -> None:
+        """Accepts until cancelled. Without a handshake, and while there is room, nobody waits in the lobby."""
         while True:
             # It does not yield while connections wait in the kernel.
             await asyncio.sleep(0)
@@ -213,7 +214,10 @@ class _Entrance:
                 # No file descriptor is left for it, or the client has closed it already.
                 await asyncio.sleep(_AFTER_FAILED_ACCEPT_SECONDS)
                 continue
-            if not self._lobby.enter(connection, str(address[0])):
+            is_full = len(self._visitors) >= self._patience.most_connections
+            if self._tls is None and self._lobby.is_empty and not is_full:
+                self._let_in(str(address[0]), connection, server)
+            elif not self._lobby.enter(connection, str(address[0])):
                 await asyncio.sleep(_FULL_SECONDS / 10)
 
     async def admit(self, server: web.Server) -> None:
@@ -226,17 +230,23 @@ class _Entrance:
             if address is None:
                 await asyncio.sleep(_FULL_SECONDS)
                 continue
-            connection, now = self._lobby.take(address), self._loop.time()
-            visitor = _Visitor(address, server(), now, self._passes, now)
-            self._visitors[visitor.protocol] = visitor
-            self._allow(visitor, self._patience.header_seconds)
-            visitor.greeting = self.tasks.begin(self._greet(visitor, connection))
-            visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
+            self._let_in(address, self._lobby.take(address), server)
+
+    def _let_in(self, address: str, connection: socket.socket, server: web.Server) -> None:
+        self._came += 1
+        if self._came % _BETWEEN_COUNTS == 0:
+            self._forget_those_gone(server)
+        now = self._loop.time()
+        visitor = _Visitor(address, server(), now, self._passes, now)
+        self._visitors[visitor.protocol] = visitor
+        self._allow(visitor, self._patience.header_seconds)
+        visitor.greeting = self.tasks.begin(self._greet(visitor, connection))
+        visitor.greeting.add_done_callback(partial(_close_ungreeted, connection))
 
     def _next(self, server: web.Server) -> str | None:
         """Returns the address that has a place now, if need be after another connection has left."""
         is_full = len(self._visitors) >= self._patience.most_connections
-        if is_full or self._passes % _PASSES_BETWEEN_COUNTS == 0:
+        if is_full:
             self._forget_those_gone(server)
         alone = self._lobby.alone()
         if alone is not None and not is_full:

@@ -23,6 +23,10 @@ class Lobby:
             self._came.clear()
             await self._came.wait()
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._count
+
     def enter(self, connection: socket.socket, address: str) -> bool:
         """Returns whether there was room. Otherwise the newest connection of the address with the most is closed."""
         self._waiting.setdefault(address, deque()).append(connection)
