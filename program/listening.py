@@ -204,7 +204,7 @@ class _Entrance:
             self._look.cancel()
 
     async def accept(self, listener: socket.socket, server: web.Server) -> None:
-        """Accepts until cancelled. Without a handshake, and while there is room, nobody waits in the lobby."""
+        """Accepts until cancelled. Without a handshake, and while there is room, no connection waits in the lobby."""
         while True:
             # It does not yield while connections wait in the kernel.
             await asyncio.sleep(0)
