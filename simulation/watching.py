@@ -67,10 +67,11 @@ class ClusterView:
     async def _next_change(self, at_most_seconds: float) -> bool:
         self._changed.clear()
         try:
-            await asyncio.wait_for(self._changed.wait(), at_most_seconds)
+            # asyncio.wait_for of Python 3.11 loses the end of a caller's time that comes together with a change.
+            async with asyncio.timeout(at_most_seconds):
+                return await self._changed.wait()
         except TimeoutError:
             return False
-        return True
 
     async def _follow(self, resource: Resource[T], known: dict[str, T]) -> None:
         async for change in reflect(self._api, resource):

@@ -72,3 +72,11 @@ async def test_an_over_booked_moment_is_remembered(server: EmbeddedApiServer, vi
     server.delete("pods", "q", namespace="default")
     assert await view.wait_until(lambda: "q" not in view.pods, _nothing, LONGEST_SECONDS)
     assert list(view.overbooked) == ["GPU GPU-a: 1200 of 1000 MiB handed out"]
+
+
+async def test_a_change_at_the_moment_when_the_time_is_over_does_not_make_the_wait_longer(view: ClusterView) -> None:
+    change = view._changed.set
+    for _ in range(20):
+        asyncio.get_running_loop().call_later(0.02, change)
+        async with asyncio.timeout(LONGEST_SECONDS / 20):
+            assert not await view.wait_for_quiet(10.0, 0.02)
