@@ -31,10 +31,12 @@ class Tasks:
             await asyncio.wait(tuple(self._running), timeout=grace_seconds)
         # Cancelled tasks may have started others meanwhile.
         while running := tuple(self._running):
-            # A task that is cancelled before its first step does not clean up.
-            await asyncio.sleep(0)
-            for task in running:
-                task.cancel()
+            try:
+                # A task that is cancelled before its first step does not clean up.
+                await asyncio.sleep(0)
+            finally:
+                for task in running:
+                    task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
 

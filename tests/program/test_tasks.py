@@ -66,6 +66,16 @@ async def test_callers_that_come_while_work_is_under_way_share_the_next() -> Non
     await shared.end()
 
 
+async def test_an_end_that_is_cancelled_itself_has_cancelled_its_tasks() -> None:
+    tasks = Tasks()
+    task = tasks.begin(asyncio.sleep(100))
+    end = asyncio.create_task(tasks.end())
+    await asyncio.sleep(0)
+    end.cancel()
+    await asyncio.wait([task, end], timeout=10)
+    assert task.cancelled()
+
+
 async def test_the_first_to_end_ends_the_others() -> None:
     ended = asyncio.Event()
 

@@ -359,7 +359,7 @@ async def test_a_bind_that_failed_does_not_release_the_lock_of_the_next_bind_of_
 
 
 class BreakingJournal(JournalFiles):
-    """The folder of a journal that fails once, in a way that nobody expects."""
+    """A journal whose first write raises an error that the bind does not handle."""
 
     problem: Exception | None = ZeroDivisionError("of this test")
 
