@@ -74,30 +74,31 @@ def has_main_verb(sentence: str, *, imperative: bool = False) -> bool:
     words = words_of(main_clause(sentence))
     if words and (words[0] in _THIRD_PERSONS or (imperative and words[0] in _VERBS)):
         return True
-    nouns = _BEFORE_NOUNS if imperative else frozenset[str]()
     clauses, marker = 0, ""
     for before, word in pairwise([",", *words]):
         if word == ",":
             clauses = 0
         elif word in _MARKERS:
             clauses, marker = clauses + 1, word
-        elif is_finite(word, before, nouns):
+        elif is_finite(word, before):
             if not clauses:
                 return True
             clauses -= 1
-        elif clauses and (word.endswith("ed") or word in _VERBS) and (before not in nouns or marker in _PREPOSITIONS):
+        elif (
+            clauses
+            and (word.endswith("ed") or word in _VERBS)
+            and (before not in _BEFORE_NOUNS or marker in _PREPOSITIONS)
+        ):
             clauses -= 1
     return False
 
 
-def is_finite(word: str, before: str, nouns: Set[str]) -> bool:
-    """Returns whether the word is a verb with a subject, which is seen from the word before it; those in `nouns` are
-    none.
-    """
+def is_finite(word: str, before: str) -> bool:
+    """Returns whether the word is a verb with a subject, which is seen from the word before it."""
     if word in _THIRD_PERSONS:
         return before not in _DETERMINERS
     plural = before in _PLURAL_SUBJECTS or (
-        before.endswith("s") and not before.endswith("'s") and before not in _THIRD_PERSONS | _FINITE | nouns
+        before.endswith("s") and not before.endswith("'s") and before not in _THIRD_PERSONS | _FINITE | _BEFORE_NOUNS
     )
     return word in _FINITE or (word in _VERBS and plural)
 

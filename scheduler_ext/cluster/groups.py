@@ -40,7 +40,7 @@ SCHEDULER_ERROR = "SchedulerError"
 LONGEST_PERMIT_SECONDS = 900.0
 """kube-scheduler lets no pod wait longer for Permit (maxTimeout of its framework)."""
 REFUSED_SECONDS = 1.0
-"""How long the rest of a group is kept after a member was refused: a group may do without some members.
+"""The time for which the rest of a group is kept after a member was refused: a group may do without some members.
 
 It is kept only until kube-scheduler sends a question about another pod.
 """

@@ -59,7 +59,7 @@ class Ledger:
         self._outliving: dict[str, Outliving] = {}
         """The last readable report of each node's daemon about pods that outlive their deletion."""
         self._watched_since = -inf
-        """When the watch of pods has begun to work; infinite while it does not."""
+        """The time at which the watch of pods began to work; infinite while it does not."""
         self._classes = Classes(seeds(self._settings), self._settings)
         self.records = Records()
         self.set_asides = SetAsides(self._settings.names)

@@ -127,7 +127,7 @@ class PodIndex:
         """Bound pods that have not ended, by node."""
         self._pending: dict[str, Pod] = {}
         self._held: dict[str, tuple[str, float]] = {}
-        """By node a lock for which a bind gave up waiting, and when it expires."""
+        """Locks for which a bind gave up waiting, and the time at which each expires, by node."""
 
     def node(self, name: str) -> NodeEntry | None:
         return self._nodes.get(name)

@@ -124,7 +124,7 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     """The namespace whose quotas it is charged to; empty for none."""
     quota_class: QuotaClass = QuotaClass()
     gpus: GpuPart = NO_GPUS
-    """Its part of the node's GPUs."""
+    """The pod's part of the node's GPUs."""
     others: Mapping[str, GpuPart] = field(default_factory=lambda: _NO_PARTS)
     """The parts on further nodes, until kube-scheduler has chosen among them. The namespace is charged once."""
     decided: Mapping[str, PodShares] = field(default_factory=lambda: NO_OTHERS)
@@ -149,7 +149,7 @@ class PodRecord(Struct, frozen=True, kw_only=True, gc=False):
     remembered: bool = False
     """True if the annotation of a bound pod is gone."""
     problem: str = ""
-    """Why it is unknown from its annotation what a bound pod holds; empty if it is known."""
+    """The reason why it is unknown from its annotation what a bound pod holds; empty if it is known."""
 
     @property
     def nodes(self) -> Sequence[str]:
